@@ -1,0 +1,266 @@
+"""butler.toml: what one butler is, checked to the last key before anything starts.
+
+An unknown key, an inline secret, a wrong environment-variable name or a missing value of an enabled credential scope
+stops the start with one message that names the file, the key and the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from croniter import croniter
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from butlers.butler.module_config import Modules
+from butlers.errors import ConfigurationError
+
+RuntimeKind = Literal["local", "codex", "claude", "opencode"]
+_SECRET_WORDS = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credential)s?$", re.IGNORECASE)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+
+class DatabaseSection(Section):
+    name: str = "butlers"
+    schema_name: str = Field(alias="schema")
+
+    @field_validator("name", "schema_name")
+    @classmethod
+    def _is_identifier(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("must be a lower-case identifier")
+        return value
+
+
+class RuntimeSection(Section):
+    type: RuntimeKind = "local"
+    model: str | None = None
+    command: str | None = None  # the executable, when it is not on PATH under its own name
+    max_concurrent_sessions: int = Field(default=3, ge=1, le=64)
+    timeout_s: float = Field(default=120.0, gt=0)
+
+
+class SecuritySection(Section):
+    trusted_route_callers: list[str] = ["switchboard"]
+
+
+class ShutdownSection(Section):
+    timeout_s: float = Field(default=30.0, gt=0)
+
+
+class RegistrySection(Section):
+    """What Switchboard tells its router about this butler."""
+
+    triggers: list[str] = []
+    required_information: list[str] = []
+    route_timeout_s: float = Field(default=60.0, gt=0)
+
+
+class ScheduleSection(Section):
+    name: str = Field(min_length=1)
+    cron: str
+    dispatch_mode: Literal["job", "prompt"] = "prompt"
+    job_name: str | None = None
+    job_args: dict[str, Any] = {}
+    prompt: str | None = None
+    enabled: bool = True
+
+    @field_validator("cron")
+    @classmethod
+    def _is_cron(cls, value: str) -> str:
+        if not croniter.is_valid(value):
+            raise ValueError("must be a cron expression of five fields")
+        return value
+
+    @model_validator(mode="after")
+    def _says_what_to_run(self) -> ScheduleSection:
+        wanted, given = ("job_name", self.job_name) if self.dispatch_mode == "job" else ("prompt", self.prompt)
+        if not given:
+            raise ValueError(f"dispatch_mode {self.dispatch_mode} needs {wanted}")
+        return self
+
+
+class BufferSection(Section):
+    """Switchboard's DurableBuffer (seed 003)."""
+
+    queue_capacity: int = Field(default=100, ge=1)
+    worker_count: int = Field(default=3, ge=1)
+    scanner_interval_s: float = Field(default=30, gt=0)
+    scanner_grace_s: float = Field(default=10, ge=0)
+    scanner_batch_size: int = Field(default=50, ge=1)
+    max_consecutive_same_tier: int = Field(default=10, ge=1)
+
+
+class DeliverySection(Section):
+    """Messenger's delivery policy (seed 001 section 11.3), as far as it is enforced."""
+
+    max_in_flight: int = Field(default=100, ge=1)
+    timeout_s: dict[str, float] = {"telegram": 15.0, "email": 45.0, "default": 30.0}
+    max_attempts: int = Field(default=3, ge=1, le=20)
+    base_delay_s: float = Field(default=1.0, ge=0)
+    max_delay_s: float = Field(default=60.0, ge=0)
+    jitter: float = Field(default=0.3, ge=0, le=1)
+
+    def timeout_for(self, channel: str) -> float:
+        return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
+
+
+class ButlerSection(Section):
+    name: str
+    port: int = Field(ge=1, le=65535)
+    description: str = Field(min_length=1)
+    db: DatabaseSection
+    runtime: RuntimeSection = RuntimeSection()
+    security: SecuritySection = SecuritySection()
+    shutdown: ShutdownSection = ShutdownSection()
+    registry: RegistrySection = RegistrySection()
+    schedule: list[ScheduleSection] = []
+
+    @field_validator("name")
+    @classmethod
+    def _is_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("must be a lower-case identifier")
+        return value
+
+    @field_validator("schedule")
+    @classmethod
+    def _names_are_unique(cls, value: list[ScheduleSection]) -> list[ScheduleSection]:
+        names = [entry.name for entry in value]
+        if len(names) != len(set(names)):
+            raise ValueError("schedule names must be unique")
+        return value
+
+
+class ButlerConfig(Section):
+    """One roster folder, read and checked."""
+
+    butler: ButlerSection
+    buffer: BufferSection = BufferSection()
+    delivery: DeliverySection = DeliverySection()
+    modules: Modules = Modules()
+    instructions: str = ""  # AGENTS.md: what the LLM is told
+    skills: tuple[str, ...] = ()  # names of the folders below skills/
+    source: str = "butler.toml"
+
+    @property
+    def name(self) -> str:
+        return self.butler.name
+
+    @property
+    def schema_name(self) -> str:
+        return self.butler.db.schema_name
+
+
+def load_butler(folder: Path) -> ButlerConfig:
+    """Read one roster folder."""
+    path = folder / "butler.toml"
+    document = _read_toml(path)
+    for key in _inline_secrets(document):
+        raise ConfigurationError(
+            "secrets must not stand in butler.toml",
+            source=str(path),
+            key=key,
+            remedy=f"put the value into an environment variable and name it in {key}_env",
+        )
+    if reserved := {"instructions", "skills", "source"} & document.keys():
+        raise _unknown_key(path, min(reserved))
+    agents = folder / "AGENTS.md"
+    extras = {
+        "instructions": agents.read_text(encoding="utf-8") if agents.is_file() else "",
+        "skills": tuple(sorted(p.name for p in (folder / "skills").glob("*/") if p.is_dir())),
+        "source": str(path),
+    }
+    try:
+        return ButlerConfig.model_validate(document | extras)
+    except pydantic.ValidationError as error:
+        raise _configuration_error(path, error) from None
+
+
+def load_roster(folder: Path) -> dict[str, ButlerConfig]:
+    """All butlers of a roster by name; names, ports and schemas must be distinct."""
+    configs = [load_butler(path.parent) for path in sorted(folder.glob("*/butler.toml"))]
+    if not configs:
+        raise ConfigurationError(
+            "no butler.toml found", source=str(folder), key="roster", remedy="point --roster at a roster folder"
+        )
+    _check_distinct(configs, "name", lambda c: c.name)
+    _check_distinct(configs, "port", lambda c: c.butler.port)
+    _check_distinct(configs, "db.schema", lambda c: c.schema_name)
+    return {config.name: config for config in configs}
+
+
+def check_credentials(config: ButlerConfig, environment: Mapping[str, str]) -> None:
+    """Every variable that an enabled credential scope names must have a value."""
+    for key, variable in config.modules.required_variables():
+        if not environment.get(variable):
+            raise ConfigurationError(
+                f"environment variable {variable} is not set",
+                source=config.source,
+                key=key,
+                remedy=f"export {variable}=..., or set enabled = false for this scope",
+            )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "file not found", source=str(path), key="butler", remedy="every roster folder needs a butler.toml"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"not valid TOML: {error}", source=str(path), key="(file)", remedy="mend the syntax"
+        ) from None
+
+
+def _inline_secrets(node: Any, path: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            here = f"{path}.{key}" if path else key
+            if isinstance(value, str) and _SECRET_WORDS.search(key):
+                yield here
+            yield from _inline_secrets(value, here)
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _inline_secrets(value, f"{path}.{index}")
+
+
+def _configuration_error(path: Path, error: pydantic.ValidationError) -> ConfigurationError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    key = ".".join(map(str, first["loc"])) or "(file)"
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(path, key)
+    problem = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
+    return ConfigurationError(problem, source=str(path), key=key, remedy="see docs/operating/configuration.md")
+
+
+def _unknown_key(path: Path, key: str) -> ConfigurationError:
+    return ConfigurationError(
+        "unknown key",
+        source=str(path),
+        key=key,
+        remedy="remove it or mend its spelling; see docs/operating/configuration.md",
+    )
+
+
+def _check_distinct(configs: list[ButlerConfig], key: str, value_of: Any) -> None:
+    seen: dict[Any, ButlerConfig] = {}
+    for config in configs:
+        other = seen.setdefault(value_of(config), config)
+        if other is not config:
+            raise ConfigurationError(
+                f"{value_of(config)!r} is already used by {other.source}",
+                source=config.source,
+                key=f"butler.{key}",
+                remedy="give each butler its own",
+            )

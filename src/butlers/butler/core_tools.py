@@ -1,0 +1,258 @@
+"""The tools every butler has (facts, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field, JsonValue
+from pydantic_core import to_jsonable_python
+
+from butlers.butler.identity import Caller
+from butlers.butler.notifier import OWNER_CHANNEL, Notifier
+from butlers.butler.schedules import Job, Scheduler
+from butlers.butler.sessions import Spawner
+from butlers.butler.state import StateStore
+from butlers.butler.surface import BUTLERS, EVERY_ROLE, NoArguments, Tool
+from butlers.clock import Clock
+from butlers.contacts import Contacts
+from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value, invalid
+from butlers.contracts.notify import Channel
+
+Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
+PAGE = 50
+
+
+class TriggerArguments(Value):
+    prompt: Text
+
+
+class KeyArguments(Value):
+    key: Identity
+
+
+class SetArguments(Value):
+    key: Identity
+    value: JsonValue
+
+
+class ListStateArguments(Value):
+    prefix: str = ""
+    after: str | None = None
+    limit: int = Field(default=PAGE, ge=1, le=500)
+
+
+class CreateScheduleArguments(Value):
+    name: Identity
+    cron: str
+    prompt: Text | None = None
+    job_name: Identity | None = None
+    job_args: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class UpdateScheduleArguments(Value):
+    name: Identity
+    cron: str | None = None
+    enabled: bool | None = None
+
+
+class NameArguments(Value):
+    name: Identity
+
+
+class ListSessionsArguments(Value):
+    before: UUID | None = None
+    limit: int = Field(default=PAGE, ge=1, le=500)
+
+
+class SessionArguments(Value):
+    session_id: UUID
+
+
+class NotifyArguments(Value):
+    message: Text
+    channel: Channel = OWNER_CHANNEL
+    recipient: Identity | None = None
+    contact_id: UUID | None = None
+    subject: Identity | None = None
+    idempotency_key: Identity | None = None
+
+
+class SendMessageArguments(Value):
+    message: Text
+    recipient_ids: list[UUID] = Field(default_factory=list, max_length=100)  # contacts; nobody named: the owner
+    idempotency_key: Identity | None = None
+
+
+class RemindArguments(Value):
+    message: Text
+    due_at: Timestamp
+    channel: Channel = OWNER_CHANNEL
+    recipient: Identity | None = None
+
+
+class TraceArguments(Value):
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreTools:
+    """Builds the tools over what a butler is made of."""
+
+    butler: str
+    status: Callable[[], dict[str, Any]]
+    trace: Tracer
+    state: StateStore
+    scheduler: Scheduler
+    spawner: Spawner
+    notifier: Notifier
+    contacts: Contacts
+    clock: Clock
+    new_id: Callable[[], UUID]
+
+    def tools(self) -> list[Tool]:
+        return [
+            _tool("status", "How this butler is doing.", NoArguments, self._status, roles=EVERY_ROLE),
+            _tool("trace", "What this butler did for one request.", TraceArguments, self._trace),
+            _tool("trigger", "Run a prompt in a session now.", TriggerArguments, self._trigger),
+            _tool("tick", "Run the schedules that are due.", NoArguments, self._tick),
+            _tool("state_get", "Read one value.", KeyArguments, self._state_get),
+            _tool("state_set", "Write one value.", SetArguments, self._state_set),
+            _tool("state_delete", "Forget one value.", KeyArguments, self._state_delete),
+            _tool("state_list", "List values by prefix.", ListStateArguments, self._state_list),
+            _tool("schedule_list", "List the schedules.", NoArguments, self._schedule_list),
+            _tool("schedule_create", "Add a schedule.", CreateScheduleArguments, self._schedule_create),
+            _tool("schedule_update", "Change or disable a schedule.", UpdateScheduleArguments, self._schedule_update),
+            _tool("schedule_delete", "Remove a schedule.", NameArguments, self._schedule_delete),
+            _tool("sessions_list", "Recent sessions, newest first.", ListSessionsArguments, self._sessions_list),
+            _tool("sessions_get", "One session.", SessionArguments, self._sessions_get),
+        ]
+
+    def speaking_tools(self) -> list[Tool]:
+        """Tools that make a message leave. Messenger, where messages leave, has none of them."""
+        return [
+            _tool("notify", "Send a message to an address, a contact or the owner.", NotifyArguments, self._notify),
+            _tool(
+                "send_message",
+                "Send a message to people, each by the preferred channel.",
+                SendMessageArguments,
+                self._send_message,
+            ),
+            _tool("remind", "Send a message at a later moment.", RemindArguments, self._remind),
+        ]
+
+    async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return self.status()
+
+    async def _trace(self, _caller: Caller, arguments: TraceArguments) -> dict[str, Any]:
+        return wire(await self.trace(arguments.request_id))
+
+    async def _trigger(self, caller: Caller, arguments: TriggerArguments) -> dict[str, Any]:
+        result = await self.spawner.trigger(arguments.prompt, trigger_source=f"trigger:{caller.name}")
+        return {"status": "ok", "text": result.text, "duration_ms": result.duration_ms}
+
+    async def _tick(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return {"ran": await self.scheduler.tick()}
+
+    async def _state_get(self, _caller: Caller, arguments: KeyArguments) -> dict[str, Any]:
+        return {"key": arguments.key, **await self.state.get(arguments.key)}
+
+    async def _state_set(self, _caller: Caller, arguments: SetArguments) -> dict[str, Any]:
+        await self.state.set(arguments.key, arguments.value)
+        return {"key": arguments.key, "status": "ok"}
+
+    async def _state_delete(self, _caller: Caller, arguments: KeyArguments) -> dict[str, Any]:
+        return {"key": arguments.key, "deleted": await self.state.delete(arguments.key)}
+
+    async def _state_list(self, _caller: Caller, arguments: ListStateArguments) -> dict[str, Any]:
+        return wire({"entries": await self.state.list(arguments.prefix, arguments.after, arguments.limit)})
+
+    async def _schedule_list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return wire({"schedules": await self.scheduler.list()})
+
+    async def _schedule_create(self, _caller: Caller, arguments: CreateScheduleArguments) -> dict[str, Any]:
+        if (arguments.prompt is None) == (arguments.job_name is None):
+            raise invalid("prompt", "give either a prompt or a job_name")
+        return await self.scheduler.create(**arguments.model_dump())
+
+    async def _schedule_update(self, _caller: Caller, arguments: UpdateScheduleArguments) -> dict[str, Any]:
+        return await self.scheduler.update(**arguments.model_dump())
+
+    async def _schedule_delete(self, _caller: Caller, arguments: NameArguments) -> dict[str, Any]:
+        return await self.scheduler.delete(arguments.name)
+
+    async def _sessions_list(self, _caller: Caller, arguments: ListSessionsArguments) -> dict[str, Any]:
+        sessions = await self.spawner.list(before=arguments.before, limit=arguments.limit)
+        cursor = str(sessions[-1]["id"]) if len(sessions) == arguments.limit else None
+        return wire({"sessions": sessions, "next_cursor": cursor})
+
+    async def _sessions_get(self, _caller: Caller, arguments: SessionArguments) -> dict[str, Any]:
+        session = await self.spawner.get(arguments.session_id)
+        if session is None:
+            raise invalid("session_id", "no such session")
+        return wire({"session": session})
+
+    async def _notify(self, _caller: Caller, arguments: NotifyArguments) -> dict[str, Any]:
+        response = await self.notifier.send(
+            arguments.message,
+            channel=arguments.channel,
+            recipient=arguments.recipient,
+            contact_id=arguments.contact_id,
+            subject=arguments.subject,
+            key=arguments.idempotency_key,
+        )
+        return response.to_wire()
+
+    async def _send_message(self, _caller: Caller, arguments: SendMessageArguments) -> dict[str, Any]:
+        people: list[UUID | None] = [*arguments.recipient_ids] or [None]
+        sent = [await self._send_to(person, arguments) for person in people]
+        return {"queued": [s for s in sent if s["status"] == "ok"], "blocked": [s for s in sent if s["status"] != "ok"]}
+
+    async def _send_to(self, person: UUID | None, arguments: SendMessageArguments) -> dict[str, Any]:
+        contact = await self.contacts.get(person) if person else await self.contacts.owner()
+        if contact is None:
+            return {"recipient_id": str(person) if person else None, "status": "blocked", "reason": "no-channel"}
+        channel: Channel = "email" if contact.preferred_channel == "email" else OWNER_CHANNEL
+        key = f"{arguments.idempotency_key}:{contact.id}" if arguments.idempotency_key else None
+        response = await self.notifier.send(arguments.message, channel=channel, contact_id=contact.id, key=key)
+        return {"recipient_id": str(contact.id), "channel": channel, **response.to_wire()}
+
+    async def _remind(self, _caller: Caller, arguments: RemindArguments) -> dict[str, Any]:
+        if arguments.due_at <= self.clock.now():
+            raise invalid("due_at", "lies in the past")
+        identity = str(self.new_id())
+        reminder = {"key": identity} | arguments.model_dump(exclude={"due_at"}, exclude_none=True)
+        name = f"remind-{identity}"
+        return await self.scheduler.create(
+            name=name, cron=None, run_at=arguments.due_at, job_name=REMIND, job_args=reminder
+        )
+
+
+REMIND = "remind"
+
+
+def remind_job(notifier: Notifier) -> Job:
+    """The native job behind `remind`; its key makes a repeated run the same message."""
+
+    async def remind(arguments: Any) -> dict[str, Any]:
+        response = await notifier.send(
+            arguments["message"],
+            channel=arguments["channel"],
+            recipient=arguments.get("recipient"),
+            key=f"remind:{arguments['key']}",
+        )
+        return response.to_wire()
+
+    return remind
+
+
+def wire(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows as JSON-ready data."""
+    ready: dict[str, Any] = to_jsonable_python(document)
+    return ready
+
+
+def _tool(name: str, description: str, arguments: type[Value], handler: Any, *, roles: Any = BUTLERS) -> Tool:
+    return Tool(name=name, description=description, arguments=arguments, handler=handler, roles=roles)

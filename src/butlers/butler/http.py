@@ -1,0 +1,58 @@
+"""The HTTP side every butler has: `/mcp`, `/mcp/llm`, `/metrics`, `/healthz`, and whatever its system adds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from butlers.butler.identity import TokenFile
+from butlers.butler.surface import McpDoor, ToolBox
+from butlers.telemetry import Telemetry
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def build_app(
+    *,
+    butler: str,
+    tools: ToolBox,
+    tokens: TokenFile,
+    telemetry: Telemetry,
+    health: Callable[[], dict[str, Any]],
+    loopback_only: bool,
+    routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    doors = {
+        path: McpDoor(butler=butler, tools=tools, tokens=tokens, dotted=dotted, loopback_only=loopback_only)
+        for path, dotted in (("/mcp", True), ("/mcp/llm", False))
+    }
+
+    async def healthz(_request: Request) -> Response:
+        state = health()
+        return JSONResponse(state, status_code=200 if state["status"] == "ok" else 503)
+
+    async def metrics(_request: Request) -> Response:
+        return Response(telemetry.prometheus_text(), media_type=METRICS_TYPE)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for door in doors.values():
+                await stack.enter_async_context(door.run())
+            yield
+
+    return Starlette(
+        lifespan=lifespan,
+        routes=[
+            Route("/healthz", healthz),
+            Route("/metrics", metrics),
+            *(Route(path, endpoint=door.app) for path, door in doors.items()),
+            *routes,
+        ],
+    )

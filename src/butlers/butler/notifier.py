@@ -1,0 +1,72 @@
+"""The only way a butler speaks: a `notify.v1` handed to Switchboard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from butlers.butler.transport import Transport
+from butlers.contracts.context import RequestContext
+from butlers.contracts.notify import Channel, Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
+
+# Where an answer goes when its source cannot be answered on its own channel (an API or MCP call): to the owner.
+OWNER_CHANNEL: Channel = "telegram"
+ANSWERABLE: frozenset[str] = frozenset({"telegram", "email"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifier:
+    butler: str
+    transport: Transport
+
+    async def notify(self, envelope: NotifyEnvelope) -> NotifyResponse:
+        raw = await self.transport.call("switchboard", "notify.dispatch", envelope.to_wire())
+        return NotifyResponse.parse(raw)
+
+    async def answer(self, context: RequestContext, message: str, *, key: str) -> NotifyResponse:
+        """Answer a request where it came from; the key makes a repeated answer the same one."""
+        return await self.notify(answer_envelope(self.butler, context, message, key=key))
+
+    async def send(
+        self,
+        message: str,
+        *,
+        channel: Channel,
+        recipient: str | None = None,
+        contact_id: UUID | None = None,
+        subject: str | None = None,
+        key: str | None = None,
+    ) -> NotifyResponse:
+        """Say something unasked: to a recipient, a contact, or else the owner."""
+        return await self.notify(
+            NotifyEnvelope(
+                origin_butler=self.butler,
+                delivery=Delivery(
+                    intent="send", channel=channel, message=message, recipient=recipient, subject=subject
+                ),
+                contact_id=contact_id,
+                idempotency_key=key,
+            )
+        )
+
+
+def answer_envelope(butler: str, context: RequestContext, message: str, *, key: str) -> NotifyEnvelope:
+    channel: Channel = OWNER_CHANNEL
+    match context.source_channel:
+        case "telegram" | "email" as source if source == "email" or context.source_thread_identity:
+            channel = source
+    replies = channel == context.source_channel
+    return NotifyEnvelope(
+        origin_butler=butler,
+        delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),
+        request_context=NotifyContext(
+            request_id=context.request_id,
+            received_at=context.received_at,
+            source_channel=context.source_channel,
+            source_endpoint_identity=context.source_endpoint_identity,
+            source_sender_identity=context.source_sender_identity,
+            source_thread_identity=context.source_thread_identity,
+            trace_context=context.trace_context,
+        ),
+        idempotency_key=key,
+    )

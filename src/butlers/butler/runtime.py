@@ -1,0 +1,60 @@
+"""The contract between a butler and whatever thinks for it.
+
+A runtime takes a prompt and gives an answer; which program or which rules made it is its own affair. The
+implementations that run an LLM command line stand in `runtimes/`; the one that needs no network is the `local` runtime.
+
+A `Prompt` keeps what the operator wrote (`system`) apart from what arrived through a door (`text`, `history`,
+`context`). Only the first is an instruction. An implementation must keep them apart to the very end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Speaker(StrEnum):
+    USER = "user"
+    BUTLER = "butler"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One earlier message of the conversation, oldest first. Untrusted, whoever spoke."""
+
+    speaker: Speaker
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One question to a runtime."""
+
+    system: str  # instructions of the operator: the only part that is obeyed
+    text: str  # what the person wrote: data
+    history: tuple[Turn, ...] = ()  # earlier turns, oldest first: data
+    context: str = ""  # what other systems add, such as a notify.v1 request as JSON: data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeResult:
+    """The answer and what it cost. What the runtime does not say is None, never zero."""
+
+    text: str
+    model: str | None
+    input_tokens: int | None  # everything that was read, cached or not
+    output_tokens: int | None  # everything that was written, reasoning included
+    duration_ms: int
+    tool_calls: int
+
+
+class Runtime(Protocol):
+    """Raises `TargetUnavailable`, `TimeoutExceeded` or `InternalError`, and nothing else."""
+
+    @property
+    def name(self) -> str:
+        """As butler.toml spells it: local, codex, claude, opencode."""
+
+    async def run(self, prompt: Prompt, *, timeout_s: float) -> RuntimeResult:
+        """Answer within the time, or raise; leaves nothing running either way."""

@@ -1,0 +1,45 @@
+"""The runtimes that run an LLM command line: codex, claude, opencode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from butlers.butler.runtime import Runtime
+from butlers.butler.runtimes.claude import CLAUDE
+from butlers.butler.runtimes.cli import CliRuntime, Dialect
+from butlers.butler.runtimes.codex import CODEX
+from butlers.butler.runtimes.opencode import OPENCODE
+from butlers.clock import Clock, SystemClock
+from butlers.errors import ConfigurationError
+
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (CODEX, CLAUDE, OPENCODE)}
+
+__all__ = ["DIALECTS", "build_runtime"]
+
+
+def build_runtime(
+    kind: str,
+    model: str | None,
+    command: str | None,
+    *,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Runtime:
+    """The runtime that butler.toml asks for; `command` is the executable's path or name when it is not in PATH."""
+    if kind not in DIALECTS:
+        raise _wrong(f"unknown runtime {kind!r}", "type", f"use one of: {', '.join(DIALECTS)}")
+    # It would be read as a flag of the program.
+    if model is not None and (not model or model.startswith("-")):
+        raise _wrong(f"{model!r} is not a model name", "model", "name a model or leave the key out")
+    return CliRuntime(
+        dialect=DIALECTS[kind],
+        model=model,
+        command=command,
+        clock=clock or SystemClock(),
+        environ=environ,
+    )
+
+
+def _wrong(problem: str, key: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(problem, source="butler.toml", key=f"butler.runtime.{key}", remedy=remedy)

@@ -1,0 +1,202 @@
+"""An LLM command line as a runtime: one program run per prompt.
+
+What differs between the programs is data: a `Dialect` says how the program is called, which variables of the
+environment it needs, and how to read the JSON lines it prints. Everything that must be right for all of them is here:
+the prompt goes to stdin and never onto the command line, the program sees an empty directory and a listed part of the
+environment, and its failures become ours.
+
+| what happened | becomes |
+|---|---|
+| the program is not there | `TargetUnavailable`, final, with how to install it |
+| it exits with an error, or reports one | `TargetUnavailable`, with a known cause if there is one |
+| the time is over | `TimeoutExceeded` |
+| it prints too much, or nothing that can be read | `InternalError` |
+
+Output never enters a message: it may quote the prompt. Known causes are recognised and named in our own words.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from butlers.butler.runtime import Prompt, RuntimeResult
+from butlers.butler.runtimes.events import Reading, read_events
+from butlers.butler.runtimes.fence import fenced
+from butlers.butler.runtimes.process import Finished, run_to_end
+from butlers.clock import Clock
+from butlers.errors import InternalError, TargetUnavailable, TimeoutExceeded
+
+STDOUT_LIMIT = 4 * 1024 * 1024
+
+_NOT_A_PROGRAM = frozenset({errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR})
+
+# What a program needs to find itself, its settings and the network. Nothing else of the environment is passed on:
+# that is where our own secrets are.
+SHARED_ENVIRONMENT = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR"),
+        *("LANG", "LC_ALL", "LC_CTYPE"),
+        *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How to talk to one program."""
+
+    name: str  # as butler.toml spells the runtime
+    executable: str  # looked up in PATH unless a command is configured
+    install: str  # what to do when it is missing
+    login: str  # what to do when it is not signed in
+    arguments: Callable[[str | None], list[str]]  # from the model, or None for the program's own default
+    environment: frozenset[str]  # variables passed on, besides the shared ones
+    fixed_environment: tuple[tuple[str, str], ...] = ()  # variables always set
+    read: Callable[[Reading, dict[str, object]], None]  # takes in one event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CliRuntime:
+    """Runs the program of a dialect."""
+
+    dialect: Dialect
+    model: str | None
+    command: str | None  # path or name of the executable, instead of the dialect's own
+    clock: Clock
+    environ: Mapping[str, str] = field(repr=False)  # what the program's environment is chosen from
+
+    @property
+    def name(self) -> str:
+        return self.dialect.name
+
+    async def run(self, prompt: Prompt, *, timeout_s: float) -> RuntimeResult:
+        started = self.clock.monotonic()
+        finished = await self._finish(fenced(prompt), timeout_s)
+        reading = self._read(finished)
+        return RuntimeResult(
+            text=self._answer(reading),
+            model=reading.model or self.model,
+            input_tokens=reading.input_tokens,
+            output_tokens=reading.output_tokens,
+            duration_ms=round((self.clock.monotonic() - started) * 1000),
+            tool_calls=len(reading.tool_calls),
+        )
+
+    async def _finish(self, text: str, timeout_s: float) -> Finished:
+        environment = self._environment()
+        argv = [self._executable(environment), *self.dialect.arguments(self.model)]
+        try:
+            with _empty_directory() as directory:
+                return await run_to_end(
+                    argv,
+                    stdin=text.encode("utf-8", errors="replace"),
+                    environment=environment,
+                    directory=directory,
+                    timeout_s=timeout_s,
+                    stdout_limit=STDOUT_LIMIT,
+                )
+        except TimeoutError as over:
+            raise TimeoutExceeded(f"{self.name} did not answer within {timeout_s:g} s") from over
+        except OSError as refused:
+            raise self._refused(refused) from refused
+
+    def _environment(self) -> dict[str, str]:
+        passed_on = SHARED_ENVIRONMENT | self.dialect.environment
+        chosen = {name: value for name, value in self.environ.items() if name in passed_on}
+        return chosen | dict(self.dialect.fixed_environment)
+
+    def _executable(self, environment: Mapping[str, str]) -> str:
+        found = shutil.which(self.command or self.dialect.executable, path=environment.get("PATH"))
+        if found is None:
+            raise self._missing()
+        return str(Path(found).absolute())
+
+    def _refused(self, error: OSError) -> TargetUnavailable:
+        if error.errno in _NOT_A_PROGRAM:
+            return self._missing()
+        name = errno.errorcode.get(error.errno or 0, "unknown")
+        return TargetUnavailable(f"{self.name}: the machine refused to start it ({name})")
+
+    def _missing(self) -> TargetUnavailable:
+        command = self.command or self.dialect.executable
+        remedy = f"{self.dialect.install}, or set butler.runtime.command to where it is"
+        return TargetUnavailable(f"{self.name}: cannot run {command}: {remedy}", retryable=False)
+
+    def _read(self, finished: Finished) -> Reading:
+        if finished.overflowed:
+            raise InternalError(f"{self.name} printed more than {STDOUT_LIMIT} bytes")
+        reading = Reading()
+        try:
+            for event in read_events(finished.stdout):
+                self.dialect.read(reading, event)
+        except (ValueError, RecursionError) as malformed:
+            if finished.exit_code == 0:
+                raise InternalError(f"{self.name} printed something that is not its format") from malformed
+        if finished.exit_code != 0:
+            said = reading.failure or finished.stderr.decode("utf-8", errors="replace")
+            raise self._failed(f"exited with {finished.exit_code}", said)
+        return reading
+
+    def _answer(self, reading: Reading) -> str:
+        if reading.failure is not None:
+            raise self._failed("reported an error", reading.failure)
+        answer = reading.answer.strip()
+        if not answer:
+            raise InternalError(f"{self.name} ended without an answer")
+        return answer
+
+    def _failed(self, what: str, said: str) -> TargetUnavailable:
+        for cause in _CAUSES:
+            if cause.pattern.search(said):
+                explained = cause.explanation.format(login=self.dialect.login)
+                return TargetUnavailable(f"{self.name} {what}: {explained}", retryable=cause.retryable)
+        return TargetUnavailable(f"{self.name} {what}")
+
+
+@contextmanager
+def _empty_directory() -> Iterator[Path]:
+    # What outlived the group may still write here; that must not spoil an answer.
+    with tempfile.TemporaryDirectory(prefix="butlers-session-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cause:
+    """A failure that we recognise and can say something useful about."""
+
+    pattern: re.Pattern[str]
+    explanation: str
+    retryable: bool
+
+
+def _cause(pattern: str, explanation: str, *, retryable: bool) -> _Cause:
+    compiled = re.compile(pattern, re.IGNORECASE)
+    return _Cause(pattern=compiled, explanation=explanation, retryable=retryable)
+
+
+_CAUSES = (
+    _cause(
+        r"\b401\b|not logged in|unauthorized|authentication|invalid api key|/login|could not be refreshed",
+        "it is not signed in ({login})",
+        retryable=False,
+    ),
+    _cause(
+        r"model.{0,80}(not (supported|found|exist)|does not exist)|unknown model|ProviderModelNotFound",
+        "it does not know the model (change butler.runtime.model)",
+        retryable=False,
+    ),
+    _cause(
+        r"\b429\b|rate.?limit|usage limit|quota|credit balance|overloaded|\b529\b",
+        "its provider is over a limit",
+        retryable=True,
+    ),
+)

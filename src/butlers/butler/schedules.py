@@ -1,0 +1,164 @@
+"""Cron schedules. A native job runs as code; a schedule without one falls back to a prompt in the runtime.
+
+A schedule is moved on before it runs, in the transaction that locked it: two processes never run one twice, and a
+crash skips a run rather than repeating it. Missed runs of a sleeping machine are run once, not once per miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from croniter import croniter
+
+from butlers.butler.config import ScheduleSection
+from butlers.butler.sessions import Spawner
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.errors import ClassifiedError
+from butlers.storage.database import Database, Record
+from butlers.storage.queries import Queries
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import SCHEDULE_RUNS
+
+log = get_logger("butlers.schedules")
+
+Job = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+_BATCH = 20
+
+
+def next_run(cron: str, after: datetime) -> datetime:
+    """The first moment after `after` that a cron expression names (in UTC)."""
+    following: datetime = croniter(cron, after).get_next(datetime)
+    return following
+
+
+class Scheduler:
+    """Runs what is due."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        schema: str,
+        jobs: Mapping[str, Job],
+        spawner: Spawner,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._database = database
+        self._queries = Queries.load("butlers.butler", schema=schema)
+        self._jobs = dict(jobs)
+        self._spawner = spawner
+        self._clock = clock
+        self._telemetry = telemetry
+
+    @property
+    def job_names(self) -> frozenset[str]:
+        return frozenset(self._jobs)
+
+    async def sync(self, schedules: Sequence[ScheduleSection]) -> None:
+        """Make the table say what butler.toml says."""
+        now = self._clock.now()
+        async with self._database.transaction() as connection:
+            await connection.execute(self._queries.drop_stale_schedules, [entry.name for entry in schedules])
+            for entry in schedules:
+                await connection.execute(
+                    self._queries.sync_schedule,
+                    entry.name,
+                    entry.cron,
+                    entry.dispatch_mode,
+                    entry.job_name,
+                    entry.job_args,
+                    entry.prompt,
+                    entry.enabled,
+                    next_run(entry.cron, now),
+                    now,
+                )
+
+    async def tick(self) -> list[dict[str, Any]]:
+        """Run everything that is due now; returns what ran and how it went."""
+        due = await self._take_due()
+        return [await self._run(task) for task in due]
+
+    async def _take_due(self) -> list[Record]:
+        now = self._clock.now()
+        async with self._database.transaction() as connection:
+            due = await connection.fetch(self._queries.due_schedules, now, _BATCH)
+            for task in due:
+                following = next_run(task["cron"], now) if task["cron"] else None
+                await connection.execute(self._queries.advance_schedule, task["name"], following, now)
+        return due
+
+    async def _run(self, task: Record) -> dict[str, Any]:
+        name = task["name"]
+        try:
+            outcome = await self._dispatch(task)
+        except ClassifiedError as error:
+            outcome = {"status": "error", "error": error.describe()}
+        except Exception as error:
+            log.error("schedule failed", error=error, schedule=name)
+            outcome = {"status": "error", "error": {"class": "internal_error", "message": type(error).__name__}}
+        self._telemetry.count(SCHEDULE_RUNS, 1, outcome=outcome["status"])
+        await self._database.execute(self._queries.record_schedule_result, name, outcome, self._clock.now())
+        return {"name": name, **outcome}
+
+    async def _dispatch(self, task: Record) -> dict[str, Any]:
+        job = self._jobs.get(task["job_name"]) if task["dispatch_mode"] == "job" else None
+        if job is not None:
+            return {"status": "ok", "mode": "native", "result": await job(task["job_args"])}
+        prompt = task["prompt"] or f"Run the scheduled task {task['name']}."
+        answer = await self._spawner.trigger(prompt, trigger_source=f"schedule:{task['name']}")
+        return {"status": "ok", "mode": "runtime", "result": {"text": answer.text}}
+
+    async def create(
+        self,
+        *,
+        name: str,
+        cron: str | None,
+        run_at: datetime | None = None,
+        job_name: str | None = None,
+        job_args: Mapping[str, Any] | None = None,
+        prompt: str | None = None,
+    ) -> dict[str, Any]:
+        now = self._clock.now()
+        due = _first_run(cron, run_at, now)
+        mode = "job" if job_name else "prompt"
+        if job_name and job_name not in self._jobs:
+            raise invalid("job_name", "no such job")
+        created = await self._database.fetchval(
+            self._queries.create_schedule, name, cron, mode, job_name, dict(job_args or {}), prompt, True, due, now
+        )
+        if created is None:
+            raise invalid("name", "a schedule of this name exists already")
+        return {"name": name, "next_run_at": due.isoformat()}
+
+    async def update(self, *, name: str, cron: str | None, enabled: bool | None) -> dict[str, Any]:
+        task = await self._database.fetchrow(self._queries.get_schedule, name)
+        if task is None:
+            raise invalid("name", "no such schedule")
+        now = self._clock.now()
+        cron = cron or task["cron"]
+        due = _first_run(cron, task["next_run_at"], now)
+        enabled = task["enabled"] if enabled is None else enabled
+        await self._database.execute(self._queries.update_schedule, name, cron, enabled, due, now)
+        return {"name": name, "cron": cron, "enabled": enabled, "next_run_at": due.isoformat()}
+
+    async def delete(self, name: str) -> dict[str, Any]:
+        if await self._database.fetchval(self._queries.delete_schedule, name) is None:
+            raise invalid("name", "no such schedule, or it belongs to butler.toml (disable it there)")
+        return {"name": name, "deleted": True}
+
+    async def list(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._database.fetch(self._queries.list_schedules)]
+
+
+def _first_run(cron: str | None, run_at: datetime | None, now: datetime) -> datetime:
+    if cron is not None:
+        if not croniter.is_valid(cron):
+            raise invalid("cron", "must be a cron expression of five fields")
+        return next_run(cron, now)
+    if run_at is None:
+        raise invalid("cron", "either a cron expression or a moment is required")
+    return run_at

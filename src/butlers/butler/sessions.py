@@ -1,0 +1,122 @@
+"""LLM (or local) sessions: bounded in number, timed, and recorded from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.runtime import Prompt, Runtime, RuntimeResult
+from butlers.clock import Clock
+from butlers.errors import ClassifiedError, InternalError
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import SESSIONS
+
+log = get_logger("butlers.sessions")
+
+
+class Spawner:
+    """Runs prompts in the butler's runtime."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        instructions: str,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        telemetry: Telemetry,
+        max_concurrent: int,
+        timeout_s: float,
+    ) -> None:
+        self._runtime = runtime
+        self._instructions = instructions
+        self._database = database
+        self._queries = Queries.load("butlers.butler", schema=schema)
+        self._clock = clock
+        self._new_id = new_id
+        self._telemetry = telemetry
+        self._slots = asyncio.Semaphore(max_concurrent)
+        self._timeout_s = timeout_s
+
+    @property
+    def runtime_name(self) -> str:
+        return self._runtime.name
+
+    async def trigger(self, prompt: str, *, trigger_source: str, request_id: UUID | None = None) -> RuntimeResult:
+        """Run one prompt in a session of its own."""
+        async with self._slots:
+            session_id = self._new_id()
+            await self._database.execute(
+                self._queries.start_session,
+                session_id,
+                trigger_source,
+                request_id,
+                self._runtime.name,
+                None,
+                self._clock.now(),
+            )
+            return await self._run(session_id, Prompt(system=self._instructions, text=prompt))
+
+    async def _run(self, session_id: UUID, prompt: Prompt) -> RuntimeResult:
+        started = self._clock.monotonic()
+        try:
+            result = await self._runtime.run(prompt, timeout_s=self._timeout_s)
+        except ClassifiedError as error:
+            await self._end_failed(session_id, started, error)
+            raise
+        except Exception as error:
+            failure = InternalError(f"the runtime failed unexpectedly ({type(error).__name__})")
+            await self._end_failed(session_id, started, failure)
+            raise failure from error
+        await self._end(session_id, started, status="completed", result=result)
+        return result
+
+    async def _end_failed(self, session_id: UUID, started: float, error: ClassifiedError) -> None:
+        log.warning("session failed", session_id=session_id, error_class=error.error_class.value)
+        await self._end(session_id, started, status="failed", error=error)
+
+    async def _end(
+        self,
+        session_id: UUID,
+        started: float,
+        *,
+        status: str,
+        result: RuntimeResult | None = None,
+        error: ClassifiedError | None = None,
+    ) -> None:
+        self._telemetry.count(SESSIONS, 1, outcome=status)
+        await self._database.execute(
+            self._queries.end_session,
+            session_id,
+            status,
+            result.text if result else None,
+            error.error_class.value if error else None,
+            error.message if error else None,
+            result.model if result else None,
+            result.input_tokens if result else None,
+            result.output_tokens if result else None,
+            int((self._clock.monotonic() - started) * 1000),
+            self._clock.now(),
+        )
+
+    async def close_lost(self) -> None:
+        """Mark sessions that a dead process left running."""
+        now = self._clock.now()
+        await self._database.execute(
+            self._queries.fail_lost_sessions, now - timedelta(seconds=self._timeout_s + 5), now
+        )
+
+    async def list(self, *, before: UUID | None, limit: int) -> list[dict[str, Any]]:
+        rows = await self._database.fetch(self._queries.list_sessions, before, limit)
+        return [dict(row) for row in rows]
+
+    async def get(self, session_id: UUID) -> dict[str, Any] | None:
+        row = await self._database.fetchrow(self._queries.get_session, session_id)
+        return dict(row) if row else None

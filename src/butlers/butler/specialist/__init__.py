@@ -1,0 +1,96 @@
+"""What a domain butler does: keep what it is told, and answer.
+
+    keep (once per segment) -> answer (once, stored) -> notify (keyed)
+
+Each step is idempotent, so the whole may run again after a crash without saying anything twice. With an LLM CLI
+configured the answer is the model's; otherwise the local runtime acknowledges notes and answers questions from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.notifier import Notifier
+from butlers.butler.sessions import Spawner
+from butlers.butler.specialist.local import is_question, local_answer, search_words
+from butlers.clock import Clock
+from butlers.contracts.route import RouteEnvelope
+from butlers.errors import from_wire
+from butlers.storage.database import Database
+from butlers.storage.migrations import MigrationSet
+from butlers.storage.queries import Queries
+
+RECALLED = 5
+
+
+def migrations(schema: str) -> MigrationSet:
+    return MigrationSet(schema=schema, package="butlers.butler.specialist", component="specialist")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specialist:
+    name: str
+    database: Database
+    queries: Queries
+    spawner: Spawner
+    notifier: Notifier
+    clock: Clock
+    new_id: Callable[[], UUID]
+
+    async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
+        context, segment_id = envelope.request_context, envelope.subrequest.segment_id
+        await self._keep(envelope)
+        answer = await self._answer(envelope)
+        response = await self.notifier.answer(context, answer, key=f"{context.request_id}:{segment_id}:answer")
+        delivery = response.delivery
+        # Uncertain is an end, too: Messenger keeps it for a person to settle, and saying it again could repeat it.
+        if response.error is not None and not (delivery is not None and delivery.status == "uncertain"):
+            error = response.error
+            raise from_wire(
+                error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
+            )
+        return {"answer": answer, "delivery": delivery.to_wire() if delivery else None}
+
+    async def _keep(self, envelope: RouteEnvelope) -> None:
+        context, text = envelope.request_context, envelope.input.prompt
+        await self.database.execute(
+            self.queries.keep,
+            self.new_id(),
+            context.request_id,
+            envelope.subrequest.segment_id,
+            "question" if is_question(text) else "note",
+            text,
+            context.source_sender_identity,
+            context.source_channel,
+            self.clock.now(),
+        )
+
+    async def _answer(self, envelope: RouteEnvelope) -> str:
+        key = (envelope.request_context.request_id, envelope.subrequest.segment_id)
+        entry = await self.database.fetchrow(self.queries.entry, *key)
+        if entry is not None and entry["answer"] is not None:
+            known: str = entry["answer"]
+            return known
+        answer = await self._compose(envelope)
+        stored: str = await self.database.fetchval(self.queries.record_answer, *key, answer)
+        return stored
+
+    async def _compose(self, envelope: RouteEnvelope) -> str:
+        context, text = envelope.request_context, envelope.input.prompt
+        if self.spawner.runtime_name != "local":
+            result = await self.spawner.trigger(text, trigger_source="route", request_id=context.request_id)
+            return result.text.strip() or "Done."
+        notes = await self._recall(context.source_sender_identity, text) if is_question(text) else []
+        return local_answer(self.name, text, notes)
+
+    async def _recall(self, sender: str, question: str) -> list[str]:
+        if not (words := search_words(question)):
+            return []
+        rows = await self.database.fetch(self.queries.recall, sender, " | ".join(words), RECALLED)
+        return [row["text"] for row in rows]
+
+    async def trace(self, request_id: UUID) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.database.fetch(self.queries.entries_of_request, request_id)]

@@ -1,0 +1,26 @@
+-- name: keep
+-- Remember what was said, once per segment.
+INSERT INTO {schema}.entries (id, request_id, segment_id, kind, text, sender, source_channel, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (request_id, segment_id) DO NOTHING;
+
+-- name: entry
+-- What is kept of one segment.
+SELECT id, kind, text, answer FROM {schema}.entries WHERE request_id = $1 AND segment_id = $2;
+
+-- name: record_answer
+-- The first answer stands: a repeated run must not say something else.
+UPDATE {schema}.entries SET answer = coalesce(answer, $3) WHERE request_id = $1 AND segment_id = $2 RETURNING answer;
+
+-- name: recall
+-- Notes of one sender that share words with a question; those that share more words come first.
+SELECT text, created_at
+FROM {schema}.entries
+WHERE kind = 'note' AND sender = $1
+  AND to_tsvector('simple', text) @@ to_tsquery('simple', $2)
+ORDER BY ts_rank(to_tsvector('simple', text), to_tsquery('simple', $2)) DESC, created_at DESC
+LIMIT $3;
+
+-- name: entries_of_request
+-- For tracing.
+SELECT id, segment_id, kind, created_at FROM {schema}.entries WHERE request_id = $1 ORDER BY created_at;

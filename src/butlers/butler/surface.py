@@ -1,0 +1,181 @@
+"""The tools a butler offers, and the two MCP doors that offer them.
+
+`/mcp` serves the dotted names of the source documents (`route.execute`); `/mcp/llm` serves the same tools with
+underscores, because LLM hosts refuse dots. Both are stateless. Arguments are checked here, strictly and all at once,
+from the raw JSON: the SDK would coerce them and echo rejected values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types
+import pydantic
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic_core import to_json
+from starlette.requests import Request
+
+from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.contracts.envelope import Value, field_errors, invalid
+from butlers.errors import ClassifiedError, InternalError, ValidationError
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.surface")
+
+EVERY_ROLE = frozenset(Role)
+OPERATORS = frozenset({Role.OPERATOR})
+BUTLERS = frozenset({Role.BUTLER, Role.OPERATOR})
+
+
+class NoArguments(Value):
+    """For tools that take none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One named capability."""
+
+    name: str  # dotted where the source documents dot it
+    description: str
+    arguments: type[Value] = NoArguments
+    handler: Callable[[Caller, Any], Awaitable[dict[str, Any]]]
+    roles: frozenset[Role] = BUTLERS  # who may call it
+
+    async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        if caller is None or caller.role not in self.roles:
+            raise invalid("authorization", f"{_who(caller)} may not call {self.name}")
+        return await self.handler(caller, _parse(self.arguments, arguments))
+
+    def input_schema(self) -> dict[str, Any]:
+        return self.arguments.model_json_schema(by_alias=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeTool:
+    """A tool whose arguments are an envelope: it reads the raw data, judges the caller and shapes its own errors."""
+
+    name: str
+    description: str
+    arguments: type[Value]
+    handler: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+    async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        return await self.handler(caller, arguments)
+
+    def input_schema(self) -> dict[str, Any]:
+        return self.arguments.model_json_schema(by_alias=True)
+
+
+AnyTool = Tool | EnvelopeTool
+
+
+class ToolBox:
+    """All tools of one butler by name."""
+
+    def __init__(self, tools: Iterable[AnyTool] = ()) -> None:
+        self._tools: dict[str, AnyTool] = {}
+        self.add(*tools)
+
+    def add(self, *tools: AnyTool) -> None:
+        for tool in tools:
+            if tool.name in self._tools:
+                raise ValueError(f"two tools are called {tool.name}")
+            self._tools[tool.name] = tool
+
+    def names(self) -> list[str]:
+        return sorted(self._tools)
+
+    def __iter__(self) -> Any:
+        return iter(self._tools[name] for name in self.names())
+
+    async def call(self, name: str, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool; every failure is a `ClassifiedError`."""
+        tool = self._tools.get(name)
+        if tool is None:
+            raise invalid("name", "no such tool")
+        try:
+            return await tool.call(caller, arguments)
+        except ClassifiedError:
+            raise
+        except Exception as error:
+            log.error("tool failed", error=error, tool=name)
+            raise InternalError(f"{name} failed unexpectedly ({type(error).__name__})") from error
+
+
+class McpDoor:
+    """One MCP endpoint over a tool box. `run()` must be entered for as long as requests are served."""
+
+    def __init__(self, *, butler: str, tools: ToolBox, tokens: TokenFile, dotted: bool, loopback_only: bool) -> None:
+        self._tools = tools
+        self._tokens = tokens
+        self._wire_names = {(name if dotted else name.replace(".", "_")): name for name in tools.names()}
+        server: Server[Any] = Server(f"butlers.{butler}", on_list_tools=self._list_tools, on_call_tool=self._call_tool)
+        self._sessions = StreamableHTTPSessionManager(
+            app=server, json_response=True, stateless=True, security_settings=_transport_security(loopback_only)
+        )
+        self.app = StreamableHTTPASGIApp(self._sessions)
+        self.run = self._sessions.run
+
+    async def _list_tools(self, _context: Any, _params: Any) -> mcp_types.ListToolsResult:
+        by_name = {tool.name: tool for tool in self._tools}
+        return mcp_types.ListToolsResult(
+            tools=[
+                mcp_types.Tool(
+                    name=wire, description=by_name[name].description, input_schema=by_name[name].input_schema()
+                )
+                for wire, name in sorted(self._wire_names.items())
+            ]
+        )
+
+    async def _call_tool(self, context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+        name = self._wire_names.get(params.name, params.name)
+        try:
+            caller = authenticate(context.request, self._tokens)
+            return _result(await self._tools.call(name, caller, params.arguments or {}))
+        except ClassifiedError as error:
+            return _result({"status": "error", "error": error.describe()}, is_error=True)
+
+
+def authenticate(request: Request | None, tokens: TokenFile) -> Caller | None:
+    """The principal of a request; None without a token. A token that is not known is refused outright."""
+    header = request.headers.get("authorization") if request is not None else None
+    if header is None:
+        return None
+    scheme, _, secret = header.partition(" ")
+    caller = tokens.caller_of(secret.strip()) if scheme.lower() == "bearer" else None
+    if caller is None:
+        raise invalid("authorization", "the token is not known here")
+    return caller
+
+
+def _parse(model: type[Value], arguments: dict[str, Any]) -> Value:
+    try:
+        return model.model_validate_json(to_json(arguments))
+    except pydantic.ValidationError as error:
+        fields = tuple(field_errors(error))
+        raise ValidationError("; ".join(f"{f.field} {f.error}" for f in fields), fields=fields) from None
+
+
+def _result(content: dict[str, Any], *, is_error: bool = False) -> mcp_types.CallToolResult:
+    text = to_json(content).decode()
+    return mcp_types.CallToolResult(
+        content=[mcp_types.TextContent(type="text", text=text)], structured_content=content, is_error=is_error
+    )
+
+
+def _who(caller: Caller | None) -> str:
+    return f"caller {caller.name!r} ({caller.role.value})" if caller else "a caller without a token"
+
+
+def _transport_security(loopback_only: bool) -> TransportSecuritySettings:
+    """Refuse requests that a web page made a browser send to a local port."""
+    names = ("127.0.0.1", "localhost", "[::1]")
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=loopback_only,
+        allowed_hosts=[f"{name}:*" for name in names],
+        allowed_origins=[f"http://{name}:*" for name in names],
+    )

@@ -1,0 +1,131 @@
+"""Telegram updates by long polling.
+
+The offset is Telegram's own checkpoint: asking for `offset = last + 1` confirms everything before it. It is moved only
+after the ingest door has said that an update is durable, so a crash makes Telegram send it again and the door
+recognises it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import httpx2
+
+from butlers.clock import Clock
+from butlers.connectors.source import Counters, IngestPort
+from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
+from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
+from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.connectors.telegram")
+
+POLL_S = 25  # how long Telegram holds an empty poll
+_PATIENCE = RetryPolicy(max_attempts=1_000_000, initial_delay=0.5, max_delay=30.0)
+_ALLOWED = ("message", "edited_message")
+
+
+def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -> IngestEnvelope | None:
+    """An update as ingest.v1, or None for what carries no text."""
+    message = update.get("message") or update.get("edited_message")
+    text = (message or {}).get("text") or (message or {}).get("caption")
+    if not message or not text or not text.strip():
+        return None
+    sender = message.get("from") or message["chat"]
+    return IngestEnvelope(
+        schema_version="ingest.v1",
+        source=Source(channel="telegram", provider="telegram", endpoint_identity=bot),
+        event=Event(
+            external_event_id=str(update["update_id"]),
+            external_thread_id=str(message["chat"]["id"]),
+            observed_at=observed_at,
+        ),
+        sender=Sender(identity=_identity(sender), display_name=_display_name(sender)),
+        payload=Payload(raw=dict(update) | {"message": message}, normalized_text=_clean(text)),
+        control=Control(policy_tier="interactive"),
+    )
+
+
+class TelegramConnector:
+    """Polls one bot's updates and hands them in."""
+
+    def __init__(self, *, token: str, base_url: str, ingest: IngestPort, clock: Clock, poll_s: int = POLL_S) -> None:
+        self._client = httpx2.AsyncClient(base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=poll_s + 10)
+        self._ingest = ingest
+        self._clock = clock
+        self._poll_s = poll_s
+        self._offset = 0
+        self._bot = ""
+        self.counters = Counters()
+
+    async def run(self) -> None:
+        """Poll until cancelled; failures are waited out."""
+        failures = 0
+        while True:
+            try:
+                await self.poll_once()
+                failures = 0
+            except ClassifiedError as error:
+                failures += 1
+                log.warning("polling failed", error_class=error.error_class, attempt=failures)
+                decision = next_retry(
+                    _PATIENCE, attempt=failures, retryable=True, retry_after=error.retry_after, random=0.5
+                )
+                await self._clock.sleep(decision.delay if isinstance(decision, RetryAfter) else 30.0)
+
+    async def poll_once(self) -> int:
+        """One poll; returns how many updates were handed in and confirmed."""
+        if not self._bot:
+            self._bot = (await self._call("getMe", {}))["username"]
+        body = {"offset": self._offset, "timeout": self._poll_s, "allowed_updates": list(_ALLOWED)}
+        updates = await self._call("getUpdates", body)
+        for update in updates:
+            await self._hand_in(update)
+            self._offset = update["update_id"] + 1
+            self.counters.checkpoint_saves += 1
+        return len(updates)
+
+    async def _hand_in(self, update: Mapping[str, Any]) -> None:
+        try:
+            envelope = to_envelope(update, bot=self._bot, observed_at=self._clock.now())
+            if envelope is None:
+                return
+            reply = await self._ingest.ingest(envelope)
+        except (ValidationError, KeyError, ValueError, TypeError) as error:
+            # Not our format, and it never will be: polling it again would block everything behind it.
+            self.counters.messages_failed += 1
+            log.error("update cannot be read", error=error)
+            return
+        self.counters.messages_ingested += 1
+        self.counters.dedupe_accepted += not reply.duplicate
+
+    async def _call(self, method: str, body: Mapping[str, Any]) -> Any:
+        self.counters.source_api_calls += 1
+        try:
+            response = await self._client.post(method, json=body)
+            answer = response.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            raise TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})") from error
+        if not answer.get("ok"):
+            retry_after = (answer.get("parameters") or {}).get("retry_after")
+            raise TargetUnavailable(f"Telegram answered {answer.get('error_code')}", retry_after=retry_after)
+        return answer["result"]
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _identity(sender: Mapping[str, Any]) -> str:
+    return str(sender["id"])
+
+
+def _display_name(sender: Mapping[str, Any]) -> str | None:
+    parts = [sender.get(key) for key in ("first_name", "last_name")]
+    name = " ".join(part for part in parts if part) or sender.get("username") or sender.get("title")
+    return str(name) if name else None
+
+
+def _clean(text: str) -> str:
+    return text.replace("\x00", "")

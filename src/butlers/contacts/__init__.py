@@ -1,0 +1,57 @@
+"""People and how to reach them: the tables `shared.contacts` and `shared.contact_info`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.storage.database import Database, Record
+from butlers.storage.migrations import MigrationSet
+from butlers.storage.queries import Queries
+
+SCHEMA = "shared"
+MIGRATIONS = MigrationSet(schema=SCHEMA, package="butlers.contacts", component="contacts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contact:
+    id: UUID
+    name: str
+    preferred_channel: str | None
+    timezone: str | None
+
+
+class Contacts:
+    """Finds people and their identifiers."""
+
+    def __init__(self, *, database: Database, clock: Clock, new_id: Callable[[], UUID]) -> None:
+        self._database = database
+        self._queries = Queries.load("butlers.contacts", schema=SCHEMA)
+        self._clock = clock
+        self._new_id = new_id
+
+    async def identifier(self, contact_id: UUID, channel: str) -> str | None:
+        value: str | None = await self._database.fetchval(self._queries.resolve, contact_id, channel)
+        return value
+
+    async def owner(self) -> Contact | None:
+        return _contact(await self._database.fetchrow(self._queries.owner))
+
+    async def get(self, contact_id: UUID) -> Contact | None:
+        return _contact(await self._database.fetchrow(self._queries.contact, contact_id))
+
+    async def configure_owner(self, name: str, identifiers: Mapping[str, str]) -> UUID:
+        """Write the owner as the settings name him; the first identifier is the preferred channel."""
+        now = self._clock.now()
+        async with self._database.transaction() as connection:
+            preferred = next(iter(identifiers), None)
+            owner: UUID = await connection.fetchval(self._queries.ensure_owner, self._new_id(), name, preferred, now)
+            for channel, value in identifiers.items():
+                await connection.execute(self._queries.set_primary_info, self._new_id(), owner, channel, value, now)
+        return owner
+
+
+def _contact(row: Record | None) -> Contact | None:
+    return Contact(**dict(row)) if row else None

@@ -1,0 +1,166 @@
+"""What all envelopes share: the base model, the field types and the one way to parse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Self
+from uuid import UUID
+
+import pydantic
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic_core import from_json, to_json
+
+from butlers.errors import FieldError, ValidationError
+
+MAX_TEXT = 200_000  # characters of one message, before any channel's own limit
+MAX_IDENTITY = 512
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
+
+
+def _no_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("must not contain NUL characters")
+    return text
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _rfc3339(value: Any) -> Any:
+    if isinstance(value, datetime) or (isinstance(value, str) and _RFC3339.match(value)):
+        return value
+    raise ValueError("must be an RFC 3339 timestamp with an offset, written as text")
+
+
+def _version_seven(value: UUID) -> UUID:
+    if value.version != 7:
+        raise ValueError("must be a UUID of version 7")
+    return value
+
+
+Identity = Annotated[
+    str, StringConstraints(max_length=MAX_IDENTITY), AfterValidator(_no_nul), AfterValidator(_not_blank)
+]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_nul), AfterValidator(_not_blank)]
+# Not strict: behind a validator of ours pydantic would take datetime objects only.
+Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_rfc3339)]
+RequestId = Annotated[UUID, AfterValidator(_version_seven)]
+TraceContext = dict[str, str]  # W3C trace context headers
+
+
+class Value(BaseModel):
+    """A part of an envelope."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The value as JSON-ready data, absent fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class Envelope(Value):
+    """A whole message between systems; its version is part of it."""
+
+    VERSION: ClassVar[str]
+
+    @classmethod
+    def parse(cls, data: bytes | str | Mapping[str, Any]) -> Self:
+        """Check everything and return the envelope, or raise `ValidationError` with every wrong field."""
+        encoded = _as_json(data)
+        document = _decode(encoded)
+        _check_version(document, cls.VERSION)
+        try:
+            return cls.model_validate_json(encoded)
+        except pydantic.ValidationError as error:
+            fields = tuple(field_errors(error))
+            raise ValidationError(f"{cls.VERSION}: {_summary(fields)}", fields=fields) from None
+
+
+def invalid(field: str, error: str) -> ValidationError:
+    """A refusal because of one field."""
+    return ValidationError(f"{field}: {error}" if field else error, fields=(FieldError(field=field, error=error),))
+
+
+def _as_json(data: bytes | str | Mapping[str, Any]) -> bytes:
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
+    if isinstance(data, bytes):
+        return data
+    try:
+        return to_json(data)
+    except (ValueError, RecursionError):
+        raise invalid("", "is not JSON data") from None
+
+
+def _decode(encoded: bytes) -> dict[str, Any]:
+    try:
+        encoded.decode("utf-8")
+    except UnicodeDecodeError:
+        raise invalid("", "is not valid UTF-8") from None
+    try:
+        document = from_json(encoded, allow_inf_nan=False)
+    except ValueError:
+        raise invalid("", "is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise invalid("", "must be a JSON object")
+    # PostgreSQL stores no NUL; a raw payload is kept verbatim, so it cannot be cleaned silently either.
+    if b"\\u0000" in encoded and _holds_nul(document):
+        raise invalid("", "must not contain NUL characters")
+    return document
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(_holds_nul(k) or _holds_nul(v) for k, v in value.items())
+    return isinstance(value, list) and any(map(_holds_nul, value))
+
+
+def _check_version(document: dict[str, Any], supported: str) -> None:
+    version = document.get("schema_version")
+    if version == supported:
+        return
+    if version is None:
+        raise invalid("schema_version", f"is required; supported: {supported}")
+    raise invalid("schema_version", f"{_describe(version, supported)}; supported: {supported}")
+
+
+def _describe(version: Any, supported: str) -> str:
+    family, _, number = supported.rpartition(".v")
+    if isinstance(version, str) and (match := re.fullmatch(rf"{re.escape(family)}\.v(\d{{1,6}})", version)):
+        return "is newer than this system speaks" if int(match[1]) > int(number) else "is not supported any more"
+    return "is unknown"
+
+
+def field_errors(error: pydantic.ValidationError) -> Iterator[FieldError]:
+    for problem in error.errors(include_url=False, include_input=False, include_context=True):
+        yield FieldError(field=".".join(map(str, problem["loc"])), error=_plain(problem))
+
+
+def _plain(problem: Any) -> str:
+    """Pydantic's message in our words: short, and without the rejected value."""
+    match problem["type"]:
+        case "extra_forbidden":
+            return "is not a known field"
+        case "missing":
+            return "is required"
+        case "value_error":
+            return str(problem["ctx"]["error"])
+        case "timezone_aware":
+            return "must carry a UTC offset"
+        case "literal_error" | "enum":
+            return f"must be one of {problem['ctx']['expected']}"
+    message = str(problem["msg"])
+    return message[:1].lower() + message[1:]
+
+
+def _summary(fields: tuple[FieldError, ...]) -> str:
+    first = fields[0]
+    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
+    return f"{first.field or 'input'} {first.error}{more}"

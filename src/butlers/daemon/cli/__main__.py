@@ -1,0 +1,3 @@
+from butlers.daemon.cli import main
+
+main()

@@ -1,0 +1,123 @@
+"""Commands that ask a running system: `status`, `ingest`, `trace`, `requests`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+from pydantic_core import to_json
+from rich.console import Console
+from rich.table import Table
+
+from butlers.clock import SystemClock
+from butlers.daemon.cli import explain
+from butlers.daemon.cli.exits import FAILED, OK
+from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
+from butlers.daemon.client import SystemClient
+from butlers.errors import ValidationError
+from butlers.ids import Uuid7Factory
+
+
+def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
+    """Every door and how it is; exit code 1 when one is not well."""
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        health = {name: client.health(url) for name, url in client.description["doors"].items()}
+        document = {
+            "doors": {name: {"url": client.description["doors"][name], **state} for name, state in health.items()},
+            "simulators": client.description["simulators"],
+            "requests": client.get("/api/status")["requests"],
+        }
+    if as_json:
+        print(json.dumps(document))
+    else:
+        _print_status(document)
+    return OK if all(state["status"] == "ok" for state in health.values()) else FAILED
+
+
+def ingest(
+    text: Annotated[str | None, typer.Argument(help="What is said; - reads an ingest.v1 envelope from stdin.")],
+    sender: Annotated[str, typer.Option("--from", help="Who says it.")] = "cli",
+    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key is the same message.")] = None,
+    target: Annotated[str | None, typer.Option("--to", help="A butler's name, to skip routing.")] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """Hand in a message through POST /api/ingest."""
+    body = sys.stdin.buffer.read() if text == "-" else _envelope(text or "", sender, key, target)
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        reply = client.post("/api/ingest", body)
+    if as_json:
+        print(json.dumps(reply))
+    else:
+        print(f"{'already known as' if reply['duplicate'] else 'accepted as'} {reply['request_id']}")
+        print(f"follow it with: butlers trace {reply['request_id']}")
+    return OK
+
+
+def trace(
+    request_id: Annotated[str, typer.Argument(help="As ingest printed it.")],
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """One request, every hop, from the door to the provider's receipt."""
+    try:
+        identity = UUID(request_id)
+    except ValueError:
+        raise ValidationError(f"{request_id!r} is not a request id (a UUID)") from None
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        document = client.get(f"/api/requests/{identity}")
+    print(json.dumps(document)) if as_json else explain.print_trace(document)
+    return OK
+
+
+def requests(
+    state: Annotated[str | None, typer.Option(help="accepted, progress, parsed or errored.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    before: Annotated[str | None, typer.Option(help="A request id: list what came before it.")] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """Recent requests, newest first."""
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        document = client.get("/api/requests", state=state, limit=limit, before=before)
+    print(json.dumps(document)) if as_json else _print_requests(document)
+    return OK
+
+
+def _envelope(text: str, sender: str, key: str | None, target: str | None) -> bytes:
+    clock = SystemClock()
+    envelope: dict[str, Any] = {
+        "schema_version": "ingest.v1",
+        "source": {"channel": "api", "provider": "internal", "endpoint_identity": "cli"},
+        "event": {"external_event_id": str(Uuid7Factory(clock)()), "observed_at": clock.now()},
+        "sender": {"identity": sender},
+        "payload": {"raw": {"text": text}, "normalized_text": text},
+        "control": {"idempotency_key": key, "pinned_target": target},
+    }
+    return to_json(envelope)
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    table = Table("door", "status", "address", "runtime")
+    for name, door in document["doors"].items():
+        table.add_row(name, door["status"], door["url"], str(door.get("runtime", "")))
+    Console().print(table)
+    counts = ", ".join(f"{count} {state}" for state, count in document["requests"].items())
+    print(f"requests: {counts or 'none yet'}")
+
+
+def _print_requests(document: dict[str, Any]) -> None:
+    table = Table("request", "received", "from", "state", "to")
+    for row in document["requests"]:
+        butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
+        source = f"{row['source_channel']}:{row['source_sender_identity']}"
+        table.add_row(row["request_id"], row["received_at"], source, row["lifecycle_state"], butlers)
+    Console().print(table)
+    if document["next_cursor"]:
+        print(f"more: butlers requests --before {document['next_cursor']}")

@@ -1,0 +1,3 @@
+def demo() -> int:
+    """The tour."""
+    return 0

@@ -1,0 +1,73 @@
+"""A trace as a person reads it: one line per hop, in the order things happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def print_trace(document: dict[str, Any]) -> None:
+    print(f"request {document['request_id']}: {document['lifecycle_state']}")
+    for line in trace_lines(document):
+        print(f"  {line}")
+
+
+def trace_lines(document: dict[str, Any]) -> Iterator[str]:
+    yield from _ingress(document["ingress"])
+    yield from _routing(document["routing"])
+    yield from _butlers(document["butlers"])
+    yield from _deliveries(document["deliveries"])
+    yield from _end(document)
+
+
+def _ingress(ingress: dict[str, Any]) -> Iterator[str]:
+    context = ingress["request_context"]
+    yield (
+        f"in       {_clock(ingress['received_at'])}  {context['source_channel']} message from "
+        f"{context['source_sender_identity']}, handed in by {ingress['submitted_by']}"
+    )
+
+
+def _routing(routing: dict[str, Any]) -> Iterator[str]:
+    decision = routing["decision"]
+    if decision is None:
+        yield "route    not decided yet"
+        return
+    targets = ", ".join(segment["butler"] for segment in decision["segments"])
+    yield f"route    to {targets} by {decision['router']}: {decision['why']}"
+    for dispatch in routing["dispatches"]:
+        outcome = "ok" if dispatch["success"] else f"{dispatch['error_class']}: {dispatch['error']}"
+        target = f"{dispatch['target_butler']} {dispatch['segment_id']}"
+        yield f"dispatch {target}: {outcome} in {dispatch['duration_ms']} ms"
+
+
+def _butlers(butlers: dict[str, Any]) -> Iterator[str]:
+    for name, hop in butlers.items():
+        if "unknown" in hop:
+            yield f"butler   {name}: unknown ({hop['unknown']})"
+        for route in hop.get("route_inbox", []):
+            yield f"butler   {name} {route['segment_id']}: {route['lifecycle_state']}, attempt {route['attempts']}"
+
+
+def _deliveries(deliveries: list[dict[str, Any]]) -> Iterator[str]:
+    for delivery in deliveries:
+        yield (
+            f"out      {delivery['origin_butler']} -> {delivery['channel']} {delivery['target_identity']}: "
+            f"{delivery['status']} ({delivery['id']})"
+        )
+        for attempt in delivery["attempts"]:
+            error = f" {attempt['error_class']}: {attempt['error_message']}" if attempt["error_class"] else ""
+            yield f"attempt  {attempt['attempt_number']}: {attempt['outcome']}, {attempt['certainty']}{error}"
+        for receipt in delivery["receipts"]:
+            yield f"receipt  {receipt['receipt_type']} as {receipt['provider_delivery_id']}"
+
+
+def _end(document: dict[str, Any]) -> Iterator[str]:
+    if document["lifecycle_error"]:
+        yield f"error    {document['lifecycle_error']['class']}: {document['lifecycle_error']['message']}"
+    if document["final_state_at"]:
+        yield f"end      {_clock(document['final_state_at'])}  {document['lifecycle_state']}"
+
+
+def _clock(timestamp: str) -> str:
+    return timestamp[11:23]

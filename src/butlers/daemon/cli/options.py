@@ -1,0 +1,50 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from butlers.daemon.settings import Settings, load_settings
+from butlers.errors import ConfigurationError
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Where everything is kept.", show_default=False)]
+Config = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).", show_default=False)]
+PortOffset = Annotated[int | None, typer.Option("--port-offset", help="Added to every port.", show_default=False)]
+Port = Annotated[
+    list[str] | None, typer.Option("--port", help="NAME=NUMBER, instead of the usual port.", show_default=False)
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE of any setting, e.g. llm=on.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def settings_from(
+    *,
+    data_dir: Path | None = None,
+    config: Path | None = None,
+    port_offset: int | None = None,
+    port: list[str] | None = None,
+    set_: list[str] | None = None,
+) -> Settings:
+    flags: dict[str, Any] = dict(_pair(item, "--set") for item in set_ or ())
+    flags |= {"data_dir": data_dir, "config": config, "port_offset": port_offset} if data_dir or config else {}
+    flags |= {key: value for key, value in (("data_dir", data_dir), ("config", config)) if value is not None}
+    if port_offset is not None:
+        flags["port_offset"] = port_offset
+    if port:
+        flags["ports"] = dict(_pair(item, "--port") for item in port)
+    return load_settings(flags, os.environ)
+
+
+def _pair(item: str, option: str) -> tuple[str, str]:
+    key, separator, value = item.partition("=")
+    if not separator or not key:
+        raise ConfigurationError(
+            "must be NAME=VALUE", source="command line", key=f"{option} {item}", remedy="see --help"
+        )
+    return key.strip(), value.strip()

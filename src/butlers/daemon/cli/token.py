@@ -1,0 +1,70 @@
+"""`butlers token`: who may call."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from butlers.butler.identity import Role, TokenFile
+from butlers.clock import SystemClock
+from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
+from butlers.daemon.places import Places
+from butlers.errors import ValidationError
+
+app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
+
+
+@app.command("issue")
+def issue(
+    name: Name,
+    role: Annotated[Role, typer.Option(help="What the caller may do.")] = Role.CLIENT,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """Make a token; an earlier one of the same name stops working at once."""
+    token = _tokens(data_dir, config).issue(name, role)
+    print(json.dumps({"name": name, "role": role.value, "token": token.secret}) if as_json else token.secret)
+    return 0
+
+
+@app.command("show")
+def show(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
+    """Print a token that exists."""
+    secret = _tokens(data_dir, config).secret_of(name)
+    if secret is None:
+        raise ValidationError(f"there is no token for {name!r}")
+    print(secret)
+    return 0
+
+
+@app.command("revoke")
+def revoke(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
+    """Make a token worthless; running services notice at once."""
+    if not _tokens(data_dir, config).revoke(name):
+        raise ValidationError(f"there is no token for {name!r}")
+    print(f"revoked {name}")
+    return 0
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
+    """Names and roles; the secrets stay hidden."""
+    tokens = _tokens(data_dir, config).tokens()
+    rows = [{"name": t.name, "role": t.role.value, "issued_at": t.issued_at} for t in tokens]
+    if as_json:
+        print(json.dumps({"tokens": rows}))
+    else:
+        for row in rows:
+            print(f"{row['name']:<20} {row['role']:<10} {row['issued_at']}")
+    return 0
+
+
+def _tokens(data_dir: DataDir, config: Config) -> TokenFile:
+    places = Places(settings_from(data_dir=data_dir, config=config).data_dir)
+    places.create()
+    return TokenFile(places.tokens, SystemClock())

@@ -1,0 +1,83 @@
+"""How the command line talks to a running system: HTTP with the operator's token."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+
+from butlers.butler.identity import TokenFile
+from butlers.clock import SystemClock
+from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings
+from butlers.daemon.system import OPERATOR
+from butlers.errors import (
+    ClassifiedError,
+    ConfigurationError,
+    FieldError,
+    TargetUnavailable,
+    ValidationError,
+    from_wire,
+)
+
+
+class SystemClient:
+    def __init__(self, settings: Settings) -> None:
+        self._places = Places(settings.data_dir)
+        self.description = self._places.running()
+        if not self.description:
+            raise ConfigurationError(
+                "no system is running here",
+                source="--data-dir",
+                key=str(self._places.root),
+                remedy="start one with: butlers up",
+            )
+        token = TokenFile(self._places.tokens, SystemClock()).secret_of(OPERATOR)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx2.Client(headers=headers, timeout=30)
+
+    @property
+    def switchboard(self) -> str:
+        url: str = self.description["doors"]["switchboard"]
+        return url
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        given = {key: value for key, value in parameters.items() if value is not None}
+        return self._answer(lambda: self._http.get(f"{self.switchboard}{path}", params=given))
+
+    def post(self, path: str, body: bytes) -> Any:
+        headers = {"Content-Type": "application/json"}
+        return self._answer(lambda: self._http.post(f"{self.switchboard}{path}", content=body, headers=headers))
+
+    def health(self, url: str) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = self._http.get(f"{url}/healthz", timeout=3).json()
+        except (httpx2.HTTPError, ValueError):
+            return {"status": "unreachable"}
+        return answer
+
+    def _answer(self, call: Any) -> Any:
+        try:
+            response = call()
+            content = response.json()
+        except (httpx2.HTTPError, ValueError) as error:
+            raise TargetUnavailable(f"{self.switchboard} did not answer ({type(error).__name__})") from error
+        if response.status_code < 400:
+            return content
+        raise _refusal(content.get("error", {}))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+
+def _refusal(error: dict[str, Any]) -> ClassifiedError:
+    if error.get("class") == "validation_error":
+        fields = tuple(FieldError(**field) for field in error.get("fields", []))
+        return ValidationError(error.get("message", "refused"), fields=fields)
+    return from_wire(error.get("class", "internal_error"), error.get("message", "failed"))

@@ -1,0 +1,1 @@
+"""The composition root: everything is wired here, and only here."""

@@ -1,0 +1,232 @@
+"""What every butler is made of, wired: tools, schedules, sessions, state, the route door and its HTTP side."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+
+from butlers import __version__
+from butlers.butler.config import ButlerConfig
+from butlers.butler.core_tools import REMIND, CoreTools, remind_job
+from butlers.butler.http import build_app
+from butlers.butler.identity import Caller
+from butlers.butler.local_runtime import LocalRuntime
+from butlers.butler.module import Module, ModuleHost
+from butlers.butler.notifier import Notifier
+from butlers.butler.route_execute import RouteExecutor, RouteHandler
+from butlers.butler.runtime import Runtime
+from butlers.butler.runtimes import build_runtime
+from butlers.butler.schedules import Job, Scheduler
+from butlers.butler.sessions import Spawner
+from butlers.butler.state import StateStore
+from butlers.butler.surface import AnyTool, EnvelopeTool, ToolBox
+from butlers.butler.transport import Transport
+from butlers.contacts import Contacts
+from butlers.contracts.route import RouteEnvelope
+from butlers.daemon.compose.process import Process
+from butlers.daemon.services import Loop, Services
+from butlers.storage.migrations import MigrationSet
+from butlers.storage.queries import Queries
+from butlers.telemetry import Telemetry
+
+TICK_S = 1.0
+
+
+def base_migrations(schema: str) -> MigrationSet:
+    return MigrationSet(schema=schema, package="butlers.butler", component="butler")
+
+
+@dataclass(slots=True, kw_only=True)
+class Butler:
+    """A butler, wired and ready to serve."""
+
+    config: ButlerConfig
+    process: Process
+    telemetry: Telemetry
+    transport: Transport
+    notifier: Notifier
+    contacts: Contacts
+    spawner: Spawner
+    services: Services
+    tools: ToolBox
+    modules: ModuleHost
+    scheduler: Scheduler | None = None
+    routes: list[BaseRoute] = field(default_factory=list)
+    state: str = "starting"
+    before_serving: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    sources: dict[str, Loop] = field(default_factory=dict)  # connectors: stopped first, so that nothing new comes in
+    loops: dict[str, Loop] = field(default_factory=dict)  # started when the servers are up
+    before_loops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery, once
+    drains: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run before the servers close
+    closes: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run after
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def port(self) -> int:
+        return self.process.settings.port(self.name, self.config.butler.port)
+
+    async def prepare(self) -> None:
+        """What must be there before the doors open: modules and schedules."""
+        await self.modules.start()
+        await self.spawner.close_lost()
+        if self.scheduler is not None:
+            await self.scheduler.sync(self.config.butler.schedule)
+        for prepare in self.before_serving:
+            await prepare()
+
+    async def begin(self) -> None:
+        """Recover what an earlier process left, then start the loops."""
+        for recover in self.before_loops:
+            await recover()
+        if self.scheduler is not None:
+            self.services.every("schedules", TICK_S, self.scheduler.tick)
+        for name, loop in (self.loops | self.sources).items():
+            self.services.start(name, loop)
+        self.state = "ok"
+
+    def status(self) -> dict[str, Any]:
+        failing = self.services.failing
+        state = self.state if not failing else "degraded"
+        return {
+            "status": "ok" if self.state == "ok" else state,
+            "butler": self.name,
+            "version": __version__,
+            "runtime": self.spawner.runtime_name,
+            "modules": self.modules.names,
+            "failing_services": failing,
+        }
+
+    def app(self) -> Starlette:
+        return build_app(
+            butler=self.name,
+            tools=self.tools,
+            tokens=self.process.tokens,
+            telemetry=self.telemetry,
+            health=self.status,
+            loopback_only=self.process.settings.loopback_only,
+            routes=self.routes,
+        )
+
+    def card(self) -> dict[str, Any]:
+        """What the butler tells the registry."""
+        registry = self.config.butler.registry
+        return {
+            "name": self.name,
+            "endpoint_url": self.process.base_url(self.name),
+            "transport": "mcp",
+            "description": self.config.butler.description,
+            "triggers": registry.triggers,
+            "required_information": registry.required_information,
+            "capabilities": self.tools.names(),
+            "modules": self.modules.names,
+            "route_timeout_s": registry.route_timeout_s,
+        }
+
+
+def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str, Module]) -> Butler:
+    """The parts that need no system behind them."""
+    telemetry = process.telemetry(config.name)
+    transport = process.transport(config.name)
+    return Butler(
+        config=config,
+        process=process,
+        telemetry=telemetry,
+        transport=transport,
+        notifier=Notifier(butler=config.name, transport=transport),
+        contacts=Contacts(database=process.database, clock=process.clock, new_id=process.new_id),
+        spawner=_spawner(process, config, telemetry),
+        services=Services(process.clock),
+        tools=ToolBox(),
+        modules=ModuleHost(modules, source=config.source),
+        closes=[transport.close],
+    )
+
+
+def finish_butler(
+    butler: Butler,
+    *,
+    handle: RouteHandler,
+    jobs: Mapping[str, Job],
+    trace: Callable[[UUID], Awaitable[dict[str, Any]]],
+    tools: Sequence[AnyTool] = (),
+    speaks: bool = True,
+) -> None:
+    """Add schedules, the route door and all tools."""
+    process, config = butler.process, butler.config
+    own_jobs = {REMIND: remind_job(butler.notifier)} if speaks else {}
+    butler.scheduler = Scheduler(
+        database=process.database,
+        schema=config.schema_name,
+        jobs=own_jobs | dict(jobs),
+        spawner=butler.spawner,
+        clock=process.clock,
+        telemetry=butler.telemetry,
+    )
+    core = CoreTools(
+        butler=config.name,
+        status=butler.status,
+        trace=trace,
+        state=StateStore(database=process.database, schema=config.schema_name, clock=process.clock),
+        scheduler=butler.scheduler,
+        spawner=butler.spawner,
+        notifier=butler.notifier,
+        contacts=butler.contacts,
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    butler.tools.add(_route_tool(butler, handle), *core.tools(), *tools)
+    if speaks:
+        butler.tools.add(*core.speaking_tools())
+    process.tool_boxes[config.name] = butler.tools
+
+
+def route_queries(butler: Butler) -> Queries:
+    return Queries.load("butlers.butler", schema=butler.config.schema_name)
+
+
+def _route_tool(butler: Butler, handle: RouteHandler) -> EnvelopeTool:
+    executor = RouteExecutor(
+        butler=butler.name,
+        trusted_callers=frozenset(butler.config.butler.security.trusted_route_callers),
+        handle=handle,
+        clock=butler.process.clock,
+        telemetry=butler.telemetry,
+    )
+
+    async def execute(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        return (await executor.execute(caller, raw)).to_wire()
+
+    return EnvelopeTool(
+        name="route.execute",
+        description="Routed work (route.v1) from a trusted caller; answers with route_response.v1.",
+        arguments=RouteEnvelope,
+        handler=execute,
+    )
+
+
+def _spawner(process: Process, config: ButlerConfig, telemetry: Telemetry) -> Spawner:
+    section = config.butler.runtime
+    runtime: Runtime = LocalRuntime(config.name, process.clock)
+    if process.settings.llm == "on" and section.type != "local":
+        runtime = build_runtime(
+            section.type, section.model, section.command, clock=process.clock, environ=process.environment
+        )
+    return Spawner(
+        runtime=runtime,
+        instructions=config.instructions,
+        database=process.database,
+        schema=config.schema_name,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=telemetry,
+        max_concurrent=section.max_concurrent_sessions,
+        timeout_s=section.timeout_s,
+    )

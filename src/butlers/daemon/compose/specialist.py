@@ -1,0 +1,62 @@
+"""A domain butler: the base, a route inbox and what it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.config import ButlerConfig
+from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
+from butlers.butler.specialist import Specialist, migrations
+from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
+from butlers.daemon.compose.process import Process
+from butlers.daemon.services import repeated
+from butlers.storage.migrations import MigrationSet
+from butlers.storage.queries import Queries
+
+RESCUE_S = 2.0
+
+
+def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
+    return [base_migrations(config.schema_name), migrations(config.schema_name)]
+
+
+def build(process: Process, config: ButlerConfig) -> Butler:
+    butler = build_butler(process, config, modules={})
+    specialist = Specialist(
+        name=config.name,
+        database=process.database,
+        queries=Queries.load("butlers.butler.specialist", schema=config.schema_name),
+        spawner=butler.spawner,
+        notifier=butler.notifier,
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    inbox = RouteInbox(
+        store=RouteInboxStore(
+            database=process.database, schema=config.schema_name, clock=process.clock, new_id=process.new_id
+        ),
+        work=specialist.handle,
+        owner=process.instance,
+        clock=process.clock,
+        telemetry=butler.telemetry,
+        policy=InboxPolicy(lease=process.lease),
+        wait_s=config.butler.registry.route_timeout_s,
+    )
+    queries = route_queries(butler)
+
+    async def trace(request_id: UUID) -> dict[str, Any]:
+        routes = await process.database.fetch(queries.routes_of_request, request_id)
+        return {"route_inbox": [dict(row) for row in routes], "entries": await specialist.trace(request_id)}
+
+    async def drain() -> None:
+        await inbox.drain(config.butler.shutdown.timeout_s)
+
+    async def rescue() -> None:
+        await inbox.rescue(grace_s=0)
+
+    finish_butler(butler, handle=inbox.handle, jobs={}, trace=trace)
+    butler.before_loops.append(rescue)
+    butler.loops["route inbox rescuer"] = repeated(process.clock, RESCUE_S, inbox.rescue)
+    butler.drains.append(drain)
+    return butler

@@ -1,0 +1,201 @@
+"""Switchboard, wired: the door in, the buffer, routing, the way out, and the connectors its modules bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from starlette.routing import Mount
+
+from butlers.butler.config import ButlerConfig
+from butlers.butler.module import Module
+from butlers.connectors.telegram import TelegramConnector
+from butlers.contracts.envelope import invalid
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.contracts.route import RouteEnvelope
+from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.process import Process
+from butlers.daemon.services import repeated
+from butlers.reliability.retry import RetryPolicy
+from butlers.storage.migrations import MigrationSet
+from butlers.storage.partitions import ensure_month_partitions
+from butlers.storage.queries import Queries
+from butlers.switchboard.api import Api, ApiPolicy
+from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
+from butlers.switchboard.dispatch import Dispatcher
+from butlers.switchboard.inbox import MessageInbox
+from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.lifecycle import RequestProcessor
+from butlers.switchboard.notify import NotifyDispatcher
+from butlers.switchboard.registry import Registry
+from butlers.switchboard.requests import RequestReader
+from butlers.switchboard.tools import SwitchboardTools
+
+DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
+ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
+PARTITION_MONTHS_AHEAD = 2
+PARTITION_CHECK_S = 3600.0
+
+
+def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
+    schema = config.schema_name
+    return [
+        base_migrations(schema),
+        MigrationSet(schema=schema, package="butlers.switchboard", component="switchboard"),
+    ]
+
+
+class _DirectIngest:
+    """The connectors' way in when they live in this process."""
+
+    def __init__(self, ingress: Ingress, submitted_by: str) -> None:
+        self._ingress = ingress
+        self._submitted_by = submitted_by
+
+    async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
+        return await self._ingress.accept(envelope, submitted_by=self._submitted_by)
+
+
+def build(process: Process, config: ButlerConfig) -> Butler:
+    modules = {name: Module(name=name) for name in config.modules.enabled()}
+    butler = build_butler(process, config, modules=modules)
+    database, clock, new_id, schema = process.database, process.clock, process.new_id, config.schema_name
+    queries = Queries.load("butlers.switchboard", schema=schema)
+    registry = Registry(database=database, schema=schema, clock=clock, new_id=new_id)
+    inbox = MessageInbox(database=database, schema=schema, clock=clock, new_id=new_id)
+    processor = RequestProcessor(
+        inbox=inbox,
+        registry=registry,
+        dispatcher=_dispatcher(butler),
+        worker=process.instance,
+        lease=process.lease,
+        clock=clock,
+        telemetry=butler.telemetry,
+    )
+    buffer = DurableBuffer(
+        inbox=inbox,
+        process=processor.process,
+        policy=BufferPolicy(**config.buffer.model_dump()),
+        recheck_after_s=process.settings.lease_ttl_s + 1,
+        clock=clock,
+        telemetry=butler.telemetry,
+    )
+    ingress = Ingress(
+        database=database,
+        schema=schema,
+        hot_path=buffer,
+        clock=clock,
+        new_id=new_id,
+        telemetry=butler.telemetry,
+        content_window_s=process.settings.content_dedupe_window_s,
+    )
+    notify = NotifyDispatcher(
+        transport=butler.transport,
+        database=database,
+        queries=queries,
+        clock=clock,
+        new_id=new_id,
+        telemetry=butler.telemetry,
+        timeout_s=_timeout_of(process.roster, "messenger") + ANSWER_MARGIN_S,
+    )
+    requests = RequestReader(database=database, queries=queries, transport=butler.transport)
+    finish_butler(
+        butler,
+        handle=_refuse_route,
+        jobs={"eligibility_sweep": lambda _arguments: registry.sweep()},
+        trace=_tracer(requests),
+        tools=SwitchboardTools(ingress=ingress, registry=registry, notify=notify).tools(),
+    )
+    _add_api(
+        butler,
+        Api(
+            ingress=ingress,
+            requests=requests,
+            registry=registry,
+            tokens=process.tokens,
+            telemetry=butler.telemetry,
+            policy=ApiPolicy(
+                max_body_bytes=process.settings.max_body_bytes,
+                token_required=process.settings.token_required,
+                loopback_only=process.settings.loopback_only,
+            ),
+        ),
+    )
+    _add_loops(butler, buffer, processor)
+    _add_connectors(butler, ingress)
+    butler.drains.append(_drain(config, buffer, processor, ingress))
+    return butler
+
+
+def _dispatcher(butler: Butler) -> Dispatcher:
+    roster = butler.process.roster
+    return Dispatcher(
+        transport=butler.transport,
+        timeout_of=lambda name: _timeout_of(roster, name) + ANSWER_MARGIN_S,
+        retry=DISPATCH_RETRY,
+        clock=butler.process.clock,
+        telemetry=butler.telemetry,
+    )
+
+
+def _timeout_of(roster: Mapping[str, ButlerConfig], name: str) -> float:
+    config = roster.get(name)
+    return config.butler.registry.route_timeout_s if config else 60.0
+
+
+async def _refuse_route(_envelope: RouteEnvelope) -> dict[str, Any]:
+    raise invalid("target.butler", "switchboard takes messages at its ingest door and no routed work")
+
+
+def _tracer(requests: RequestReader) -> Any:
+    async def trace(request_id: UUID) -> dict[str, Any]:
+        found = await requests.trace(request_id)
+        if found is None:
+            raise invalid("request_id", "no such request")
+        return found
+
+    return trace
+
+
+def _add_api(butler: Butler, api: Api) -> None:
+    butler.routes.append(Mount("/api", app=api.app()))
+
+
+def _add_loops(butler: Butler, buffer: DurableBuffer, processor: RequestProcessor) -> None:
+    process, schema = butler.process, butler.config.schema_name
+
+    async def make_partitions() -> None:
+        first = process.clock.now().date().replace(day=1)
+        async with process.database.connection() as connection:
+            await ensure_month_partitions(connection, schema, "message_inbox", first, PARTITION_MONTHS_AHEAD)
+
+    butler.before_serving.append(make_partitions)
+    butler.loops["partition keeper"] = repeated(process.clock, PARTITION_CHECK_S, make_partitions)
+    butler.loops["buffer"] = buffer.run
+    butler.loops["lease keeper"] = processor.keep_renewed
+
+
+def _add_connectors(butler: Butler, ingress: Ingress) -> None:
+    process, telegram = butler.process, butler.config.modules.telegram
+    if telegram is None or not telegram.bot.enabled:
+        return
+    connector = TelegramConnector(
+        token=process.environment[telegram.bot.token_env],
+        base_url=process.settings.telegram_api_url,
+        ingest=_DirectIngest(ingress, "connector.telegram"),
+        clock=process.clock,
+        poll_s=process.settings.telegram_poll_s,
+    )
+    butler.sources["telegram connector"] = connector.run
+    butler.closes.append(connector.close)
+
+
+def _drain(config: ButlerConfig, buffer: DurableBuffer, processor: RequestProcessor, ingress: Ingress) -> Any:
+    async def drain() -> None:
+        """Finish what is in hand while its targets are still up; what waits stays in the inbox."""
+        await ingress.close()
+        buffer.stop()
+        await processor.drain(config.butler.shutdown.timeout_s)
+
+    return drain

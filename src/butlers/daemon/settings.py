@@ -1,0 +1,158 @@
+"""What can be set, and where from: command-line flag > environment > `butlers.toml` > default.
+
+Every setting is one field below. Its environment variable is `BUTLERS_` and the field's name in capitals, unless the
+table `VARIABLES` says otherwise. `docs/operating/configuration.md` is generated from here.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from butlers.errors import ConfigurationError
+
+PREFIX = "BUTLERS_"
+PORT_PREFIX = "BUTLERS_PORT_"
+VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
+SIMULATOR_PORTS: Mapping[str, int] = {
+    "telegram_simulator": 40181,
+    "mail_control": 40182,
+    "smtp_simulator": 40125,
+    "imap_simulator": 40143,
+}
+
+
+def default_data_dir(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "butlers"
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data_dir: Path = Field(description="where everything is kept: database, tokens, logs, simulators")
+    roster: Path | None = Field(default=None, description="folder of butlers; default: the one that is shipped")
+    host: str = Field(default="127.0.0.1", description="address to listen on; any but loopback requires tokens")
+    port_offset: int = Field(default=0, ge=0, le=25_000, description="added to every port, to run two systems at once")
+    ports: dict[str, int] = Field(default={}, description="ports by butler or simulator name, instead of the usual")
+    database_url: str | None = Field(default=None, description="a PostgreSQL >= 15; default: the embedded one")
+    database_pool: int = Field(default=20, ge=2, le=200, description="connections this process may open")
+    database_durable: bool = Field(default=True, description="embedded database: false is faster and unsafe (tests)")
+    simulators: Literal["auto", "on", "off"] = Field(
+        default="auto", description="auto: simulate each provider whose credentials are not set"
+    )
+    telegram_api_url: str = Field(default="https://api.telegram.org", description="base address of the Bot API")
+    telegram_poll_s: int = Field(default=25, ge=0, le=50, description="how long one poll for updates may wait")
+    smtp_host: str = Field(default="localhost", description="mail server that takes outgoing mail")
+    smtp_port: int = Field(default=587, ge=1, le=65535, description="its port")
+    llm: Literal["off", "on"] = Field(
+        default="off", description="on: run each butler's configured LLM CLI; off: the local runtime"
+    )
+    owner_name: str = Field(default="Owner", description="the person this system works for")
+    owner_telegram: str | None = Field(default=None, description="the owner's Telegram chat id")
+    owner_email: str | None = Field(default=None, description="the owner's mail address")
+    api_token_required: bool = Field(default=False, description="true: callers on this machine need a token, too")
+    max_body_bytes: int = Field(default=1_048_576, ge=1_024, description="largest request body of POST /api/ingest")
+    content_dedupe_window_s: float = Field(
+        default=300.0, ge=0, description="API messages without a key that repeat within this time are one message"
+    )
+    lease_ttl_s: float = Field(default=10.0, gt=0, description="silence after which a worker counts as dead")
+    lease_renew_s: float = Field(default=3.0, gt=0, description="how often a worker says that it lives")
+    heartbeat_s: float = Field(default=30.0, gt=0, description="how often butlers report to Switchboard")
+    otlp_endpoint: str | None = Field(default=None, description="send metrics and traces there (OTLP over HTTP)")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of the log file")
+
+    def port(self, name: str, usual: int) -> int:
+        """The port of a butler or simulator."""
+        return self.ports.get(name, usual + self.port_offset)
+
+    def simulator_port(self, name: str) -> int:
+        return self.port(name, SIMULATOR_PORTS[name])
+
+    @property
+    def loopback_only(self) -> bool:
+        return self.host in ("127.0.0.1", "localhost", "::1")
+
+    @property
+    def token_required(self) -> bool:
+        return self.api_token_required or not self.loopback_only
+
+    @property
+    def roster_dir(self) -> Path:
+        return self.roster or shipped_roster()
+
+
+def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+    """Merge all sources; a mistake names its source, its key and the remedy."""
+    given = {key: value for key, value in flags.items() if value is not None}
+    from_environment = _from_environment(environment)
+    data_dir = given.get("data_dir") or from_environment.get("data_dir") or default_data_dir(environment)
+    config = given.pop("config", None) or environment.get("BUTLERS_CONFIG")
+    path = Path(config) if config else Path(data_dir) / "butlers.toml"
+    from_file = _from_file(path, required=config is not None)
+    merged = {"data_dir": data_dir} | from_file | from_environment | given
+    merged["ports"] = from_file.get("ports", {}) | from_environment.get("ports", {}) | given.get("ports", {})
+    try:
+        return Settings.model_validate(merged)
+    except pydantic.ValidationError as error:
+        raise _mistake(error, given, from_environment, path) from None
+
+
+def variable_of(field: str) -> str:
+    return VARIABLES.get(field, PREFIX + field.upper())
+
+
+def shipped_roster() -> Path:
+    """The roster of the checkout, or the copy inside an installed package."""
+    package = Path(__file__).parents[1]
+    beside = package.parents[1] / "roster"
+    return beside if beside.is_dir() else package / "roster"
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        field: environment[variable]
+        for field in Settings.model_fields
+        if field != "ports" and (variable := variable_of(field)) in environment and environment[variable] != ""
+    }
+    ports = {
+        key.removeprefix(PORT_PREFIX).lower(): value
+        for key, value in environment.items()
+        if key.startswith(PORT_PREFIX) and key != "BUTLERS_PORT_OFFSET"
+    }
+    return found | ({"ports": ports} if ports else {})
+
+
+def _from_file(path: Path, *, required: bool) -> dict[str, Any]:
+    if not path.is_file():
+        if required:
+            raise ConfigurationError(
+                "file not found", source=str(path), key="--config", remedy="name a file that exists"
+            )
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"not valid TOML: {error}", source=str(path), key="(file)", remedy="mend the syntax"
+        ) from None
+
+
+def _mistake(
+    error: pydantic.ValidationError, flags: Mapping[str, Any], environment: Mapping[str, Any], path: Path
+) -> ConfigurationError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = str(first["loc"][0])
+    problem = "unknown key" if first["type"] == "extra_forbidden" else str(first["msg"])
+    key = ".".join(map(str, first["loc"]))
+    remedy = "see docs/operating/configuration.md"
+    if field in flags:
+        return ConfigurationError(problem, source="command line", key=f"--{key.replace('_', '-')}", remedy=remedy)
+    if field in environment:
+        return ConfigurationError(problem, source="environment", key=variable_of(field), remedy=remedy)
+    return ConfigurationError(problem, source=str(path), key=key, remedy=remedy)

@@ -1,0 +1,182 @@
+"""The simulators as a process of their own, as the real providers are: they outlive a crash of the system for as long
+as it takes to answer what was under way, and then end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from butlers.butler.config import ButlerConfig
+from butlers.clock import Clock
+from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings
+from butlers.errors import ConfigurationError
+from butlers.simulators.mail import serve_mail
+from butlers.simulators.telegram import DEFAULT_TOKEN, serve_telegram
+
+ADDRESS = "butler@butlers.example"
+PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
+OWNER_CHAT = "1000"
+OWNER_ADDRESS = "owner@butlers.example"
+START_TIMEOUT_S = 15.0
+LAST_WORDS_S = 1.0  # requests that a dead system had already sent are still answered and remembered
+_PORT_PATIENCE_S = 5.0  # a predecessor may still be saying its last words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """Which providers are simulated."""
+
+    telegram: bool
+    mail: bool
+
+    @property
+    def any(self) -> bool:
+        return self.telegram or self.mail
+
+
+def what_to_simulate(
+    settings: Settings, roster: Mapping[str, ButlerConfig], environment: Mapping[str, str]
+) -> Simulated:
+    """A provider is simulated when none of its variables is set; half-set credentials are a mistake, not a wish."""
+    if settings.simulators == "off":
+        return Simulated(telegram=False, mail=False)
+    if settings.simulators == "on":
+        return Simulated(telegram=True, mail=True)
+    return Simulated(
+        telegram=not _any_set(roster, environment, ".telegram."), mail=not _any_set(roster, environment, ".email.")
+    )
+
+
+def simulated_environment(
+    simulated: Simulated, roster: Mapping[str, ButlerConfig], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment with the simulators' credentials in the variables that the roster names."""
+    completed = dict(environment)
+    for key, variable in _variables(roster):
+        if ".telegram." in key and simulated.telegram:
+            completed[variable] = DEFAULT_TOKEN
+        elif ".email." in key and simulated.mail:
+            completed[variable] = PASSWORD if key.endswith("password_env") else ADDRESS
+    return completed
+
+
+def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
+    """The settings with the simulators' addresses and an owner who can be reached there."""
+    changes: dict[str, object] = {}
+    if simulated.telegram:
+        port = settings.simulator_port("telegram_simulator")
+        changes["telegram_api_url"] = f"http://{settings.host}:{port}"
+        changes["owner_telegram"] = settings.owner_telegram or OWNER_CHAT
+    if simulated.mail:
+        changes |= {"smtp_host": settings.host, "smtp_port": settings.simulator_port("smtp_simulator")}
+        changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
+    return settings.model_copy(update=changes)
+
+
+async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock, stop: asyncio.Event) -> None:
+    """Serve until told to stop; announces itself with one JSON line."""
+    places = Places(settings.data_dir)
+    places.create()
+    async with AsyncExitStack() as stack:
+        if simulated.telegram:
+            await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock)))
+        if simulated.mail:
+            await _patiently(clock, lambda: stack.enter_async_context(_mail(settings, places, clock)))
+        print(json.dumps({"ready": True}), flush=True)  # noqa: T201 - the parent waits for it
+        await stop.wait()
+
+
+class SimulatorProcess:
+    """The child process, from the parent's side."""
+
+    def __init__(self, settings: Settings, simulated: Simulated) -> None:
+        self._settings = settings
+        self._simulated = simulated
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command(),
+            stdin=asyncio.subprocess.PIPE,  # its end is our end
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # ctrl-C is for us; we stop the child in its turn
+        )
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                line = await self._process.stdout.readline() if self._process.stdout else b""
+        except TimeoutError:
+            line = b""
+        if not line:
+            raise await self._failure()
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(10):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _failure(self) -> ConfigurationError:
+        await self.stop()
+        words = await self._process.stderr.read() if self._process and self._process.stderr else b""
+        lines = words.decode(errors="replace").strip().splitlines()
+        return ConfigurationError(
+            lines[-1] if lines else "did not start", source="simulators", key="start", remedy="try --port-offset N"
+        )
+
+    def _command(self) -> list[str]:
+        settings = self._settings
+        names = [name for name, on in (("telegram", self._simulated.telegram), ("mail", self._simulated.mail)) if on]
+        command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent"]
+        command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
+        for name, port in settings.ports.items():
+            command += ["--port", f"{name}={port}"]
+        return command
+
+
+def _telegram(settings: Settings, places: Places, clock: Clock):  # type: ignore[no-untyped-def]
+    port = settings.simulator_port("telegram_simulator")
+    return serve_telegram(settings.host, port, clock=clock, journal_path=places.simulators / "telegram.jsonl")
+
+
+def _mail(settings: Settings, places: Places, clock: Clock):  # type: ignore[no-untyped-def]
+    return serve_mail(
+        settings.host,
+        settings.simulator_port("smtp_simulator"),
+        settings.simulator_port("imap_simulator"),
+        settings.simulator_port("mail_control"),
+        clock=clock,
+        accounts={ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD},
+        journal_path=places.simulators / "mail.jsonl",
+    )
+
+
+async def _patiently(clock: Clock, start):  # type: ignore[no-untyped-def]
+    deadline = clock.monotonic() + _PORT_PATIENCE_S
+    while True:
+        try:
+            return await start()
+        except (ConfigurationError, OSError):
+            if clock.monotonic() > deadline:
+                raise
+            await clock.sleep(0.1)
+
+
+def _any_set(roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], part: str) -> bool:
+    return any(environment.get(variable) for key, variable in _variables(roster) if part in key)
+
+
+def _variables(roster: Mapping[str, ButlerConfig]) -> list[tuple[str, str]]:
+    return [pair for config in roster.values() for pair in config.modules.required_variables()]

@@ -1,0 +1,202 @@
+"""One process of the system: started in order, stopped in reverse.
+
+start   credentials, database, migrations, modules and schedules, doors, recovery and loops
+stop    sources, then drain (while targets are up), doors, loops, database
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from uuid import UUID
+
+from butlers.butler.config import ButlerConfig, check_credentials
+from butlers.butler.identity import Role, TokenFile
+from butlers.clock import Clock
+from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
+from butlers.daemon.compose import messenger, specialist, switchboard
+from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.process import Process
+from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings
+from butlers.errors import ClassifiedError, ConfigurationError
+from butlers.serving import GuestServer, listen
+from butlers.storage.address import with_database
+from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.database import Database
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.migrations import MigrationSet, migrate
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.system")
+
+DATABASE = "butlers"
+OPERATOR = "operator"
+_COMPOSERS = {"switchboard": switchboard, "messenger": messenger}
+
+
+def migration_sets(configs: Sequence[ButlerConfig]) -> list[MigrationSet]:
+    """Every table that these butlers need."""
+    sets = [CONTACT_MIGRATIONS]
+    for config in configs:
+        sets += _COMPOSERS.get(config.name, specialist).migration_sets(config)
+    return sets
+
+
+class System:
+    """Some or all butlers of a roster in this process."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        roster: Mapping[str, ButlerConfig],
+        names: Sequence[str],
+        environment: Mapping[str, str],
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._settings = settings
+        self._roster = roster
+        self._configs = [roster[name] for name in names]
+        self._environment = environment
+        self._clock = clock
+        self._new_id = new_id
+        self._progress = progress
+        self._places = Places(settings.data_dir)
+        self._stack = AsyncExitStack()
+        self._servers: list[GuestServer] = []
+        self.butlers: list[Butler] = []
+
+    async def start(self) -> None:
+        """All or nothing: a failed start leaves nothing running."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        for config in self._configs:
+            check_credentials(config, self._environment)
+        tokens = self._tokens()
+        listeners = [self._listen(config) for config in self._configs]
+        database = await self._database()
+        self._progress("preparing the tables")
+        await migrate(database, migration_sets(self._configs))
+        process = self._process(database, tokens)
+        self.butlers = [_COMPOSERS.get(c.name, specialist).build(process, c) for c in self._configs]
+        await self._configure_owner()
+        for butler, listener in zip(self.butlers, listeners, strict=True):
+            await butler.prepare()
+            server = GuestServer(butler.app())
+            await server.open(listener)
+            self._servers.append(server)
+        await self._register_all(first=True)
+        for butler in self.butlers:
+            butler.services.every("registry heartbeat", self._settings.heartbeat_s, self._heartbeat(butler))
+            await butler.begin()
+
+    async def stop(self) -> None:
+        """Drain and close; what does not finish in time is taken up again by the next start."""
+        for butler in self.butlers:
+            butler.state = "stopping"
+            await butler.services.stop(*butler.sources)
+        for butler in sorted(self.butlers, key=_drain_order):
+            for drain in butler.drains:
+                await drain()
+        for server in self._servers:
+            server.should_exit = True
+        await asyncio.gather(*(server.close() for server in self._servers))
+        for butler in self.butlers:
+            await butler.services.stop()
+            await butler.modules.stop()
+            for close in butler.closes:
+                await close()
+        await asyncio.gather(*(asyncio.to_thread(butler.telemetry.shutdown) for butler in self.butlers))
+        await self._stack.aclose()
+
+    def _tokens(self) -> TokenFile:
+        tokens = TokenFile(self._places.tokens, self._clock)
+        for name in self._roster:
+            tokens.ensure(name, Role.BUTLER)
+        tokens.ensure(OPERATOR, Role.OPERATOR)
+        return tokens
+
+    def _listen(self, config: ButlerConfig) -> socket.socket:
+        port = self._settings.port(config.name, config.butler.port)
+        listener = listen(
+            self._settings.host, port, source=config.name, remedy="stop what uses the port, or use --port-offset N"
+        )
+        self._stack.callback(listener.close)
+        return listener
+
+    async def _database(self) -> Database:
+        dsn = self._settings.database_url
+        if dsn is None:
+            self._progress("starting the embedded database")
+            server = EmbeddedPostgres(self._places.root, durable=self._settings.database_durable)
+            await asyncio.to_thread(server.start)
+            self._stack.push_async_callback(asyncio.to_thread, server.stop)
+            dsn = server.uri(DATABASE)
+        await create_database_if_missing(dsn, DATABASE)
+        database = await Database.connect(with_database(dsn, DATABASE), max_size=self._settings.database_pool)
+        self._stack.push_async_callback(database.close)
+        return database
+
+    def _process(self, database: Database, tokens: TokenFile) -> Process:
+        return Process(
+            settings=self._settings,
+            places=self._places,
+            roster=self._roster,
+            environment=self._environment,
+            database=database,
+            tokens=tokens,
+            clock=self._clock,
+            new_id=self._new_id,
+            instance=str(self._new_id()),
+        )
+
+    async def _configure_owner(self) -> None:
+        settings = self._settings
+        identifiers = {"telegram": settings.owner_telegram, "email": settings.owner_email}
+        given = {channel: value for channel, value in identifiers.items() if value}
+        if given and self.butlers:
+            await self.butlers[0].contacts.configure_owner(settings.owner_name, given)
+
+    async def _register_all(self, *, first: bool) -> None:
+        for butler in self.butlers:
+            await self._register(butler, patient=first)
+
+    async def _register(self, butler: Butler, *, patient: bool) -> None:
+        try:
+            await butler.transport.call("switchboard", "register_butler", butler.card())
+        except ClassifiedError as error:
+            # Switchboard may start later in another process; the heartbeat tries again.
+            log.warning("not registered yet", butler=butler.name, error_class=error.error_class)
+            if not patient:
+                raise
+
+    def _heartbeat(self, butler: Butler) -> Callable[[], Awaitable[None]]:
+        async def beat() -> None:
+            answer = await butler.transport.call("switchboard", "butler.heartbeat", {})
+            if not answer["registered"]:
+                await self._register(butler, patient=False)
+
+        return beat
+
+
+def _drain_order(butler: Butler) -> int:
+    """From the way in to the way out, so that everything accepted can still leave."""
+    return {"switchboard": 0, "messenger": 2}.get(butler.name, 1)
+
+
+def select(roster: Mapping[str, ButlerConfig], role: str) -> list[str]:
+    if role not in roster:
+        raise ConfigurationError(
+            "no such role", source="command line", key=role, remedy=f"choose one of {', '.join(sorted(roster))}"
+        )
+    return [role]

@@ -1,0 +1,95 @@
+"""Email over SMTP.
+
+The Message-ID and the Date follow from the delivery, so a second attempt is the same mail to every mailbox that looks.
+Until the final dot of the message nothing is sent; after it, only the server's answer tells.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import format_datetime
+from hashlib import sha256
+
+import aiosmtplib
+
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
+from butlers.ids import made_at
+from butlers.messenger.channel import AttemptResult, Certainty, Leaving, NotSent, Outgoing, Sent
+
+_CONTROL = dict.fromkeys((*range(32), 127), " ")
+
+
+class EmailChannel:
+    name = "email"
+
+    def __init__(self, *, host: str, port: int, address: str, password: str) -> None:
+        self._host = host
+        self._port = port
+        self._address = address
+        self._password = password
+
+    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, leaving: Leaving) -> AttemptResult:
+        try:
+            mail = compose(outgoing, sender=self._address)
+        except ValueError:
+            return NotSent(error=ValidationError("the recipient is not a mail address"), answered=True)
+        # STARTTLS is used, and the certificate checked, whenever the server offers it.
+        client = aiosmtplib.SMTP(hostname=self._host, port=self._port, timeout=timeout_s)
+        left = False
+        try:
+            async with client:
+                if client.supports_extension("auth"):
+                    await client.login(self._address, self._password)
+                await client.mail(self._address)
+                await client.rcpt(outgoing.target)
+                left = True
+                leaving()
+                await client.data(mail.as_bytes())
+        except aiosmtplib.SMTPResponseException as error:
+            return NotSent(error=_refusal(error), answered=True, response={"code": error.code})
+        except aiosmtplib.SMTPRecipientsRefused as error:
+            return NotSent(error=_refusal(error.recipients[0]), answered=True)
+        except (aiosmtplib.SMTPException, OSError) as error:
+            return NotSent(error=_fault(error), certainty=Certainty.UNCERTAIN if left else Certainty.NOT_SENT)
+        return Sent(provider_delivery_id=mail["Message-ID"])
+
+    async def close(self) -> None:
+        return
+
+
+def compose(outgoing: Outgoing, *, sender: str) -> EmailMessage:
+    """The mail; raises ValueError for a recipient that is no address."""
+    mail = EmailMessage()
+    mail["From"] = Address(addr_spec=sender)
+    mail["To"] = Address(addr_spec=outgoing.target)
+    mail["Subject"] = (outgoing.subject or "").translate(_CONTROL)
+    mail["Date"] = _date(outgoing)
+    mail["Message-ID"] = f"<{_digest(outgoing)}@{sender.partition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(outgoing.message)
+    return mail
+
+
+def _digest(outgoing: Outgoing) -> str:
+    return sha256(outgoing.idempotency_key.encode()).hexdigest()[:40]
+
+
+def _date(outgoing: Outgoing) -> str:
+    moment: datetime = made_at(outgoing.delivery_id).replace(microsecond=0)
+    return format_datetime(moment.astimezone(UTC))
+
+
+def _refusal(error: aiosmtplib.SMTPResponseException) -> ClassifiedError:
+    if 400 <= error.code < 500:
+        return TargetUnavailable(f"the mail server says not now (code {error.code})")
+    if isinstance(error, aiosmtplib.SMTPAuthenticationError):
+        return TargetUnavailable(f"the mail server refuses the login (code {error.code})", retryable=False)
+    return ValidationError(f"the mail server refuses the mail (code {error.code})")
+
+
+def _fault(error: Exception) -> ClassifiedError:
+    if isinstance(error, aiosmtplib.SMTPTimeoutError | TimeoutError):
+        return TimeoutExceeded("the mail server gave no answer in time")
+    return TargetUnavailable(f"the mail server is unreachable ({type(error).__name__})")

@@ -1,0 +1,159 @@
+"""When two requests are the same request, and what the second one gets.
+
+A key is `<kind>-<sha256>`. What is hashed is each field with its length in front, so that text moved from one field
+to its neighbour makes another key, and the kind, so that keys of different kinds never meet.
+
+    identifier  trimmed, lower-cased                             names, channels, addresses, request ids
+    content     newlines to \\n, Unicode NFC, trimmed, case kept  messages, subjects
+    opaque      trimmed, case kept                               ids that others made and we cannot read
+
+Opaque values keep their case because two of them that differ only in case are two: taking them for one would lose a
+message without a trace.
+
+A blank subject is no subject. A replay keeps the key it descends from, visibly: `<key>::replay-2`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from hashlib import sha256
+from types import MappingProxyType
+
+_REPLAY_SUFFIX = re.compile(r"(?:::replay-[0-9]+)+\Z")
+
+
+def delivery_key(
+    *,
+    request_id: str,
+    origin_butler: str,
+    intent: str,
+    channel: str,
+    target_identity: str,  # resolved: the address and not the contact
+    message: str,
+    subject: str | None = None,
+) -> str:
+    """The canonical key of one outbound delivery."""
+    identifiers = (request_id, origin_butler, intent, channel, target_identity)
+    contents = (message,) if subject is None or not _content(subject) else (message, subject)
+    return _key(
+        "delivery",
+        *(_present(_identifier(field)) for field in identifiers),
+        *(_digest(_content(text)) for text in contents),
+    )
+
+
+def caller_key(origin_butler: str, idempotency_key: str) -> str:
+    """The key of a delivery that has no request id: the caller's own, within the caller's own name space."""
+    return _key("caller", _present(_identifier(origin_butler)), _present(idempotency_key.strip()))
+
+
+def event_key(*, channel: str, endpoint_identity: str, external_event_id: str) -> str:
+    """The key of an event its source has named: an update id and its bot, a Message-ID and its mailbox."""
+    source = (_present(_identifier(channel)), _present(_identifier(endpoint_identity)))
+    return _key("event", *source, _present(external_event_id.strip()))
+
+
+def content_key(
+    *,
+    channel: str,
+    endpoint_identity: str,
+    sender_identity: str,
+    payload: str,  # the normalized text of the call
+    window: int,  # see window_number
+) -> str:
+    """The key of an API or MCP call that came without one."""
+    identifiers = (channel, endpoint_identity, sender_identity)
+    return _key("content", *map(_identifier, identifiers), _digest(_content(payload)), str(window))
+
+
+def window_number(now: datetime, seconds: int) -> int:
+    """The bounded time window that `now` falls into.
+
+    Windows stand side by side, so a repeat just after an edge is in the next one: look up `window_number(...) - 1`
+    too, and compare the times, where every repeat within `seconds` has to be found.
+    """
+    return int(now.timestamp()) // seconds
+
+
+def replay_key(original: str, n: int) -> str:
+    """The key of the n-th replay; replaying a replay counts on from the same root."""
+    if n < 1:
+        raise ValueError("replays are counted from 1")
+    return f"{root_key(original)}::replay-{n}"
+
+
+def root_key(key: str) -> str:
+    """The key that a replay descends from, or the key itself."""
+    return _REPLAY_SUFFIX.sub("", key)
+
+
+class Verdict(StrEnum):
+    """What a request gets whose key may already be known."""
+
+    NEW = "new"  # the key is unknown: go on
+    COALESCE = "coalesce"  # the original is running: wait for its result with it
+    RETURN_RESULT = "return_result"  # the original has ended: its result, as it was
+    REPORT_STATUS = "report_status"  # the original waits for somebody's decision: say so, do not wait
+
+
+VERDICTS: Mapping[str, Verdict] = MappingProxyType(
+    {
+        # a delivery
+        "pending": Verdict.COALESCE,
+        "in_progress": Verdict.COALESCE,
+        "awaiting_retry": Verdict.COALESCE,
+        "delivered": Verdict.RETURN_RESULT,
+        "failed": Verdict.RETURN_RESULT,
+        "dead_lettered": Verdict.RETURN_RESULT,
+        "expired": Verdict.RETURN_RESULT,
+        "uncertain": Verdict.REPORT_STATUS,
+        "pending_approval": Verdict.REPORT_STATUS,
+        "pending_missing_identifier": Verdict.REPORT_STATUS,
+        # a routed request
+        "accepted": Verdict.COALESCE,
+        "processing": Verdict.COALESCE,
+        "processed": Verdict.RETURN_RESULT,
+        "errored": Verdict.RETURN_RESULT,
+    }
+)
+
+
+def judge(stored_status: str | None) -> Verdict:
+    """What to do, given the status stored under the key (`None`: nothing is stored).
+
+    A status nobody listed is reported, because the one thing a duplicate must never do is to send again.
+    """
+    if stored_status is None:
+        return Verdict.NEW
+    return VERDICTS.get(stored_status, Verdict.REPORT_STATUS)
+
+
+def _identifier(text: str) -> str:
+    return text.strip().lower()
+
+
+def _content(text: str) -> str:
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
+
+
+def _present(text: str) -> str:
+    if not text:
+        raise ValueError("a key cannot be made from a blank identifier")
+    return text
+
+
+def _key(kind: str, *fields: str) -> str:
+    return f"{kind}-{_digest(kind, *fields)}"
+
+
+def _digest(*fields: str) -> str:
+    digest = sha256()
+    for field in fields:
+        # JSON may carry lone surrogates; a key must exist for whatever was let in.
+        encoded = field.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:%b" % (len(encoded), encoded))
+    return digest.hexdigest()

@@ -1,0 +1,133 @@
+"""Whether there is budget, in one bucket or in several at once.
+
+A bucket holds at most `capacity` tokens and gains `refill_per_second`. Nothing ticks: the tokens gained since
+`updated_at` are added when somebody looks.
+
+Clocks step back. A bucket then keeps its `updated_at`, because adding the same seconds twice would let more through
+than the limit says. But it waits no longer than it takes to fill an empty bucket: after a step of an hour that
+would otherwise be an hour of silence.
+
+A refusal says after how many seconds the same request would be let through if nobody else took anything; `None`
+means never, because the cost is more than the bucket can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+# Sums of fractions such as 1/2.0 and 30/60 drift by a few ulps; a drift must not refuse anybody.
+_DRIFT = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    capacity: float  # tokens
+    refill_per_second: float  # tokens
+    tokens: float  # as of updated_at
+    updated_at: datetime
+
+    def __post_init__(self) -> None:
+        if not (self.capacity > 0 and self.refill_per_second > 0):
+            raise ValueError("capacity and refill must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    bucket: Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    bucket: Bucket
+    retry_after: float | None  # seconds; None = never
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One layer of an admission: so many tokens from the bucket of this name."""
+
+    name: str
+    bucket: Bucket
+    cost: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AllTaken:
+    buckets: Mapping[str, Bucket]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedBy:
+    name: str  # the first layer that refused
+    retry_after: float | None  # seconds until every layer would let it through; None = never
+
+
+def full(*, capacity: float, refill_per_second: float, now: datetime) -> Bucket:
+    return Bucket(capacity=capacity, refill_per_second=refill_per_second, tokens=capacity, updated_at=now)
+
+
+def per_minute(limit: float, now: datetime) -> Bucket:
+    """A full bucket that allows a burst of one minute's worth."""
+    return full(capacity=limit, refill_per_second=limit / 60, now=now)
+
+
+def refill(bucket: Bucket, now: datetime) -> Bucket:
+    """The bucket with everything gained until now."""
+    since = _reckoned_from(bucket, now)
+    gained = max(0.0, (now - since).total_seconds()) * bucket.refill_per_second
+    return replace(bucket, tokens=min(bucket.capacity, bucket.tokens + gained), updated_at=max(since, now))
+
+
+def available(bucket: Bucket, now: datetime) -> float:
+    """The headroom, in tokens."""
+    return refill(bucket, now).tokens
+
+
+def take(bucket: Bucket, cost: float, now: datetime) -> Taken | Refused:
+    if not cost >= 0:
+        raise ValueError("cost must not be negative")
+    current = refill(bucket, now)
+    if current.tokens + _DRIFT >= cost:
+        return Taken(replace(current, tokens=max(0.0, current.tokens - cost)))
+    return Refused(current, _retry_after(current, cost, now))
+
+
+def refund(bucket: Bucket, amount: float) -> Bucket:
+    """Give tokens back, never above capacity."""
+    if not amount >= 0:
+        raise ValueError("a refund must not be negative")
+    return replace(bucket, tokens=min(bucket.capacity, bucket.tokens + amount))
+
+
+def take_all(draws: Sequence[Draw], now: datetime) -> AllTaken | RefusedBy:
+    """All or nothing: when one layer refuses, no layer has paid."""
+    if len({draw.name for draw in draws}) != len(draws):
+        raise ValueError("two draws on one bucket")
+    results = {draw.name: take(draw.bucket, draw.cost, now) for draw in draws}
+    refused = {name: result for name, result in results.items() if isinstance(result, Refused)}
+    if refused:
+        return RefusedBy(next(iter(refused)), _longest([r.retry_after for r in refused.values()]))
+    return AllTaken({name: result.bucket for name, result in results.items()})
+
+
+def _reckoned_from(bucket: Bucket, now: datetime) -> datetime:
+    time_to_fill = bucket.capacity / bucket.refill_per_second
+    lag = (bucket.updated_at - now).total_seconds()
+    return now + timedelta(seconds=time_to_fill) if lag > time_to_fill else bucket.updated_at
+
+
+def _retry_after(bucket: Bucket, cost: float, now: datetime) -> float | None:
+    if cost > bucket.capacity:
+        return None
+    lag = (bucket.updated_at - now).total_seconds()
+    seconds = lag + (cost - bucket.tokens) / bucket.refill_per_second
+    # Rounded up to what a datetime can tell apart, so that coming back on time is never too early.
+    return math.ceil(seconds * 1e6) / 1e6
+
+
+def _longest(waits: Sequence[float | None]) -> float | None:
+    known = [wait for wait in waits if wait is not None]
+    return max(known) if len(known) == len(waits) else None

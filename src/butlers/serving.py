@@ -1,0 +1,73 @@
+"""uvicorn as a guest in our event loop: it leaves signals to its host, takes a socket that is already bound, and says
+when it is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from butlers.errors import ConfigurationError, InternalError
+
+
+class GuestServer(uvicorn.Server):
+    def __init__(self, app: Any, *, http: Any = "httptools", grace_s: int = 5) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=http,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                timeout_graceful_shutdown=grace_s,
+            )
+        )
+        self._up = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._up.set()
+
+    async def open(self, listener: socket.socket) -> None:
+        """Serve in the background; returns when requests are answered."""
+        self._running = asyncio.create_task(self.serve(sockets=[listener]), name="http server")
+        up = asyncio.create_task(self._up.wait())
+        await asyncio.wait({up, self._running}, return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if self._running.done():
+            self._running.result()
+        if not self.started:
+            raise InternalError("the HTTP server could not start")
+
+    async def close(self) -> None:
+        self.should_exit = True
+        if self._running is not None:
+            await self._running
+
+
+def listen(host: str, port: int, *, source: str, remedy: str) -> socket.socket:
+    """A listening socket, or a clear word about why there is none. Port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's delay off only for sockets that say they are TCP; without it each answer takes 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as problem:
+        listener.close()
+        reason = problem.strerror or "cannot be listened on"
+        raise ConfigurationError(reason, source=source, key=f"{host}:{port}", remedy=remedy) from problem
+    return listener

@@ -1,0 +1,119 @@
+"""Writing mail as an outside sender would, and reading mail as a person would."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.errors import MessageError
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any
+
+from butlers.errors import FieldError, ValidationError
+
+_FIELDS = {"From": "from", "To": "to", "Subject": "subject"}  # headers that have a field of their own
+_UNREADABLE = (MessageError, ValueError, LookupError, AttributeError, TypeError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A plain message to be written."""
+
+    sender: str
+    recipients: tuple[str, ...]
+    subject: str
+    text: str
+    message_id: str  # with its angle brackets
+    in_reply_to: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)  # further ones, such as Auto-Submitted
+
+
+def compose(letter: Letter, *, now: datetime) -> bytes:
+    """The letter as bytes with CRLF line ends; ValidationError when a header cannot be written."""
+    message = EmailMessage(policy=email.policy.SMTP)
+    for name, value in _headers(letter, now):
+        _write_header(message, name, value)
+    try:
+        message.set_content(letter.text)
+    except UnicodeEncodeError as error:
+        raise _unwritable("text", "not valid Unicode text") from error
+    return message.as_bytes()
+
+
+def trace_headers(*, envelope_from: str, recipient: str, now: datetime) -> bytes:
+    """What a mail server puts above a message that it delivers."""
+    lines = (
+        f"Return-Path: <{envelope_from}>",
+        f"Delivered-To: {recipient}",
+        f"Received: by mail.simulator.invalid for <{recipient}>; {format_datetime(now)}",
+    )
+    return "".join(f"{line}\r\n" for line in lines).encode("utf-8", "replace")
+
+
+def summary(raw: bytes) -> dict[str, Any]:
+    """The parts of a message that people ask about; unreadable parts are None, never an error."""
+    message = email.message_from_bytes(raw, policy=email.policy.default)
+    return {
+        "from": _header(message, "From"),
+        "to": _header(message, "To"),
+        "subject": _header(message, "Subject"),
+        "message_id": _header(message, "Message-ID"),
+        "in_reply_to": _header(message, "In-Reply-To"),
+        "references": _header(message, "References"),
+        "text": _text(message),
+    }
+
+
+def _headers(letter: Letter, now: datetime) -> list[tuple[str, str]]:
+    headers = {
+        "From": letter.sender,
+        "To": ", ".join(letter.recipients),
+        "Subject": letter.subject,
+        "Date": format_datetime(now),
+        "Message-ID": letter.message_id,
+    }
+    if letter.in_reply_to is not None:
+        headers["In-Reply-To"] = headers["References"] = letter.in_reply_to
+    known = {name.lower(): name for name in headers}
+    for name, value in letter.headers.items():
+        headers[known.get(name.lower(), name)] = value
+    return list(headers.items())
+
+
+def _write_header(message: EmailMessage, name: str, value: str) -> None:
+    if not name.isascii() or not name.isprintable() or ":" in name or " " in name or not name:
+        raise _unwritable(f"headers.{name}", "not a header name")
+    if any(ord(character) < 32 and character != "\t" for character in value):
+        raise _unwritable(_FIELDS.get(name, f"headers.{name}"), "control characters are not allowed in a header")
+    try:
+        message[name] = value
+        message.as_bytes()
+    except _UNREADABLE as error:
+        raise _unwritable(_FIELDS.get(name, f"headers.{name}"), "cannot be written as a header") from error
+
+
+def _unwritable(field_name: str, problem: str) -> ValidationError:
+    return ValidationError("the message cannot be written", fields=(FieldError(field=field_name, error=problem),))
+
+
+def _header(message: EmailMessage, name: str) -> str | None:
+    try:
+        value = message.get(name)
+        return None if value is None else _clean(str(value))
+    except _UNREADABLE:
+        return None
+
+
+def _text(message: EmailMessage) -> str | None:
+    try:
+        body = message.get_body(("plain", "html"))
+        return None if body is None else _clean(str(body.get_content()).replace("\r\n", "\n"))
+    except _UNREADABLE:
+        return None
+
+
+def _clean(text: str) -> str:
+    """Undecodable bytes arrive as lone surrogates, which no JSON reader accepts."""
+    return text.encode("utf-8", "replace").decode().strip()

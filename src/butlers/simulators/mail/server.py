@@ -1,0 +1,121 @@
+"""SMTP, IMAP and the control API on three ports of one event loop, over one store.
+
+    async with serve_mail("127.0.0.1", 0, 0, 0, clock=clock, accounts={"butler@example.org": "secret"}) as mail:
+        ... mail.smtp_port, mail.imap_port, mail.control_url, mail.store, mail.faults
+
+Give no control port to mount `mail.control_routes()` in an application of your own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from butlers.clock import Clock, SystemClock
+from butlers.simulators.mail.control import control_routes
+from butlers.simulators.mail.faults import FaultBook
+from butlers.simulators.mail.imap import ImapServer
+from butlers.simulators.mail.mailbox import canonical
+from butlers.simulators.mail.smtp import SmtpServer, SmtpSettings
+from butlers.simulators.mail.store import MailStore
+from butlers.simulators.mail.tls import self_signed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailSimulator:
+    """A running mail world."""
+
+    host: str
+    smtp_port: int
+    imap_port: int
+    control_port: int | None
+    store: MailStore
+    faults: FaultBook
+    certificate_pem: str | None  # what a client must trust when STARTTLS is on
+
+    @property
+    def control_url(self) -> str:
+        return f"http://{self.host}:{self.control_port}/control/mail"
+
+    def control_routes(self) -> list[Route]:
+        return control_routes(self.store, self.faults)
+
+
+@asynccontextmanager
+async def serve_mail(
+    host: str,
+    smtp_port: int,
+    imap_port: int,
+    control_port: int | None,
+    *,
+    clock: Clock,
+    accounts: Mapping[str, str],
+    journal_path: Path | None = None,
+    starttls: bool = False,
+    require_auth: bool = False,
+    size_limit: int = 10 * 1024 * 1024,
+    copy_to_sent: bool = True,
+) -> AsyncIterator[MailSimulator]:
+    """Run the simulators; port 0 takes a free one. `accounts` maps each local address to its password."""
+    passwords = {canonical(address): password for address, password in accounts.items()}
+    # Clients check certificates against the machine's clock, whatever clock the mail runs on.
+    identity = self_signed(host, now=SystemClock().now()) if starttls else None
+    tls_context = identity.context if identity else None
+    settings = SmtpSettings(
+        size_limit=size_limit,
+        passwords=passwords,
+        require_auth=require_auth,
+        tls_context=tls_context,
+        copy_to_sent=copy_to_sent,
+    )
+    faults = FaultBook()
+    async with AsyncExitStack() as stack:
+        store = MailStore(clock=clock, addresses=passwords, journal_path=journal_path)
+        stack.callback(store.close)
+        smtp = SmtpServer(store=store, faults=faults, settings=settings)
+        imap = ImapServer(store=store, faults=faults, passwords=passwords, tls_context=tls_context)
+        stack.push_async_callback(smtp.stop)
+        stack.push_async_callback(imap.stop)
+        yield MailSimulator(
+            host=host,
+            smtp_port=await smtp.start(host, smtp_port),
+            imap_port=await imap.start(host, imap_port),
+            control_port=await _serve_control(stack, host, control_port, control_routes(store, faults)),
+            store=store,
+            faults=faults,
+            certificate_pem=identity.certificate_pem if identity else None,
+        )
+
+
+async def _serve_control(stack: AsyncExitStack, host: str, port: int | None, routes: list[Route]) -> int | None:
+    if port is None:
+        return None
+    # Listening before uvicorn starts: early clients wait in the backlog instead of being refused.
+    listener = stack.enter_context(socket.create_server((host, port)))
+    config = uvicorn.Config(Starlette(routes=routes), lifespan="off", log_config=None, access_log=False)
+    server = _GuestServer(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    stack.push_async_callback(_stop, server, serving)
+    bound: int = listener.getsockname()[1]
+    return bound
+
+
+async def _stop(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    server.should_exit = True
+    await serving
+
+
+class _GuestServer(uvicorn.Server):
+    """A uvicorn that leaves the process's signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,114 @@
+"""The first contact with a server: wait for it, check it, and say clearly what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from butlers.clock import Clock, SystemClock
+from butlers.errors import ConfigurationError
+from butlers.storage.address import SOURCE, describe_address, invalid_address, with_database
+from butlers.storage.identifiers import quote_identifier
+
+OLDEST_SERVER = 15  # major version
+_ATTEMPT_TIMEOUT = 5.0  # seconds for one attempt to connect
+_PAUSE = 0.1  # seconds between two attempts
+
+# In quotes, because the driver's classes take parameters only in its stubs.
+Connection: TypeAlias = "asyncpg.Connection[Any]"
+
+_NOT_YET = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+
+
+async def open_connection(
+    dsn: str,
+    *,
+    wait: float = 10.0,  # seconds to wait for a server that does not answer yet
+    application_name: str = "butlers",
+    clock: Clock | None = None,
+) -> Connection:
+    """One connection outside any pool, to a server that has been checked."""
+    clock = clock or SystemClock()
+    address = describe_address(dsn)
+    deadline = clock.monotonic() + wait
+    while True:
+        try:
+            connection = await _attempt(dsn, address, application_name)
+        except _NOT_YET as error:
+            if clock.monotonic() >= deadline:
+                raise _unreachable(address, wait, error) from error
+            await clock.sleep(_PAUSE)
+        else:
+            _check_version(connection, address)
+            return connection
+
+
+async def create_database_if_missing(dsn: str, name: str, *, wait: float = 10.0, clock: Clock | None = None) -> bool:
+    """Make a database on the server an address points to; true when it was not there before."""
+    try:
+        connection = await open_connection(with_database(dsn, name), wait=wait, clock=clock)
+    except _DatabaseMissing:
+        return await _create_database(with_database(dsn, "postgres"), name, wait=wait, clock=clock)
+    await connection.close()
+    return False
+
+
+class _DatabaseMissing(ConfigurationError):
+    """The server answers and does not know the database."""
+
+
+async def _attempt(dsn: str, address: str, application_name: str) -> Connection:
+    settings = {"application_name": application_name}
+    try:
+        return await asyncpg.connect(dsn, timeout=_ATTEMPT_TIMEOUT, server_settings=settings)
+    except asyncpg.InvalidCatalogNameError as error:
+        raise _DatabaseMissing(
+            "there is no such database", source=SOURCE, key=address, remedy="create it, or name another one"
+        ) from error
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        raise ConfigurationError(
+            "the server refuses this user or password", source=SOURCE, key=address, remedy="correct the address"
+        ) from error
+    except (ValueError, asyncpg.InterfaceError):
+        # The driver's text may quote a part of the address, and that part may be the password.
+        raise invalid_address() from None
+
+
+async def _create_database(dsn: str, name: str, *, wait: float, clock: Clock | None) -> bool:
+    connection = await open_connection(dsn, wait=wait, clock=clock)
+    try:
+        await connection.execute(f"create database {quote_identifier(name)}")
+    except (asyncpg.DuplicateDatabaseError, asyncpg.UniqueViolationError):
+        return False  # another process was faster
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise ConfigurationError(
+            f"the database {name} does not exist and this user may not create it",
+            source=SOURCE,
+            key=describe_address(dsn),
+            remedy=f"create the database {name}, or give the user the right CREATEDB",
+        ) from error
+    finally:
+        await connection.close()
+    return True
+
+
+def _check_version(connection: Connection, address: str) -> None:
+    version = connection.get_server_version()
+    if version.major < OLDEST_SERVER:
+        connection.terminate()
+        raise ConfigurationError(
+            f"the server is PostgreSQL {version.major}",
+            source=SOURCE,
+            key=address,
+            remedy=f"use PostgreSQL {OLDEST_SERVER} or newer, or unset {SOURCE} to use the embedded server",
+        )
+
+
+def _unreachable(address: str, wait: float, error: BaseException) -> ConfigurationError:
+    return ConfigurationError(
+        f"no server answered within {wait:g} seconds ({type(error).__name__})",
+        source=SOURCE,
+        key=address,
+        remedy=f"start the server or correct the address; unset {SOURCE} to use the embedded server",
+    )

@@ -1,0 +1,133 @@
+"""Month partitions of a table that is partitioned by range of a `timestamptz` column.
+
+    message_inbox                 partition by range (received_at)
+    ├── message_inbox_p202601     2026-01-01 00:00 UTC <= received_at < 2026-02-01 00:00 UTC
+    └── message_inbox_p202602
+
+New months are made beside the table and then attached: attaching lets readers and writers go on, creating a
+partition in place would lock them out. Dropping a month needs the table for itself, but only for a moment.
+Both take one advisory lock per table, so that any number of processes may keep house at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+
+from butlers.storage.database import Executor
+from butlers.storage.identifiers import quote_identifier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthPartition:
+    """One month of a table."""
+
+    name: str  # without the schema
+    month: date  # its first day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedPartition:
+    """What went away."""
+
+    name: str  # without the schema
+    rows: int
+
+
+async def ensure_month_partitions(
+    connection: Executor, schema: str, table: str, first_month: date, months_ahead: int
+) -> list[MonthPartition]:
+    """Make the partitions of a month and of the months after it; returns the ones that were missing."""
+    wanted = [_partition(table, add_months(first_month, ahead)) for ahead in range(months_ahead + 1)]
+    if not _missing(wanted, await list_month_partitions(connection, schema, table)):
+        return []
+    async with connection.transaction():
+        await _take_turn(connection, schema, table)
+        missing = _missing(wanted, await list_month_partitions(connection, schema, table))
+        for partition in missing:
+            await _create(connection, schema, table, partition)
+    return missing
+
+
+async def drop_month_partitions_before(
+    connection: Executor, schema: str, table: str, month: date
+) -> list[DroppedPartition]:
+    """Drop every month before a month; says how many rows each one took with it."""
+    async with connection.transaction():
+        await _take_turn(connection, schema, table)
+        partitions = await list_month_partitions(connection, schema, table)
+        return [
+            await _drop(connection, schema, partition)
+            for partition in partitions
+            if partition.month < month.replace(day=1)
+        ]
+
+
+async def list_month_partitions(connection: Executor, schema: str, table: str) -> list[MonthPartition]:
+    """The months that are attached to a table, oldest first; other partitions are left out."""
+    rows = await connection.fetch(_ATTACHED, schema, table)
+    name = re.compile(re.escape(table) + r"_p(?P<year>\d{4})(?P<month>0[1-9]|1[0-2])")
+    found = [matched for row in rows if (matched := name.fullmatch(row["name"]))]
+    return [
+        MonthPartition(name=matched[0], month=date(int(matched["year"]), int(matched["month"]), 1)) for matched in found
+    ]
+
+
+def add_months(month: date, count: int) -> date:
+    """The first day of the month that many months later."""
+    years, index = divmod(month.month - 1 + count, 12)
+    return date(month.year + years, index + 1, 1)
+
+
+async def _create(connection: Executor, schema: str, table: str, partition: MonthPartition) -> None:
+    parent, child = _qualified(schema, table), _qualified(schema, partition.name)
+    await connection.execute(
+        f"create table {child} (like {parent} including defaults including constraints including generated"
+        " including storage including compression)"
+    )
+    await connection.execute(
+        f"alter table {parent} attach partition {child} for values"
+        f" from ('{_utc(partition.month)}') to ('{_utc(add_months(partition.month, 1))}')"
+    )
+
+
+async def _drop(connection: Executor, schema: str, partition: MonthPartition) -> DroppedPartition:
+    name = _qualified(schema, partition.name)
+    # Locked first, so that no row slips in between counting and dropping.
+    await connection.execute(f"lock table {name} in access exclusive mode")
+    rows = await connection.fetchval(f"select count(*) from {name}")
+    await connection.execute(f"drop table {name}")
+    return DroppedPartition(name=partition.name, rows=rows)
+
+
+async def _take_turn(connection: Executor, schema: str, table: str) -> None:
+    key = f"partitions of {_qualified(schema, table)}"
+    await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", key)
+
+
+def _missing(wanted: list[MonthPartition], present: list[MonthPartition]) -> list[MonthPartition]:
+    return [partition for partition in wanted if partition not in present]
+
+
+def _partition(table: str, month: date) -> MonthPartition:
+    return MonthPartition(name=f"{table}_p{month:%Y%m}", month=month)
+
+
+def _qualified(schema: str, name: str) -> str:
+    return f"{quote_identifier(schema)}.{quote_identifier(name)}"
+
+
+def _utc(month: date) -> str:
+    return f"{month:%Y-%m-%d} 00:00:00+00"
+
+
+_ATTACHED = """
+select child.relname as name
+from pg_inherits
+join pg_class child on child.oid = pg_inherits.inhrelid
+join pg_class parent on parent.oid = pg_inherits.inhparent
+join pg_namespace on pg_namespace.oid = parent.relnamespace
+where pg_namespace.nspname = $1 and parent.relname = $2
+order by child.relname
+"""

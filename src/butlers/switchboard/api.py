@@ -1,0 +1,202 @@
+"""Switchboard's HTTP API: `POST /api/ingest`, `/api/requests`, `/api/butlers`, with OpenAPI at `/api/openapi.json`.
+
+Bodies are read with a limit and checked by the contracts themselves; every refusal is JSON with class, message and
+the list of fields. A web page cannot use a visitor's browser to reach this API: the Host must be ours, a foreign
+Origin is refused, and bodies must say that they are JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from fastapi import FastAPI, Query
+from fastapi.exceptions import RequestValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from butlers import __version__
+from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.butler.surface import authenticate
+from butlers.contracts.envelope import invalid
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.errors import ClassifiedError, ErrorClass, FieldError, InternalError, ValidationError
+from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.registry import Registry
+from butlers.switchboard.requests import RequestReader
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import MESSAGE_REJECTED
+
+log = get_logger("butlers.api")
+
+LOCAL = Caller(name="local", role=Role.OPERATOR)
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_STATUS = {
+    ErrorClass.VALIDATION_ERROR: 422,
+    ErrorClass.OVERLOAD_REJECTED: 429,
+    ErrorClass.TARGET_UNAVAILABLE: 503,
+    ErrorClass.TIMEOUT: 504,
+}
+
+
+class Refused(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: int, error: ClassifiedError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPolicy:
+    max_body_bytes: int = 1_048_576
+    token_required: bool = False  # otherwise a caller on this machine needs none
+    loopback_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    ingress: Ingress
+    requests: RequestReader
+    registry: Registry
+    tokens: TokenFile
+    telemetry: Telemetry
+    policy: ApiPolicy
+
+    def app(self) -> FastAPI:
+        app = FastAPI(title="butlers", version=__version__, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
+        app.add_exception_handler(Refused, _answer_refusal)
+        app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
+        app.add_exception_handler(HTTPException, _answer_http)
+        app.add_exception_handler(Exception, _answer_unexpected)
+        self._add_routes(app)
+        return app
+
+    def _add_routes(self, app: FastAPI) -> None:
+        schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": _INGEST_SCHEMA}}}}
+        app.add_api_route(
+            "/ingest",
+            self._ingest,
+            methods=["POST"],
+            status_code=202,
+            response_model=IngestReply,
+            openapi_extra=schema,
+            summary="Hand in one message (ingest.v1)",
+        )
+        app.add_api_route("/requests", self._list, methods=["GET"], summary="Recent requests, newest first")
+        app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
+        app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")
+        app.add_api_route("/status", self._status, methods=["GET"], summary="Counts by state")
+
+    async def _ingest(self, request: Request) -> Response:
+        caller = self._caller(request)
+        try:
+            envelope = IngestEnvelope.parse(await self._body(request))
+            reply = await self.ingress.accept(envelope, submitted_by=caller.name)
+        except ClassifiedError as error:
+            self.telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
+            raise Refused(_STATUS.get(error.error_class, 500), error) from error
+        return _json(reply.to_wire(), 202)
+
+    async def _list(
+        self,
+        request: Request,
+        before: UUID | None = None,
+        state: str | None = None,
+        limit: int = Query(default=50, ge=1, le=500),
+    ) -> Response:
+        self._caller(request)
+        return _json(await self.requests.list(before=before, state=state, limit=limit))
+
+    async def _trace(self, request: Request, request_id: UUID) -> Response:
+        self._caller(request)
+        trace = await self.requests.trace(request_id)
+        if trace is None:
+            raise Refused(404, invalid("request_id", "no such request"))
+        return _json(trace)
+
+    async def _butlers(self, request: Request) -> Response:
+        self._caller(request)
+        return _json({"butlers": await self.registry.rows()})
+
+    async def _status(self, request: Request) -> Response:
+        self._caller(request)
+        return _json({"requests": await self.requests.counts()})
+
+    def _caller(self, request: Request) -> Caller:
+        """Who asks; refuses foreign pages, unknown tokens, and nobody where a token is required."""
+        if self.policy.loopback_only:
+            _refuse_foreign_page(request)
+        try:
+            caller = authenticate(request, self.tokens)
+        except ValidationError as error:
+            raise Refused(401, error) from error
+        if caller is not None:
+            return caller
+        peer = request.client.host if request.client else ""
+        if self.policy.token_required or peer not in _LOOPBACK:
+            raise Refused(401, invalid("authorization", "a bearer token is required"))
+        return LOCAL
+
+    async def _body(self, request: Request) -> bytes:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(415, invalid("content-type", "must be application/json"))
+        limit = self.policy.max_body_bytes
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise Refused(413, invalid("", f"is larger than {limit} bytes"))
+        return bytes(body)
+
+
+def _refuse_foreign_page(request: Request) -> None:
+    origin = request.headers.get("origin")
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    if host not in _LOOPBACK or (origin is not None and urlsplit(origin).hostname not in _LOOPBACK):
+        raise Refused(403, invalid("host", "requests from other sites are not served"))
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(to_json(content), status_code=status, media_type="application/json")
+
+
+def _error(status: int, error: ClassifiedError) -> Response:
+    response = _json({"error": {"fields": []} | error.describe()}, status)
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+async def _answer_refusal(_request: Request, refused: Exception) -> Response:
+    if not isinstance(refused, Refused):
+        raise refused
+    return _error(refused.status, refused.error)
+
+
+async def _answer_bad_parameter(_request: Request, error: Exception) -> Response:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    fields = tuple(FieldError(field=str(problem["loc"][-1]), error=str(problem["msg"])) for problem in problems)
+    return _error(422, ValidationError("a parameter is wrong", fields=fields))
+
+
+async def _answer_http(_request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = {404: "no such address", 405: "this method is not allowed here"}.get(status, "the request was refused")
+    return _error(status, ValidationError(what))
+
+
+async def _answer_unexpected(_request: Request, error: Exception) -> Response:
+    log.error("api failed", error=error)
+    return _error(500, InternalError("the request failed unexpectedly"))
+
+
+_INGEST_SCHEMA = IngestEnvelope.model_json_schema(by_alias=True)

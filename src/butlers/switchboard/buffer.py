@@ -1,0 +1,173 @@
+"""The DurableBuffer (seed 003): a bounded memory queue in front of a durable inbox.
+
+    hot path     accept -> offer -> tier queue -> worker
+    cold path    scanner: rows that are accepted but in nobody's queue, or whose worker died -> tier queue
+
+A full queue loses nothing: the row stays in the inbox and the scanner finds it. The queue carries references only;
+the claim in the database decides who processes, so a reference may safely be queued twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.reliability.fair_queue import Full, TieredQueue
+from butlers.switchboard.inbox import MessageInbox
+from butlers.switchboard.ingress import MessageRef
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import (
+    BUFFER_BACKPRESSURE,
+    BUFFER_ENQUEUE,
+    BUFFER_PROCESS_LATENCY,
+    BUFFER_QUEUE_DEPTH,
+    BUFFER_SCANNER_RECOVERED,
+    DEQUEUE_BY_TIER,
+)
+
+log = get_logger("butlers.buffer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferPolicy:
+    queue_capacity: int = 100  # per tier
+    worker_count: int = 3
+    scanner_interval_s: float = 30.0
+    scanner_grace_s: float = 10.0
+    scanner_batch_size: int = 50
+    max_consecutive_same_tier: int = 10
+
+
+class DurableBuffer:
+    """Queues references and runs the workers that process them."""
+
+    def __init__(
+        self,
+        *,
+        inbox: MessageInbox,
+        process: Callable[[MessageRef], Awaitable[bool]],  # false: somebody else had it
+        policy: BufferPolicy,
+        recheck_after_s: float,  # when the claims of a dead predecessor have run out
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._inbox = inbox
+        self._process = process
+        self._policy = policy
+        self._recheck_after_s = recheck_after_s
+        self._clock = clock
+        self._telemetry = telemetry
+        self._queue: TieredQueue[MessageRef] = TieredQueue(
+            queue_capacity=policy.queue_capacity, max_consecutive_same_tier=policy.max_consecutive_same_tier
+        )
+        self._queued: set[UUID] = set()
+        self._available = asyncio.Semaphore(0)
+        self._sweep_now = asyncio.Event()
+        self._backlog = False  # the inbox held more than the queue could take
+        self._stopping = False
+
+    def offer(self, message: MessageRef) -> None:
+        self._enqueue(message, path="hot")
+
+    def _enqueue(self, message: MessageRef, *, path: str) -> bool:
+        if message.request_id in self._queued:
+            return False
+        answer = self._queue.offer(message, message.policy_tier)
+        if answer.fell_back:
+            log.warning("unknown policy tier, using default", request_id=message.request_id)
+        if isinstance(answer, Full):
+            self._backlog = True
+            self._telemetry.count(BUFFER_BACKPRESSURE)
+            return False
+        self._queued.add(message.request_id)
+        self._available.release()
+        self._telemetry.count(BUFFER_ENQUEUE, path=path)
+        self._show_depth()
+        return True
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._policy.worker_count):
+                group.create_task(self._work(), name=f"buffer worker {number}")
+            group.create_task(self._scan(), name="buffer scanner")
+
+    async def _work(self) -> None:
+        while not self._stopping:
+            await self._available.acquire()
+            await self._work_once()
+
+    async def _work_once(self) -> None:
+        taken = self._queue.take()
+        if taken is None:
+            return
+        self._queued.discard(taken.item.request_id)
+        self._telemetry.count(
+            DEQUEUE_BY_TIER, policy_tier=taken.tier.value, starvation_override=taken.starvation_override
+        )
+        self._show_depth()
+        if self._backlog and not len(self._queue):
+            self._sweep_now.set()
+        await self._process_one(taken.item)
+
+    async def _process_one(self, message: MessageRef) -> None:
+        started = self._clock.monotonic()
+        try:
+            outcome = "processed" if await self._process(message) else "skipped"
+        except Exception as error:
+            # The claim runs out and the scanner brings the message back; a worker must survive anything.
+            outcome = "failed"
+            log.error("processing failed", error=error, request_id=message.request_id)
+        elapsed = (self._clock.monotonic() - started) * 1000
+        self._telemetry.observe(BUFFER_PROCESS_LATENCY, elapsed, outcome=outcome)
+
+    async def _scan(self) -> None:
+        await self._sweep_safely(grace_s=0)
+        pause = min(self._recheck_after_s, self._policy.scanner_interval_s)
+        while True:
+            await self._pause(pause)
+            pause = self._policy.scanner_interval_s
+            await self._sweep_safely(grace_s=0 if self._backlog else self._policy.scanner_grace_s)
+
+    async def _pause(self, seconds: float) -> None:
+        self._sweep_now.clear()
+        waiting = asyncio.create_task(self._sweep_now.wait())
+        timer = asyncio.create_task(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait([waiting, timer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            timer.cancel()
+
+    async def _sweep_safely(self, *, grace_s: float) -> None:
+        try:
+            await self.sweep(grace_s=grace_s)
+        except Exception as error:
+            log.error("sweep failed", error=error)
+
+    async def sweep(self, *, grace_s: float) -> int:
+        """Bring rows back that nobody is working on; returns how many."""
+        batch = self._policy.scanner_batch_size
+        found = await self._inbox.waiting(grace_s=grace_s, limit=batch + len(self._queued))
+        self._backlog = len(found) >= batch + len(self._queued)
+        recovered = sum(self._enqueue(message, path="cold") for message in found)
+        if recovered:
+            self._telemetry.count(BUFFER_SCANNER_RECOVERED, recovered)
+            log.info("scanner recovered messages", count=recovered)
+        return recovered
+
+    def stop(self) -> None:
+        """Take nothing new; what is queued stays in the inbox for the next start."""
+        self._stopping = True
+        for _ in range(self._policy.worker_count):
+            self._available.release()
+
+    def depth(self) -> dict[str, int]:
+        return {tier.value: depth for tier, depth in self._queue.depth_by_tier().items()}
+
+    def _show_depth(self) -> None:
+        for tier, depth in self.depth().items():
+            self._telemetry.gauge(BUFFER_QUEUE_DEPTH, depth, policy_tier=tier)

@@ -1,0 +1,147 @@
+"""The way out: a butler's `notify.v1`, verified and handed to Messenger as `route.v1`.
+
+Only Messenger touches channels. Switchboard says who really asked (`authenticated_origin`) and what is being answered
+(`source_event`, from its own record of the request), so that neither has to be believed from the payload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.identity import Caller, Role
+from butlers.butler.transport import Transport
+from butlers.clock import Clock
+from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import invalid
+from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
+from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
+from butlers.switchboard.dispatch import read_response
+from butlers.telemetry import Telemetry, get_logger
+
+log = get_logger("butlers.notify")
+
+PROMPT = "Execute outbound delivery request through Messenger."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyDispatcher:
+    transport: Transport
+    database: Database
+    queries: Queries
+    clock: Clock
+    new_id: Callable[[], UUID]
+    telemetry: Telemetry
+    timeout_s: float
+
+    async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse:
+        try:
+            notify = NotifyEnvelope.parse(raw)
+            _verify_origin(caller, notify)
+        except ClassifiedError as error:
+            return _refused(None, error)
+        try:
+            response = await self._deliver(notify)
+        except ClassifiedError as error:
+            response = _refused(notify.request_id, error)
+        await self._record(notify, response)
+        return response
+
+    async def _deliver(self, notify: NotifyEnvelope) -> NotifyResponse:
+        envelope = await self._envelope(notify)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                raw = await self.transport.call("messenger", "route.execute", envelope.to_wire())
+        except TimeoutError:
+            raise TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s") from None
+        result = read_response(raw, envelope.request_context.request_id)
+        response = result.get("notify_response")
+        if not isinstance(response, Mapping):
+            raise TargetUnavailable("messenger answered without a notify_response", retryable=False)
+        return NotifyResponse.parse(response)
+
+    async def _envelope(self, notify: NotifyEnvelope) -> RouteEnvelope:
+        identity = self.new_id()
+        return RouteEnvelope(
+            request_context=_lineage(notify, identity, self.clock),
+            input=RouteInput(
+                prompt=PROMPT,
+                context={
+                    "notify_request": notify.to_wire(),
+                    "authenticated_origin": notify.origin_butler,
+                    "source_event": await self._source_event(notify.request_id),
+                },
+            ),
+            subrequest=Subrequest(subrequest_id=identity, segment_id=f"notify-{identity}"),
+            target=Target(butler="messenger"),
+            trace_context=self.telemetry.inject(),
+        )
+
+    async def _source_event(self, request_id: UUID | None) -> dict[str, Any] | None:
+        if request_id is None:
+            return None
+        raw = await self.database.fetchval(self.queries.source_event, request_id)
+        message = raw.get("message") if isinstance(raw, dict) else None
+        message_id = message.get("message_id") if isinstance(message, dict) else None
+        return {"message_id": message_id} if isinstance(message_id, int) else None
+
+    async def _record(self, notify: NotifyEnvelope, response: NotifyResponse) -> None:
+        try:
+            await self.database.execute(
+                self.queries.record_notification,
+                self.new_id(),
+                notify.request_id,
+                notify.origin_butler,
+                notify.delivery.channel,
+                notify.delivery.recipient,
+                notify.delivery.message,
+                {"delivery": response.delivery.to_wire() if response.delivery else None},
+                "sent" if response.status == "ok" else "failed",
+                response.error.message if response.error else None,
+                self.telemetry.trace_id(),
+                self.clock.now(),
+            )
+        except Exception as error:
+            # The record is for people to read later; the delivery itself is Messenger's and must not fail for it.
+            log.error("notification was not recorded", error=error, request_id=notify.request_id)
+
+
+def _verify_origin(caller: Caller | None, notify: NotifyEnvelope) -> None:
+    if caller is None or caller.role is not Role.BUTLER:
+        raise invalid("authorization", "only butlers may ask for a delivery")
+    if caller.name != notify.origin_butler:
+        raise invalid("origin_butler", f"is not the caller, who is {caller.name!r}")
+
+
+def _lineage(notify: NotifyEnvelope, identity: UUID, clock: Clock) -> RequestContext:
+    """The request that is answered; a proactive message starts a lineage of its own."""
+    context = notify.request_context
+    if context is not None and context.request_id is not None and context.source_channel is not None:
+        return RequestContext(
+            request_id=context.request_id,
+            received_at=context.received_at or clock.now(),
+            source_channel=context.source_channel,
+            source_endpoint_identity=context.source_endpoint_identity or "switchboard",
+            source_sender_identity=context.source_sender_identity or notify.origin_butler,
+            source_thread_identity=context.source_thread_identity,
+            trace_context=context.trace_context,
+        )
+    return RequestContext(
+        request_id=identity,
+        received_at=clock.now(),
+        source_channel="mcp",
+        source_endpoint_identity="switchboard",
+        source_sender_identity=notify.origin_butler,
+    )
+
+
+def _refused(request_id: UUID | None, error: ClassifiedError) -> NotifyResponse:
+    return NotifyResponse(
+        request_context=NotifyResponseContext(request_id=request_id), status="error", error=WireError.of(error)
+    )

@@ -1,0 +1,150 @@
+-- name: admit_events
+-- Deduplicate and store a batch in one statement; returns the keys that were new. A content key may be reused once
+-- its window has passed.
+WITH incoming AS (
+    SELECT * FROM jsonb_to_recordset($1::jsonb) AS event (
+        dedupe_key text, strategy text, request_id uuid, received_at timestamptz, request_context jsonb,
+        raw_payload jsonb, normalized_text text, attachments jsonb, policy_tier text, pinned_target text,
+        submitted_by text, schema_version text)
+), fresh AS (
+    INSERT INTO {schema}.ingress_dedupe AS known (dedupe_key, request_id, received_at, strategy)
+    SELECT dedupe_key, request_id, received_at, strategy FROM incoming
+    ORDER BY dedupe_key
+    ON CONFLICT (dedupe_key) DO UPDATE
+        SET request_id = excluded.request_id, received_at = excluded.received_at
+        WHERE known.strategy = 'content' AND known.received_at < excluded.received_at - $2::interval
+    RETURNING dedupe_key
+), stored AS (
+    INSERT INTO {schema}.message_inbox
+        (request_id, received_at, request_context, raw_payload, normalized_text, attachments, policy_tier,
+         pinned_target, dedupe_key, submitted_by, schema_version, updated_at)
+    SELECT request_id, received_at, request_context, raw_payload, normalized_text, attachments, policy_tier,
+           pinned_target, dedupe_key, submitted_by, schema_version, received_at
+    FROM incoming JOIN fresh USING (dedupe_key)
+)
+SELECT dedupe_key FROM fresh;
+
+-- name: known_requests
+-- The canonical request of keys that were there before.
+SELECT dedupe_key, request_id FROM {schema}.ingress_dedupe WHERE dedupe_key = ANY($1::text[]);
+
+-- name: claim_message
+-- One worker takes one message: new, or abandoned by a dead worker.
+UPDATE {schema}.message_inbox
+SET lifecycle_state = 'progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5, attempts = attempts + 1,
+    updated_at = $6
+WHERE request_id = $1 AND received_at = $2
+  AND (lifecycle_state = 'accepted' OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
+RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
+          routing_output, attempts;
+
+-- name: renew_messages
+-- Keep what is still being worked on.
+UPDATE {schema}.message_inbox SET lease_expires_at = $2
+WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3;
+
+-- name: record_routing
+-- The decision is durable before anything is dispatched, so that a repeat dispatches the same.
+UPDATE {schema}.message_inbox SET routing_output = $4, updated_at = $5
+WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
+RETURNING 1;
+
+-- name: finish_message
+-- The end of a request, written only by the holder of the claim.
+UPDATE {schema}.message_inbox
+SET lifecycle_state = $4, dispatch_outcomes = $5, aggregated_reply = $6, lifecycle_error = $7, final_state_at = $8,
+    claim_token = NULL, lease_expires_at = NULL, updated_at = $8
+WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
+RETURNING 1;
+
+-- name: waiting_messages
+-- Accepted a while ago and in nobody's queue, or left behind by a dead worker; oldest first.
+SELECT request_id, received_at, policy_tier FROM {schema}.message_inbox
+WHERE (lifecycle_state = 'accepted' AND received_at <= $1)
+   OR (lifecycle_state = 'progress' AND lease_expires_at <= $2)
+ORDER BY received_at
+LIMIT $3;
+
+-- name: log_routing
+-- One line per dispatched segment, kept for long.
+INSERT INTO {schema}.routing_log
+    (id, request_id, segment_id, source_channel, target_butler, success, duration_ms, error_class, error, router,
+     confidence, prompt_version, model_version, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+
+-- name: get_request
+-- One request, whole.
+SELECT * FROM {schema}.message_inbox WHERE request_id = $1;
+
+-- name: list_requests
+-- Recent requests, newest first, before a cursor.
+SELECT request_id, received_at, request_context ->> 'source_channel' AS source_channel,
+       request_context ->> 'source_sender_identity' AS source_sender_identity, policy_tier, lifecycle_state,
+       attempts, final_state_at, routing_output, lifecycle_error
+FROM {schema}.message_inbox
+WHERE ($1::uuid IS NULL OR request_id < $1) AND ($2::text IS NULL OR lifecycle_state = $2)
+ORDER BY received_at DESC, request_id DESC
+LIMIT $3;
+
+-- name: routing_of_request
+-- The dispatches of one request.
+SELECT segment_id, target_butler, success, duration_ms, error_class, error, router, confidence, created_at
+FROM {schema}.routing_log WHERE request_id = $1 ORDER BY created_at;
+
+-- name: notifications_of_request
+-- What butlers asked to say in answer to one request; the text stays out.
+SELECT id, source_butler, channel, recipient, status, error, metadata, created_at
+FROM {schema}.notifications WHERE request_id = $1 ORDER BY created_at;
+
+-- name: record_notification
+-- One line per outbound wish and what Messenger said of it.
+INSERT INTO {schema}.notifications
+    (id, request_id, source_butler, channel, recipient, message, metadata, status, error, trace_id, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: source_event
+-- What the answered message was, for a reply that points at it.
+SELECT raw_payload FROM {schema}.message_inbox WHERE request_id = $1;
+
+-- name: counts_by_state
+-- How many requests stand where.
+SELECT lifecycle_state, count(*) AS requests FROM {schema}.message_inbox GROUP BY lifecycle_state;
+
+-- name: register_butler
+-- A butler says what it is; registering always makes it eligible.
+INSERT INTO {schema}.butler_registry
+    (name, endpoint_url, transport, description, triggers, required_information, capabilities, modules,
+     route_timeout_s, last_seen_at, registered_at, eligibility_updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $10)
+ON CONFLICT (name) DO UPDATE
+SET endpoint_url = excluded.endpoint_url, transport = excluded.transport, description = excluded.description,
+    triggers = excluded.triggers, required_information = excluded.required_information,
+    capabilities = excluded.capabilities, modules = excluded.modules, route_timeout_s = excluded.route_timeout_s,
+    last_seen_at = excluded.last_seen_at, registered_at = excluded.registered_at, eligibility_state = 'active',
+    quarantined_at = NULL, quarantine_reason = NULL, eligibility_updated_at = excluded.eligibility_updated_at;
+
+-- name: lock_butler
+-- The present state of a butler, held until the transaction ends.
+SELECT eligibility_state FROM {schema}.butler_registry WHERE name = $1 FOR UPDATE;
+
+-- name: touch_butler
+-- A sign of life.
+UPDATE {schema}.butler_registry SET last_seen_at = $2 WHERE name = $1 RETURNING eligibility_state;
+
+-- name: set_eligibility
+-- Change the state only from the state that was seen.
+UPDATE {schema}.butler_registry
+SET eligibility_state = $3, eligibility_updated_at = $4,
+    quarantined_at = CASE WHEN $3 = 'quarantined' THEN $4 ELSE NULL END,
+    quarantine_reason = CASE WHEN $3 = 'quarantined' THEN $5 ELSE NULL END
+WHERE name = $1 AND eligibility_state = $2
+RETURNING name;
+
+-- name: log_eligibility
+-- Why a butler is or is not routable, for later.
+INSERT INTO {schema}.butler_eligibility_log (id, butler, previous, new, reason, observed_at)
+VALUES ($1, $2, $3, $4, $5, $6);
+
+-- name: list_butlers
+-- The registry.
+SELECT * FROM {schema}.butler_registry ORDER BY name;

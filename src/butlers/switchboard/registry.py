@@ -1,0 +1,142 @@
+"""Who can take work. Switchboard owns the registry; butlers register at start and give signs of life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field
+
+from butlers.clock import Clock
+from butlers.contracts.envelope import Identity, Value
+from butlers.storage.database import Database, Executor, Record
+from butlers.storage.queries import Queries
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.registry")
+
+NOT_ROUTABLE = frozenset({"switchboard", "messenger"})  # the doors themselves never take user requests
+FALLBACK = "general"
+
+
+class ButlerCard(Value):
+    """What a butler says of itself."""
+
+    name: Identity
+    endpoint_url: Identity
+    transport: Identity
+    description: str
+    triggers: list[str] = Field(default_factory=list)
+    required_information: list[str] = Field(default_factory=list)
+    capabilities: list[str] = Field(default_factory=list)
+    modules: list[str] = Field(default_factory=list)
+    route_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredButler:
+    name: str
+    endpoint_url: str
+    eligibility_state: str
+    triggers: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    route_timeout_s: float
+
+    @property
+    def takes_routes(self) -> bool:
+        return (
+            self.eligibility_state == "active"
+            and "route.execute" in self.capabilities
+            and self.name not in NOT_ROUTABLE
+        )
+
+
+def eligibility(last_seen_at: datetime, ttl_seconds: int, now: datetime) -> str:
+    """Past its time to live a butler is stale, past twice that it is quarantined."""
+    silent = (now - last_seen_at).total_seconds()
+    if silent <= ttl_seconds:
+        return "active"
+    return "stale" if silent <= 2 * ttl_seconds else "quarantined"
+
+
+class Registry:
+    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
+        self._database = database
+        self._queries = Queries.load("butlers.switchboard", schema=schema)
+        self._clock = clock
+        self._new_id = new_id
+
+    async def register(self, card: ButlerCard) -> None:
+        now = self._clock.now()
+        async with self._database.transaction() as connection:
+            previous = await connection.fetchval(self._queries.lock_butler, card.name)
+            await connection.execute(
+                self._queries.register_butler,
+                card.name,
+                card.endpoint_url,
+                card.transport,
+                card.description,
+                card.triggers,
+                card.required_information,
+                card.capabilities,
+                card.modules,
+                card.route_timeout_s,
+                now,
+            )
+            if previous != "active":
+                await self._log(
+                    connection, card.name, previous, "active", "re_registered" if previous else "registered"
+                )
+
+    async def heartbeat(self, name: str) -> bool:
+        """A sign of life; false when the butler must register first."""
+        async with self._database.transaction() as connection:
+            state = await connection.fetchval(self._queries.touch_butler, name, self._clock.now())
+            if state not in (None, "active"):
+                await self._move(connection, name, state, "active", "heartbeat_recovery")
+        return state is not None
+
+    async def sweep(self) -> dict[str, Any]:
+        """Judge everybody by the last sign of life (the job `eligibility-sweep`)."""
+        now, changed = self._clock.now(), []
+        for row in await self._database.fetch(self._queries.list_butlers):
+            due = eligibility(row["last_seen_at"], row["liveness_ttl_seconds"], now)
+            if due == row["eligibility_state"] or due == "active":
+                continue
+            async with self._database.transaction() as connection:
+                if await self._move(connection, row["name"], row["eligibility_state"], due, "liveness_expired"):
+                    changed.append({"butler": row["name"], "from": row["eligibility_state"], "to": due})
+        return {"changed": changed}
+
+    async def butlers(self) -> list[RegisteredButler]:
+        return [_registered(row) for row in await self._database.fetch(self._queries.list_butlers)]
+
+    async def rows(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._database.fetch(self._queries.list_butlers)]
+
+    async def _move(self, connection: Executor, name: str, previous: str, new: str, reason: str) -> bool:
+        # Compare and set: an operator may have changed the state since it was read.
+        moved = await connection.fetchval(self._queries.set_eligibility, name, previous, new, self._clock.now(), reason)
+        if moved is not None:
+            await self._log(connection, name, previous, new, reason)
+        return moved is not None
+
+    async def _log(self, connection: Executor, name: str, previous: str | None, new: str, reason: str) -> None:
+        await connection.execute(
+            self._queries.log_eligibility, self._new_id(), name, previous, new, reason, self._clock.now()
+        )
+        log.info("eligibility changed", butler=name, status=new, reason=reason)
+
+
+def _registered(row: Record) -> RegisteredButler:
+    return RegisteredButler(
+        name=row["name"],
+        endpoint_url=row["endpoint_url"],
+        eligibility_state=row["eligibility_state"],
+        triggers=tuple(row["triggers"]),
+        capabilities=tuple(row["capabilities"]),
+        route_timeout_s=row["route_timeout_s"],
+    )

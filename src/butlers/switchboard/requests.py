@@ -1,0 +1,74 @@
+"""Reading the record: one request with every hop, and lists of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.transport import Transport
+from butlers.errors import ClassifiedError
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
+
+TRACE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReader:
+    database: Database
+    queries: Queries
+    transport: Transport
+
+    async def list(self, *, before: UUID | None, state: str | None, limit: int) -> dict[str, Any]:
+        rows = [dict(row) for row in await self.database.fetch(self.queries.list_requests, before, state, limit)]
+        cursor = rows[-1]["request_id"] if len(rows) == limit else None
+        return {"requests": rows, "next_cursor": cursor}
+
+    async def trace(self, request_id: UUID) -> dict[str, Any] | None:
+        """What happened to a request, from the door to the provider's receipt."""
+        row = await self.database.fetchrow(self.queries.get_request, request_id)
+        if row is None:
+            return None
+        routing = await self.database.fetch(self.queries.routing_of_request, request_id)
+        notifications = await self.database.fetch(self.queries.notifications_of_request, request_id)
+        hops = await self._hops(request_id, _butlers_of(row["routing_output"]))
+        return {
+            "request_id": request_id,
+            "lifecycle_state": row["lifecycle_state"],
+            "lifecycle_error": row["lifecycle_error"],
+            "ingress": _ingress(row),
+            "routing": {"decision": row["routing_output"], "dispatches": [dict(line) for line in routing]},
+            "butlers": hops,
+            "notifications": [dict(line) for line in notifications],
+            "deliveries": hops.get("messenger", {}).pop("deliveries", []),
+            "reply": row["aggregated_reply"],
+            "final_state_at": row["final_state_at"],
+        }
+
+    async def _hops(self, request_id: UUID, butlers: Iterable[str]) -> dict[str, dict[str, Any]]:
+        names = sorted({*butlers, "messenger"})
+        return dict(zip(names, await asyncio.gather(*(self._hop(name, request_id) for name in names)), strict=True))
+
+    async def _hop(self, butler: str, request_id: UUID) -> dict[str, Any]:
+        # Unknown is shown as unknown: a butler that does not answer has not done nothing.
+        try:
+            async with asyncio.timeout(TRACE_TIMEOUT_S):
+                return await self.transport.call(butler, "trace", {"request_id": str(request_id)})
+        except (ClassifiedError, TimeoutError) as error:
+            return {"unknown": str(error) or "no answer in time"}
+
+    async def counts(self) -> dict[str, int]:
+        rows = await self.database.fetch(self.queries.counts_by_state)
+        return {row["lifecycle_state"]: row["requests"] for row in rows}
+
+
+def _butlers_of(routing_output: Any) -> list[str]:
+    return [segment["butler"] for segment in (routing_output or {}).get("segments", [])]
+
+
+def _ingress(row: Any) -> dict[str, Any]:
+    fields = ("received_at", "request_context", "normalized_text", "policy_tier", "schema_version", "submitted_by")
+    return {field: row[field] for field in (*fields, "attempts", "dedupe_key")}

@@ -1,0 +1,1 @@
+"""Which butler a message is for."""

@@ -1,0 +1,82 @@
+"""Switchboard's own MCP tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller, Role
+from butlers.butler.surface import EVERY_ROLE, EnvelopeTool, NoArguments, Tool
+from butlers.contracts.envelope import invalid
+from butlers.contracts.ingest import IngestEnvelope
+from butlers.contracts.notify import NotifyEnvelope
+from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.notify import NotifyDispatcher
+from butlers.switchboard.registry import ButlerCard, Registry
+
+MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchboardTools:
+    ingress: Ingress
+    registry: Registry
+    notify: NotifyDispatcher
+
+    def tools(self) -> list[Tool | EnvelopeTool]:
+        return [
+            EnvelopeTool(
+                name="ingest",
+                description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
+                arguments=IngestEnvelope,
+                handler=self._ingest,
+            ),
+            EnvelopeTool(
+                name="notify.dispatch",
+                description="Hand an outbound message (notify.v1) to Messenger in the calling butler's name.",
+                arguments=NotifyEnvelope,
+                handler=self._notify,
+            ),
+            Tool(
+                name="register_butler",
+                description="A butler says what it is and becomes eligible for routes.",
+                arguments=ButlerCard,
+                handler=self._register,
+                roles=MEMBERS,
+            ),
+            Tool(
+                name="butler.heartbeat",
+                description="A sign of life of the calling butler.",
+                handler=self._heartbeat,
+                roles=frozenset({Role.BUTLER}),
+            ),
+            Tool(
+                name="list_butlers",
+                description="The registry.",
+                arguments=NoArguments,
+                handler=self._list,
+                roles=EVERY_ROLE,
+            ),
+        ]
+
+    async def _ingest(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        if caller is None:
+            raise invalid("authorization", "a bearer token is required to hand in messages")
+        reply = await self.ingress.accept(IngestEnvelope.parse(raw), submitted_by=caller.name)
+        return reply.to_wire()
+
+    async def _notify(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        return (await self.notify.dispatch(caller, raw)).to_wire()
+
+    async def _register(self, caller: Caller, card: ButlerCard) -> dict[str, Any]:
+        if caller.role is Role.BUTLER and caller.name != card.name:
+            raise invalid("name", f"is not the caller, who is {caller.name!r}")
+        await self.registry.register(card)
+        return {"status": "ok", "name": card.name}
+
+    async def _heartbeat(self, caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return {"status": "ok", "registered": await self.registry.heartbeat(caller.name)}
+
+    async def _list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return wire({"butlers": await self.registry.rows()})

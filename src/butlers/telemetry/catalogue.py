@@ -1,0 +1,258 @@
+"""Every metric there is, as data.
+
+A metric that is not listed here cannot be recorded, and an attribute that is not listed beside it is refused: the
+number of time series is a contract, and an id or a sentence as an attribute value would break it.
+
+In Prometheus text the dots become underscores and a counter ends in `_total`:
+
+    butlers.messenger.delivery_sent         butlers_messenger_delivery_sent_total
+    butlers.buffer.enqueue_total            butlers_buffer_enqueue_total
+    butlers.buffer.process_latency_ms       butlers_buffer_process_latency_ms_bucket, _sum, _count
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"  # only ever grows
+    UP_DOWN = "up_down"  # a sum of steps in both directions
+    HISTOGRAM = "histogram"  # a distribution of measured values
+    GAUGE = "gauge"  # the last value seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """What is measured, in which unit, and by which attributes it may be cut."""
+
+    name: str  # dotted, as the seeds spell it
+    kind: Kind
+    unit: str  # UCUM: "ms", or an annotation such as "{message}"
+    description: str
+    attributes: frozenset[str] = frozenset()
+
+    @property
+    def prometheus_name(self) -> str:
+        """The family name in the text exposition, without the suffixes that the format adds by itself."""
+        return self.name.replace(".", "_")
+
+
+def _metric(kind: Kind, name: str, unit: str, description: str, attributes: str) -> Metric:
+    allowed = frozenset(attributes.split())
+    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=allowed)
+
+
+def _counter(name: str, unit: str, description: str, attributes: str = "") -> Metric:
+    return _metric(Kind.COUNTER, name, unit, description, attributes)
+
+
+def _latency(name: str, description: str, attributes: str = "") -> Metric:
+    return _metric(Kind.HISTOGRAM, name, "ms", description, attributes)
+
+
+def _gauge(name: str, unit: str, description: str, attributes: str = "") -> Metric:
+    return _metric(Kind.GAUGE, name, unit, description, attributes)
+
+
+def _up_down(name: str, unit: str, description: str, attributes: str = "") -> Metric:
+    return _metric(Kind.UP_DOWN, name, unit, description, attributes)
+
+
+# --- Switchboard -----------------------------------------------------------------------------------------------------
+
+MESSAGE_RECEIVED = _counter(
+    "butlers.switchboard.message_received",
+    "{message}",
+    "Messages that reached the ingress, duplicates included",
+    "source_channel policy_tier",
+)
+MESSAGE_DEDUPLICATED = _counter(
+    "butlers.switchboard.message_deduplicated",
+    "{message}",
+    "Messages that were known already and returned the first request_id",
+    "source_channel strategy",
+)
+MESSAGE_REJECTED = _counter(
+    "butlers.switchboard.message_rejected",
+    "{message}",
+    "Messages that were refused at the door",
+    "source_channel error_class",
+)
+SUBROUTE_DISPATCHED = _counter(
+    "butlers.switchboard.subroute_dispatched",
+    "{subroute}",
+    "Segments handed to a butler",
+    "target_butler router fanout_mode",
+)
+SUBROUTE_RESULT = _counter(
+    "butlers.switchboard.subroute_result",
+    "{subroute}",
+    "Segments that came to an end",
+    "target_butler outcome error_class",
+)
+ROUTING_FALLBACK = _counter(
+    "butlers.switchboard.routing_fallback",
+    "{message}",
+    "Messages that went to the general butler because no better decision was safe",
+    "reason",
+)
+REQUEST_FINISHED = _counter(
+    "butlers.switchboard.request_finished",
+    "{request}",
+    "Requests that reached a terminal lifecycle state",
+    "source_channel lifecycle_state",
+)
+DEQUEUE_BY_TIER = _counter(
+    "butlers.switchboard.queue.dequeue_by_tier",
+    "{message}",
+    "Messages taken from the buffer, by tier and by whether starvation protection chose them",
+    "policy_tier starvation_override",
+)
+INGRESS_ACCEPT_LATENCY = _latency(
+    "butlers.switchboard.ingress_accept_latency_ms",
+    "From the request's arrival to the durable accept",
+    "source_channel",
+)
+ROUTING_DECISION_LATENCY = _latency(
+    "butlers.switchboard.routing_decision_latency_ms", "Time taken to choose the targets", "router"
+)
+SUBROUTE_LATENCY = _latency(
+    "butlers.switchboard.subroute_latency_ms",
+    "From the dispatch of a segment to its result",
+    "target_butler outcome",
+)
+END_TO_END_LATENCY = _latency(
+    "butlers.switchboard.end_to_end_latency_ms",
+    "From the accept to the terminal state, the whole fanout included",
+    "source_channel policy_tier lifecycle_state",
+)
+SWITCHBOARD_QUEUE_DEPTH = _gauge(
+    "butlers.switchboard.queue_depth", "{message}", "Accepted messages that wait for routing"
+)
+INFLIGHT_REQUESTS = _up_down(
+    "butlers.switchboard.inflight_requests", "{request}", "Requests between accept and terminal state"
+)
+CIRCUIT_OPEN_TARGETS = _gauge(
+    "butlers.switchboard.circuit_open_targets", "{target}", "Butlers whose circuit breaker is open"
+)
+
+SWITCHBOARD: tuple[Metric, ...] = (
+    MESSAGE_RECEIVED,
+    MESSAGE_DEDUPLICATED,
+    MESSAGE_REJECTED,
+    SUBROUTE_DISPATCHED,
+    SUBROUTE_RESULT,
+    ROUTING_FALLBACK,
+    REQUEST_FINISHED,
+    DEQUEUE_BY_TIER,
+    INGRESS_ACCEPT_LATENCY,
+    ROUTING_DECISION_LATENCY,
+    SUBROUTE_LATENCY,
+    END_TO_END_LATENCY,
+    SWITCHBOARD_QUEUE_DEPTH,
+    INFLIGHT_REQUESTS,
+    CIRCUIT_OPEN_TARGETS,
+)
+
+# --- Durable buffer --------------------------------------------------------------------------------------------------
+
+BUFFER_QUEUE_DEPTH = _gauge("butlers.buffer.queue_depth", "{message}", "Messages in the memory queue", "policy_tier")
+BUFFER_ENQUEUE = _counter(
+    "butlers.buffer.enqueue_total",
+    "{message}",
+    "Messages put into the buffer: hot at ingress, cold by the scanner",
+    "path",
+)
+BUFFER_BACKPRESSURE = _counter(
+    "butlers.buffer.backpressure_total", "{message}", "Messages left to the scanner because the queue was full"
+)
+BUFFER_SCANNER_RECOVERED = _counter(
+    "butlers.buffer.scanner_recovered_total", "{message}", "Messages that the scanner found in the inbox"
+)
+BUFFER_PROCESS_LATENCY = _latency("butlers.buffer.process_latency_ms", "Time a worker spent on one message", "outcome")
+
+BUFFER: tuple[Metric, ...] = (
+    BUFFER_QUEUE_DEPTH,
+    BUFFER_ENQUEUE,
+    BUFFER_BACKPRESSURE,
+    BUFFER_SCANNER_RECOVERED,
+    BUFFER_PROCESS_LATENCY,
+)
+
+# --- Messenger -------------------------------------------------------------------------------------------------------
+
+_DELIVERY = "channel intent identity_scope origin_butler"
+
+DELIVERY_REQUESTED = _counter("butlers.messenger.delivery_requested", "{delivery}", "Deliveries asked for", _DELIVERY)
+DELIVERY_DEDUPLICATED = _counter(
+    "butlers.messenger.delivery_deduplicated", "{delivery}", "Deliveries that were known already", _DELIVERY
+)
+DELIVERY_SENT = _counter(
+    "butlers.messenger.delivery_sent", "{delivery}", "Deliveries that the provider accepted", _DELIVERY
+)
+DELIVERY_FAILED = _counter(
+    "butlers.messenger.delivery_failed",
+    "{delivery}",
+    "Deliveries that ended without being sent",
+    f"{_DELIVERY} outcome error_class",
+)
+RETRY_ATTEMPT = _counter(
+    "butlers.messenger.retry_attempt", "{attempt}", "Attempts after the first", f"{_DELIVERY} error_class"
+)
+RATE_LIMITED = _counter(
+    "butlers.messenger.rate_limited", "{delivery}", "Deliveries held back by a limit", f"{_DELIVERY} error_class"
+)
+ADMISSION_REJECTED = _counter(
+    "butlers.messenger.admission_rejected",
+    "{delivery}",
+    "Deliveries refused before anything was tried",
+    f"{_DELIVERY} error_class",
+)
+DELIVERY_LATENCY = _latency(
+    "butlers.messenger.delivery_latency_ms", "From the request to its terminal state", f"{_DELIVERY} outcome"
+)
+PROVIDER_LATENCY = _latency("butlers.messenger.provider_latency_ms", "One call to the provider", f"{_DELIVERY} outcome")
+QUEUE_WAIT = _latency("butlers.messenger.queue_wait_ms", "From the request to the first attempt", _DELIVERY)
+
+MESSENGER: tuple[Metric, ...] = (
+    DELIVERY_REQUESTED,
+    DELIVERY_DEDUPLICATED,
+    DELIVERY_SENT,
+    DELIVERY_FAILED,
+    RETRY_ATTEMPT,
+    RATE_LIMITED,
+    ADMISSION_REJECTED,
+    DELIVERY_LATENCY,
+    PROVIDER_LATENCY,
+    QUEUE_WAIT,
+)
+
+# --- What every butler does ------------------------------------------------------------------------------------------
+
+ROUTE_EXECUTED = _counter(
+    "butlers.butler.route_executed", "{route}", "Calls of route.execute that ended", "outcome error_class"
+)
+ROUTE_LATENCY = _latency("butlers.butler.route_latency_ms", "One call of route.execute", "outcome")
+ROUTE_INBOX_RECOVERED = _counter(
+    "butlers.butler.route_inbox_recovered", "{route}", "Routes taken over after their worker went away"
+)
+SESSIONS = _counter("butlers.butler.sessions", "{session}", "Sessions of the LLM runtime", "runtime outcome")
+SESSION_LATENCY = _latency("butlers.butler.session_latency_ms", "One session of the LLM runtime", "runtime outcome")
+SESSION_TOKENS = _counter("butlers.butler.session_tokens", "{token}", "Tokens that sessions used", "runtime direction")
+ACTIVE_SESSIONS = _up_down("butlers.butler.active_sessions", "{session}", "Sessions that run now", "runtime")
+SCHEDULE_RUNS = _counter("butlers.butler.schedule_runs", "{run}", "Runs of schedules", "schedule dispatch_mode outcome")
+
+BUTLER: tuple[Metric, ...] = (
+    ROUTE_EXECUTED,
+    ROUTE_LATENCY,
+    ROUTE_INBOX_RECOVERED,
+    SESSIONS,
+    SESSION_LATENCY,
+    SESSION_TOKENS,
+    ACTIVE_SESSIONS,
+    SCHEDULE_RUNS,
+)
+
+CATALOGUE: tuple[Metric, ...] = SWITCHBOARD + BUFFER + MESSENGER + BUTLER

@@ -1,0 +1,76 @@
+"""The only names a log line may carry beside its event, by what they tell."""
+
+from __future__ import annotations
+
+PROCESS = frozenset({"butler", "instance", "pid", "port", "version", "schema", "module", "signal"})
+
+IDS = frozenset(
+    {
+        "request_id",
+        "subrequest_id",
+        "segment_id",
+        "delivery_id",
+        "session_id",
+        "action_id",
+        "job_id",
+        "connector_id",
+        "dedupe_key",
+        "trace_id",
+    }
+)
+
+PARTIES = frozenset({"caller", "origin_butler", "target_butler", "tool", "transport", "provider"})
+
+KINDS = frozenset(
+    {
+        "channel",
+        "source_channel",
+        "connector_type",
+        "intent",
+        "identity_scope",
+        "policy_tier",
+        "fanout_mode",
+        "router",
+        "runtime",
+        "model",
+        "schedule",
+        "job_name",
+        "dispatch_mode",
+        "migration",
+        "partition",
+    }
+)
+
+OUTCOMES = frozenset(
+    {
+        "dedupe_action",
+        "duplicate",
+        "lifecycle_state",
+        "outcome",
+        "status",
+        "status_code",
+        "certainty",
+        "decision",
+        "reason",
+        "error_class",
+        "retryable",
+    }
+)
+
+NUMBERS = frozenset(
+    {
+        "attempt",
+        "attempts",
+        "retry_after_seconds",
+        "duration_ms",
+        "latency_ms",
+        "count",
+        "bytes",
+        "queue_depth",
+        "input_tokens",
+        "output_tokens",
+        "tool_calls",
+    }
+)
+
+FIELDS: frozenset[str] = PROCESS | IDS | PARTIES | KINDS | OUTCOMES | NUMBERS

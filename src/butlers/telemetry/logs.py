@@ -1,0 +1,194 @@
+"""Structured logs: one JSON object per line, an action and ids, never a payload.
+
+    log = get_logger("butlers.switchboard", butler="switchboard")
+    log.info("ingest accepted", request_id=request_id, dedupe_action="new")
+
+    {"ts": "2026-01-01T00:00:00.000Z", "level": "info", "logger": "butlers.switchboard",
+     "event": "ingest accepted", "butler": "switchboard", "request_id": "...", "dedupe_action": "new"}
+
+Three things keep content and secrets out:
+
+1. The names of fields are a fixed list (`log_fields`); another name raises `ValueError`.
+2. A text value that contains a blank or is long is not an id or a code, so it is withheld.
+3. Exceptions are logged as type and frames. Their messages quote values, so they are left out.
+
+Records of libraries (uvicorn, httpx2, mcp, asyncio) go through the same formatter: first line only, cut, and scrubbed
+by `Redaction`; below INFO they are dropped, because that is where libraries print what they carry.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path, PurePath
+from traceback import walk_tb
+from typing import IO, Any
+from uuid import UUID
+
+from butlers.telemetry.log_fields import FIELDS
+from butlers.telemetry.redaction import Redaction
+
+_FIELDS_KEY = "butlers_fields"
+_LONGEST_VALUE = 200
+_LONGEST_MESSAGE = 300
+_DEEPEST_CAUSE = 5
+_DEEPEST_FRAMES = 20
+_WITH_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "fastapi")
+
+Field = str | int | float | bool | UUID | Enum | datetime | None
+
+
+class Logger:
+    """Logs fixed events with listed fields; `bind` gives fields to every later line."""
+
+    __slots__ = ("_bound", "_logger")
+
+    def __init__(self, logger: logging.Logger, bound: Mapping[str, Field]) -> None:
+        self._logger = logger
+        self._bound = _checked(bound)
+
+    def bind(self, **fields: Field) -> Logger:
+        return Logger(self._logger, {**self._bound, **fields})
+
+    def debug(self, event: str, **fields: Field) -> None:
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Field) -> None:
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, *, error: BaseException | None = None, **fields: Field) -> None:
+        self._log(logging.WARNING, event, fields, error)
+
+    def error(self, event: str, *, error: BaseException | None = None, **fields: Field) -> None:
+        self._log(logging.ERROR, event, fields, error)
+
+    def _log(self, level: int, event: str, fields: Mapping[str, Field], error: BaseException | None = None) -> None:
+        # Checked before the level is looked at: a wrong name must fail in a test that logs at WARNING, too.
+        extra = {_FIELDS_KEY: {**self._bound, **_checked(fields)}}
+        self._logger.log(level, event, exc_info=error, extra=extra, stacklevel=3)
+
+
+def get_logger(name: str, **bound: Field) -> Logger:
+    return Logger(logging.getLogger(name), bound)
+
+
+def configure_logging(
+    target: IO[str] | Path, level: int | str = logging.INFO, *, secrets: Iterable[str] = ()
+) -> logging.Handler:
+    """Send every record of the process to `target` as JSON lines; calling it again replaces the first handler."""
+    handler = _handler(target)
+    handler.setFormatter(JsonLines(Redaction(secrets)))
+    handler.addFilter(_is_ours_or_important)
+    root = logging.getLogger()
+    for previous in [h for h in root.handlers if isinstance(h.formatter, JsonLines)]:
+        root.removeHandler(previous)
+        previous.close()
+    root.addHandler(handler)
+    root.setLevel(level)
+    for name in _WITH_OWN_HANDLERS:
+        _route_to_root(logging.getLogger(name))
+    logging.captureWarnings(capture=True)
+    return handler
+
+
+class JsonLines(logging.Formatter):
+    """One record, one line, in a fixed order of keys."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        super().__init__()
+        self._redaction = redaction
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": self._event(record),
+        }
+        line |= {name: self._value(value) for name, value in _fields(record).items()}
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = describe_exception(record.exc_info[1])
+        return json.dumps(line, ensure_ascii=False, separators=(", ", ": "))
+
+    def _event(self, record: logging.LogRecord) -> str:
+        try:
+            message = record.getMessage()
+        except Exception:
+            # Left to itself, logging would print the arguments to stderr.
+            return "a record that cannot be formatted"
+        first_line = message.partition("\n")[0]
+        return self._redaction(first_line)[:_LONGEST_MESSAGE]
+
+    def _value(self, value: Field) -> str | int | float | bool | None:
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, datetime):
+            return value.isoformat()
+        text = str(value.value) if isinstance(value, Enum) else str(value)
+        if len(text) > _LONGEST_VALUE or any(character.isspace() for character in text):
+            return f"[withheld: {len(text)} characters]"
+        return self._redaction(text)
+
+
+def describe_exception(error: BaseException, depth: int = 0) -> dict[str, Any]:
+    """Types and places, outermost first; no messages, because they quote values."""
+    places = [
+        f"{_short(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    described: dict[str, Any] = {"type": _type_name(error), "frames": places[-_DEEPEST_FRAMES:]}
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and depth < _DEEPEST_CAUSE:
+        described["cause"] = describe_exception(cause, depth + 1)
+    if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST_CAUSE:
+        described["errors"] = [describe_exception(e, depth + 1) for e in error.exceptions[:_DEEPEST_CAUSE]]
+    return described
+
+
+def _checked(fields: Mapping[str, Field]) -> dict[str, Field]:
+    unknown = fields.keys() - FIELDS
+    if unknown:
+        raise ValueError(f"not a log field: {', '.join(sorted(unknown))}")
+    for name, value in fields.items():
+        if not isinstance(value, str | int | float | UUID | Enum | datetime | None):
+            raise ValueError(f"log field {name} cannot be a {type(value).__name__}")
+    return dict(fields)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Field]:
+    fields: dict[str, Field] = getattr(record, _FIELDS_KEY, {})
+    return fields
+
+
+def _is_ours_or_important(record: logging.LogRecord) -> bool:
+    return hasattr(record, _FIELDS_KEY) or record.levelno >= logging.INFO
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, tz=UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _short(filename: str) -> str:
+    return "/".join(PurePath(filename).parts[-3:])
+
+
+def _handler(target: IO[str] | Path) -> logging.Handler:
+    if isinstance(target, Path):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return logging.FileHandler(target, encoding="utf-8")
+    return logging.StreamHandler(target)
+
+
+def _route_to_root(logger: logging.Logger) -> None:
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.propagate = True

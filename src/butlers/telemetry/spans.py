@@ -1,0 +1,65 @@
+"""Every span there is, as data: its name and the attributes it may carry.
+
+Unlike a metric a span may carry ids, for that is what it is joined by. It may not carry content.
+
+    butlers.switchboard.ingest                    root, or child of the sender's trace_context
+    butlers.switchboard.request                   one request, from the buffer to its terminal state
+    ├── butlers.switchboard.route
+    └── butlers.switchboard.dispatch              one per segment
+        └── butlers.butler.route_execute          in the target, joined by route.v1 trace_context
+            └── butlers.butler.session
+    butlers.messenger.delivery
+    ├── butlers.messenger.validate
+    ├── butlers.messenger.idempotency_check
+    ├── butlers.messenger.rate_limit_check
+    ├── butlers.messenger.provider_send
+    └── butlers.messenger.persistence_write
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanName:
+    """A named stretch of work. `request_id` may be given to every span and is not listed."""
+
+    name: str
+    attributes: frozenset[str] = frozenset()
+
+
+def _span(name: str, attributes: str = "") -> SpanName:
+    return SpanName(name=name, attributes=frozenset(attributes.split()))
+
+
+INGEST = _span("butlers.switchboard.ingest", "source_channel policy_tier dedupe_action")
+REQUEST = _span("butlers.switchboard.request", "source_channel policy_tier lifecycle_state")
+ROUTE = _span("butlers.switchboard.route", "router segments")
+DISPATCH = _span("butlers.switchboard.dispatch", "subrequest_id segment_id target_butler fanout_mode transport")
+
+SWITCHBOARD: tuple[SpanName, ...] = (INGEST, REQUEST, ROUTE, DISPATCH)
+
+ROUTE_EXECUTE = _span("butlers.butler.route_execute", "subrequest_id segment_id caller outcome")
+SESSION = _span("butlers.butler.session", "session_id runtime model outcome")
+SCHEDULE_RUN = _span("butlers.butler.schedule_run", "schedule dispatch_mode outcome")
+
+BUTLER: tuple[SpanName, ...] = (ROUTE_EXECUTE, SESSION, SCHEDULE_RUN)
+
+DELIVERY = _span("butlers.messenger.delivery", "delivery_id channel intent identity_scope origin_butler outcome")
+VALIDATE = _span("butlers.messenger.validate")
+IDEMPOTENCY_CHECK = _span("butlers.messenger.idempotency_check", "delivery_id dedupe_action")
+RATE_LIMIT_CHECK = _span("butlers.messenger.rate_limit_check", "delivery_id channel outcome")
+PROVIDER_SEND = _span("butlers.messenger.provider_send", "delivery_id channel attempt outcome certainty")
+PERSISTENCE_WRITE = _span("butlers.messenger.persistence_write", "delivery_id")
+
+MESSENGER: tuple[SpanName, ...] = (
+    DELIVERY,
+    VALIDATE,
+    IDEMPOTENCY_CHECK,
+    RATE_LIMIT_CHECK,
+    PROVIDER_SEND,
+    PERSISTENCE_WRITE,
+)
+
+SPANS: tuple[SpanName, ...] = SWITCHBOARD + BUTLER + MESSENGER

@@ -1,0 +1,211 @@
+"""What one butler tells the outside about itself: metrics and traces.
+
+    Telemetry.create("finance", "host-1")
+        ├── MeterProvider  ── InMemoryMetricReader ── Exposition ──> GET /metrics
+        │                  └─ OTLP over HTTP, only when an endpoint is configured
+        └── TracerProvider ── OTLP over HTTP, only when an endpoint is configured
+
+Several butlers live in one process, so nothing here is global: each has its own providers, and `/metrics` on a
+butler's port shows only its own numbers. The current span is the exception by design: it travels with the task, so
+that a call from one butler to another in the same process stays one trace.
+
+Exceptions are recorded by their type alone, because their messages may quote what people wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import Meter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from butlers.clock import Clock
+from butlers.telemetry.catalogue import CATALOGUE, Kind, Metric
+from butlers.telemetry.prometheus import Exposition
+from butlers.telemetry.spans import SpanName
+
+Attribute = str | bool | int | None
+Record = Callable[[float, dict[str, str | bool | int]], None]
+
+EXPORT_TIMEOUT_S = 2.0  # also what a stop may wait for an endpoint that is gone
+SHUTDOWN_TIMEOUT_MS = 2_000
+LATENCY_BUCKETS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_W3C = TraceContextTextMapPropagator()
+
+
+class Telemetry:
+    """Records what is in the catalogue and nothing else."""
+
+    def __init__(
+        self,
+        *,
+        meters: MeterProvider,
+        tracers: TracerProvider,
+        exposition: Exposition,
+        metrics: Sequence[Metric],
+        clock: Clock,
+    ) -> None:
+        self._meters = meters
+        self._tracers = tracers
+        self._exposition = exposition
+        self._clock = clock
+        self._tracer = tracers.get_tracer("butlers")
+        meter = meters.get_meter("butlers")
+        self._records = {metric.name: _record(meter, metric) for metric in metrics}
+        self._running = True
+
+    @classmethod
+    def create(
+        cls,
+        butler: str,
+        instance: str,
+        *,
+        clock: Clock,
+        otlp_endpoint: str | None = None,
+        metrics: Sequence[Metric] = CATALOGUE,
+        span_processors: Sequence[SpanProcessor] = (),
+    ) -> Telemetry:
+        """The telemetry of one butler. `otlp_endpoint` is a base address such as http://127.0.0.1:4318."""
+        identity = {"service.namespace": "butlers", "service.name": butler, "service.instance.id": instance}
+        resource = Resource.create(dict(identity))
+        reader = InMemoryMetricReader()
+        readers: list[MetricReader] = [reader, *_otlp_metrics(otlp_endpoint)]
+        meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+        for processor in (*span_processors, *_otlp_spans(otlp_endpoint)):
+            tracers.add_span_processor(processor)
+        labels = {key.replace(".", "_"): value for key, value in identity.items()}
+        exposition = Exposition(reader, {metric.name: metric for metric in metrics}, labels)
+        return cls(meters=meters, tracers=tracers, exposition=exposition, metrics=metrics, clock=clock)
+
+    def count(self, metric: Metric, n: int = 1, **attributes: Attribute) -> None:
+        """Add to a counter, or step an up-down counter."""
+        if metric.kind is Kind.COUNTER and n < 0:
+            raise ValueError(f"{metric.name} is a counter and cannot go down")
+        self._record(metric, (Kind.COUNTER, Kind.UP_DOWN), n, attributes)
+
+    def observe(self, metric: Metric, value: float, **attributes: Attribute) -> None:
+        """Put one measured value into a histogram."""
+        self._record(metric, (Kind.HISTOGRAM,), value, attributes)
+
+    def gauge(self, metric: Metric, value: float, **attributes: Attribute) -> None:
+        """Say what a value is now."""
+        self._record(metric, (Kind.GAUGE,), value, attributes)
+
+    @contextmanager
+    def span(
+        self,
+        name: SpanName,
+        *,
+        request_id: UUID | str | None = None,
+        parent: Mapping[str, object] | None = None,
+        **attributes: Attribute,
+    ) -> Iterator[Span]:
+        """Trace a stretch of work, below `parent` (a W3C trace_context) or below the current span."""
+        allowed = _allowed(name.name, name.attributes, attributes)
+        if request_id is not None:
+            allowed["request_id"] = str(request_id)
+        span = self._tracer.start_span(
+            name.name, context=_below(parent), attributes=allowed, start_time=self._nanoseconds()
+        )
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield span
+        except BaseException as failure:
+            span.set_attribute("error.type", type(failure).__qualname__)
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+        finally:
+            span.end(self._nanoseconds())
+
+    def inject(self) -> dict[str, str]:
+        """The current span as a W3C trace_context, for an envelope. Empty outside of a span."""
+        carrier: dict[str, str] = {}
+        _W3C.inject(carrier)
+        return carrier
+
+    def trace_id(self) -> str | None:
+        """The current trace as log lines show it, or None outside of a span."""
+        context = trace.get_current_span().get_span_context()
+        return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+    def prometheus_text(self) -> bytes:
+        """The body of GET /metrics."""
+        return self._exposition.text()
+
+    def shutdown(self) -> None:
+        """Send what is left and stop. Blocks for about two seconds when the OTLP endpoint is gone."""
+        if self._running:
+            self._running = False
+            self._tracers.shutdown()
+            self._meters.shutdown(timeout_millis=SHUTDOWN_TIMEOUT_MS)
+
+    def _record(
+        self, metric: Metric, kinds: tuple[Kind, ...], value: float, attributes: Mapping[str, Attribute]
+    ) -> None:
+        if metric.kind not in kinds:
+            raise ValueError(f"{metric.name} is a {metric.kind.value} and is not recorded this way")
+        if metric.name not in self._records:
+            raise ValueError(f"{metric.name} is not in the catalogue")
+        self._records[metric.name](value, _allowed(metric.name, metric.attributes, attributes))
+
+    def _nanoseconds(self) -> int:
+        return (self._clock.now() - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _record(meter: Meter, metric: Metric) -> Record:
+    about = {"name": metric.name, "unit": metric.unit, "description": metric.description}
+    match metric.kind:
+        case Kind.COUNTER:
+            return meter.create_counter(**about).add
+        case Kind.UP_DOWN:
+            return meter.create_up_down_counter(**about).add
+        case Kind.GAUGE:
+            return meter.create_gauge(**about).set
+        case Kind.HISTOGRAM:
+            bounds = LATENCY_BUCKETS_MS
+            return meter.create_histogram(**about, explicit_bucket_boundaries_advisory=bounds).record
+
+
+def _allowed(name: str, declared: frozenset[str], given: Mapping[str, Attribute]) -> dict[str, str | bool | int]:
+    undeclared = given.keys() - declared
+    if undeclared:
+        raise ValueError(f"{name} does not declare {', '.join(sorted(undeclared))}")
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _below(parent: Mapping[str, object] | None) -> Context | None:
+    if not parent:
+        return None
+    # An envelope's trace_context comes from outside: whatever does not parse starts a trace of its own.
+    carrier = {key: value for key, value in parent.items() if isinstance(value, str)}
+    return _W3C.extract(carrier, context=Context())
+
+
+def _otlp_metrics(endpoint: str | None) -> list[MetricReader]:
+    if endpoint is None:
+        return []
+    exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=EXPORT_TIMEOUT_S)
+    return [PeriodicExportingMetricReader(exporter)]
+
+
+def _otlp_spans(endpoint: str | None) -> list[SpanProcessor]:
+    if endpoint is None:
+        return []
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT_S)
+    return [BatchSpanProcessor(exporter)]

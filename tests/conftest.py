@@ -1,0 +1,47 @@
+"""What tests of every kind may ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from butlers.storage.database import Database
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.database import SESSION_DIRECTORY, ServerDirectory, cloned_database, session_server
+
+_SERVER_DIRECTORY = pytest.StashKey[ServerDirectory]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xdist's workers, and a pytest that a test starts, find the variable set and share the directory.
+    if SESSION_DIRECTORY not in os.environ:
+        directory = ServerDirectory()
+        os.environ[SESSION_DIRECTORY] = str(directory.path)
+        config.stash[_SERVER_DIRECTORY] = directory
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    directory = config.stash.get(_SERVER_DIRECTORY, None)
+    if directory is not None:
+        del os.environ[SESSION_DIRECTORY]
+        directory.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """The embedded server that all tests of the session share."""
+    server = session_server()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def empty_database(postgres_server: EmbeddedPostgres) -> AsyncIterator[Database]:
+    """A database without any table of ours."""
+    async with cloned_database(postgres_server) as database:
+        yield database

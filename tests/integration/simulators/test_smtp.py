@@ -1,0 +1,556 @@
+"""The SMTP simulator and the control API, seen by clients that know nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import smtplib
+import socket
+import ssl
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiosmtplib
+import httpx2
+import pytest
+import uvloop
+from starlette.applications import Starlette
+
+from butlers.clock import ManualClock, SystemClock
+from butlers.errors import ConfigurationError, ValidationError
+from butlers.simulators.mail import Fault, FaultBook, FaultKind, MailSimulator, MailStore, Server, serve_mail
+
+BUTLER, OWNER, STRANGER = "butler@home.example", "owner@home.example", "friend@elsewhere.example"
+ACCOUNTS = {BUTLER: "butler-password", OWNER: "owner-password"}
+DEADLINE = 10.0
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def mail() -> AsyncIterator[MailSimulator]:
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=ACCOUNTS) as running:
+        yield running
+
+
+@pytest.fixture
+async def control(mail: MailSimulator) -> AsyncIterator[httpx2.AsyncClient]:
+    """The control routes mounted in an application of ours."""
+    transport = httpx2.ASGITransport(app=Starlette(routes=mail.control_routes()))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://sim/control/mail") as client:
+        yield client
+
+
+async def blocking(call: Callable[[], T]) -> T:
+    return await asyncio.wait_for(asyncio.to_thread(call), DEADLINE)
+
+
+def connect(mail: MailSimulator) -> smtplib.SMTP:
+    return smtplib.SMTP(mail.host, mail.smtp_port, local_hostname="client.example", timeout=DEADLINE)
+
+
+def letter(message_id: str = "<one@home.example>", text: str = "good morning") -> bytes:
+    head = f"From: {BUTLER}\r\nTo: {OWNER}\r\nSubject: News\r\nMessage-ID: {message_id}\r\n"
+    return f"{head}\r\n{text}\r\n".encode()
+
+
+def send(mail: MailSimulator, *to: str, raw: bytes | None = None) -> dict[str, tuple[int, bytes]]:
+    with connect(mail) as client:
+        return client.sendmail(BUTLER, to or (OWNER,), raw or letter())
+
+
+def poke(host: str, port: int, payload: bytes) -> None:
+    with socket.create_connection((host, port), timeout=DEADLINE) as raw, suppress(ConnectionError):
+        raw.sendall(payload)
+        with suppress(OSError):  # the server may have hung up first
+            raw.shutdown(socket.SHUT_WR)
+        while raw.recv(65536):
+            pass
+
+
+def fault(moment: str, kind: FaultKind, **more: Any) -> Fault:
+    return Fault(server=Server.SMTP, moment=moment, kind=kind, **more)
+
+
+async def test_a_message_is_accepted_delivered_and_filed_in_sent(
+    mail: MailSimulator, control: httpx2.AsyncClient
+) -> None:
+    assert await blocking(lambda: send(mail, OWNER, STRANGER)) == {}
+
+    (accepted,) = (await control.get("/accepted")).json()["accepted"]
+    assert (accepted["from"], accepted["subject"], accepted["text"]) == (BUTLER, "News", "good morning")
+    assert accepted["message_id"] == "<one@home.example>"
+    assert [(r["address"], r["code"]) for r in accepted["recipients"]] == [(OWNER, 250), (STRANGER, 250)]
+    assert (await control.get("/accepted/1/raw")).content == letter()
+
+    (delivered,) = mail.store.messages(OWNER)
+    assert delivered.raw.startswith(f"Return-Path: <{BUTLER}>\r\n".encode())
+    assert delivered.raw.endswith(letter())
+    (sent,) = mail.store.messages(BUTLER, "Sent")
+    assert (sent.raw, sent.flags) == (letter(), frozenset({"\\Seen"}))
+
+
+async def test_aiosmtplib_sends_utf8_addresses_and_8bit_text(mail: MailSimulator) -> None:
+    raw = letter(text="grüße").decode().replace("Subject: News", "Subject: Größe")
+    async with aiosmtplib.SMTP(
+        hostname=mail.host, port=mail.smtp_port, local_hostname="client.example", start_tls=False
+    ) as client:
+        await client.ehlo()
+        for extension in ("8bitmime", "smtputf8", "size", "auth"):
+            assert client.supports_extension(extension)
+        errors, _ = await client.sendmail(BUTLER, ["jürgen@elsewhere.example"], raw.encode(), mail_options=["SMTPUTF8"])
+    assert errors == {}
+    assert mail.store.accepted[0].recipients[0].address == "jürgen@elsewhere.example"
+    assert mail.store.accepted[0].raw == raw.encode()
+
+
+async def test_a_non_ascii_address_without_smtputf8_is_refused(mail: MailSimulator) -> None:
+    def talk() -> list[int]:
+        with connect(mail) as client:
+            client.ehlo()
+            client.mail(BUTLER)
+            client.send("RCPT TO:<jürgen@elsewhere.example>\r\n".encode())
+            utf8 = client.getreply()[0]
+            client.send(b"RCPT TO:<\xff@elsewhere.example>\r\n")
+            return [utf8, client.getreply()[0]]
+
+    assert await blocking(talk) == [553, 553]
+
+
+async def test_one_refused_recipient_does_not_hold_back_the_others(mail: MailSimulator) -> None:
+    mail.faults.add(
+        fault("rcpt", FaultKind.REPLY, code=550, text="5.1.1 No such user", recipient="*@elsewhere.example")
+    )
+    refused = await blocking(lambda: send(mail, OWNER, STRANGER))
+    assert refused == {STRANGER: (550, b"5.1.1 No such user")}
+    results = mail.store.accepted[0].recipients
+    assert [(r.address, r.code, r.accepted) for r in results] == [(OWNER, 250, True), (STRANGER, 550, False)]
+    assert len(mail.store.messages(OWNER)) == 1
+
+
+async def test_greylisting_refuses_once_and_then_accepts(mail: MailSimulator, control: httpx2.AsyncClient) -> None:
+    added = await control.post("/faults", json={"server": "smtp", "phase": "rcpt", "kind": "reply"})
+    assert (added.status_code, added.json()["code"]) == (201, 451)
+
+    with pytest.raises(smtplib.SMTPRecipientsRefused) as refusal:
+        await blocking(lambda: send(mail))
+    assert refusal.value.recipients[OWNER][0] == 451
+    assert mail.store.accepted == ()
+    assert (await control.get("/faults")).json() == {"faults": []}
+
+    assert await blocking(lambda: send(mail)) == {}
+    assert len(mail.store.accepted) == 1
+
+
+async def test_a_drop_after_the_final_dot_keeps_the_mail_and_the_client_sees_an_error(
+    mail: MailSimulator,
+) -> None:
+    mail.faults.add(fault("dot", FaultKind.DROP_AFTER))
+    with pytest.raises(smtplib.SMTPServerDisconnected):
+        await blocking(lambda: send(mail))
+    assert [m.raw for m in mail.store.accepted] == [letter()]
+    assert [m.raw for m in mail.store.messages(BUTLER, "Sent")] == [letter()]
+
+
+async def test_a_drop_before_accepting_keeps_nothing(mail: MailSimulator) -> None:
+    mail.faults.add(fault("dot", FaultKind.DROP_BEFORE, recipient=OWNER))
+    with pytest.raises(smtplib.SMTPServerDisconnected):
+        await blocking(lambda: send(mail))
+    assert mail.store.accepted == ()
+    assert mail.faults.waiting() == ()
+
+
+@pytest.mark.parametrize("phase", ["connect", "ehlo", "auth", "mail", "rcpt", "data", "dot"])
+async def test_every_phase_can_refuse_and_can_drop(mail: MailSimulator, phase: str) -> None:
+    def attempt() -> None:
+        with connect(mail) as client:
+            client.login(BUTLER, ACCOUNTS[BUTLER])
+            client.sendmail(BUTLER, (OWNER,), letter())
+
+    mail.faults.add(fault(phase, FaultKind.REPLY, code=554, text="5.0.0 Go away", times=None))
+    with pytest.raises(smtplib.SMTPException) as refusal:
+        await blocking(attempt)
+    assert "554" in str(refusal.value)
+    mail.faults.clear()
+
+    for kind in (FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER):
+        mail.faults.add(fault(phase, kind))
+        with pytest.raises((smtplib.SMTPServerDisconnected, ConnectionError)):
+            await blocking(attempt)
+    assert len(mail.store.accepted) == (1 if phase == "dot" else 0)
+    await blocking(attempt)
+
+
+async def test_a_delay_holds_the_answer_until_its_time_has_come() -> None:
+    clock = ManualClock()
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=clock, accounts=ACCOUNTS) as mail:
+        delay = mail.faults.add(fault("dot", FaultKind.DELAY, seconds=30))
+        mail.faults.add(fault("mail", FaultKind.REPLY, code=451))
+        with pytest.raises(smtplib.SMTPSenderRefused):
+            await blocking(lambda: send(mail))
+        sending = asyncio.create_task(blocking(lambda: send(mail)))
+        await asyncio.wait_for(mail.faults.wait_until_used_up(delay.id), DEADLINE)
+        assert mail.store.accepted == ()
+        clock.advance(30)
+        assert await sending == {}
+        assert len(mail.store.accepted) == 1
+
+
+async def test_starttls_with_the_simulators_own_certificate(tmp_path: Path) -> None:
+    async with serve_mail(
+        "127.0.0.1", 0, 0, None, clock=ManualClock(), accounts=ACCOUNTS, starttls=True, require_auth=True
+    ) as mail:
+        trusting = ssl.create_default_context(cadata=mail.certificate_pem)
+
+        def secured() -> dict[str, tuple[int, bytes]]:
+            with connect(mail) as client:
+                client.ehlo()
+                assert client.has_extn("starttls") and not client.has_extn("auth")
+                client.starttls(context=trusting)
+                client.ehlo()
+                assert client.has_extn("auth") and not client.has_extn("starttls")
+                client.login(BUTLER, ACCOUNTS[BUTLER])
+                return client.sendmail(BUTLER, (OWNER,), letter())
+
+        def untrusting() -> None:
+            with connect(mail) as client:
+                client.starttls(context=ssl.create_default_context())
+
+        assert await blocking(secured) == {}
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await blocking(untrusting)
+        mail.faults.add(fault("dot", FaultKind.DROP_AFTER))
+        with pytest.raises((smtplib.SMTPServerDisconnected, OSError)):
+            await blocking(secured)
+        assert len(mail.store.accepted) == 2
+
+
+async def test_a_wrong_password_is_refused_and_mail_needs_a_login_when_required() -> None:
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=ManualClock(), accounts=ACCOUNTS, require_auth=True) as mail:
+
+        def login(mechanism: str, password: str) -> int:
+            with connect(mail) as client:
+                client.ehlo()
+                client.user, client.password = BUTLER, password
+                return client.auth(mechanism, getattr(client, f"auth_{mechanism.lower()}"))[0]
+
+        for mechanism in ("PLAIN", "LOGIN"):
+            with pytest.raises(smtplib.SMTPAuthenticationError) as refusal:
+                await blocking(partial(login, mechanism, "wrong"))
+            assert refusal.value.smtp_code == 535
+            assert await blocking(partial(login, mechanism, ACCOUNTS[BUTLER])) == 235
+        with pytest.raises(smtplib.SMTPSenderRefused) as unauthenticated:
+            await blocking(lambda: send(mail))
+        assert unauthenticated.value.smtp_code == 530
+        assert mail.store.accepted == ()
+
+
+async def test_a_message_over_the_size_limit_is_refused_announced_or_not() -> None:
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=ManualClock(), accounts=ACCOUNTS, size_limit=2000) as mail:
+        big = letter(text="x\r\n" * 1000)
+
+        def unannounced() -> int:
+            with connect(mail) as client:
+                client.ehlo()
+                client.mail(BUTLER)
+                client.rcpt(OWNER)
+                return client.data(big)[0]
+
+        with pytest.raises(smtplib.SMTPSenderRefused) as announced:
+            await blocking(lambda: send(mail, raw=big))
+        assert announced.value.smtp_code == 552
+        assert await blocking(unannounced) == 552
+        assert mail.store.accepted == ()
+
+
+async def test_the_null_return_path_and_dot_stuffing_survive(mail: MailSimulator) -> None:
+    def bounce() -> None:
+        with connect(mail) as client:
+            client.sendmail("", (OWNER,), letter(text="..\r\n.two\r\nend"))
+
+    await blocking(bounce)
+    assert mail.store.accepted[0].envelope_from == ""
+    assert mail.store.accepted[0].raw == letter(text="..\r\n.two\r\nend")
+    assert mail.store.messages(OWNER)[0].raw.startswith(b"Return-Path: <>\r\n")
+
+
+async def test_malformed_commands_never_stop_the_server(mail: MailSimulator) -> None:
+    rng = random.Random(20260101)
+    hostile = [
+        b"MAIL FROM:<\r\n",
+        b"MAIL FROM:<a@b> SIZE=-1\r\n",
+        b"RCPT TO:<@>\r\n",
+        b"AUTH PLAIN =\r\n",
+        b"AUTH PLAIN " + b64encode(b"\0\xff\xfe\0x") + b"\r\n",
+        b"VRFY \xff\r\n",
+        b"EHLO\r\nMAIL FROM:<>\r\nDATA\r\n",
+        b"HELP " + b"x" * 5000 + b"\r\n",
+        b"\r\n" * 30,
+        b"\x00\x01\x02",
+        b"BDAT 99999999999 LAST\r\n",
+        b"STARTTLS\r\n",
+        *(rng.randbytes(rng.randrange(1, 400)) + b"\r\n" for _ in range(40)),
+    ]
+
+    def attack() -> None:
+        for line in hostile:
+            poke(mail.host, mail.smtp_port, b"EHLO x\r\n" + line + b"QUIT\r\n")
+
+    await blocking(attack)
+    assert await blocking(lambda: send(mail)) == {}
+    assert len(mail.store.accepted) == 1
+
+
+_CHILD = """
+import asyncio, sys
+from pathlib import Path
+from butlers.clock import SystemClock
+from butlers.simulators.mail import serve_mail
+
+async def main():
+    accounts = {"butler@home.example": "p", "owner@home.example": "p"}
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=accounts,
+                          journal_path=Path(sys.argv[1])) as mail:
+        print(mail.smtp_port, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_accepted_mail_survives_kill_9(tmp_path: Path) -> None:
+    journal = tmp_path / "deep" / "mail.jsonl"
+    with subprocess.Popen([sys.executable, "-c", _CHILD, str(journal)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        port = int(await blocking(child.stdout.readline))
+
+        def talk() -> None:
+            with smtplib.SMTP("127.0.0.1", port, local_hostname="client.example", timeout=DEADLINE) as client:
+                client.sendmail(BUTLER, (OWNER, STRANGER), letter())
+                os.kill(child.pid, signal.SIGKILL)
+
+        await blocking(talk)
+        assert child.wait(DEADLINE) == -signal.SIGKILL
+
+    store = MailStore(clock=SystemClock(), addresses=ACCOUNTS, journal_path=journal)
+    assert [m.raw for m in store.accepted] == [letter()]
+    assert [r.address for r in store.accepted[0].recipients] == [OWNER, STRANGER]
+    assert len(store.messages(OWNER)) == len(store.messages(BUTLER, "Sent")) == 1
+    store.close()
+
+
+def test_a_restart_rebuilds_exactly_what_was_there_and_cuts_off_a_torn_line(tmp_path: Path) -> None:
+    path, clock = tmp_path / "mail.jsonl", ManualClock()
+
+    def opened() -> MailStore:
+        return MailStore(clock=clock, addresses=[OWNER], journal_path=path)
+
+    def state(store: MailStore) -> list[tuple[str, int, int, tuple[Any, ...]]]:
+        boxes = store.mailboxes(OWNER).values()
+        return [(b.name, b.uidvalidity, b.uidnext, tuple(b.messages.values())) for b in boxes]
+
+    store = opened()
+    for number in range(4):
+        store.deliver(OWNER, letter(f"<{number}@x>"), envelope_from=STRANGER)
+    store.set_flags(OWNER, "INBOX", 2, ["\\Seen"])
+    store.expunge(OWNER, "inbox", [1, 4, 99])
+    store.create_mailbox(OWNER, "Archive")
+    store.renew_uidvalidity(OWNER, "Sent")
+    before = state(store)
+    assert list(store.mailbox(OWNER).messages) == [2, 3]
+    store.close()
+
+    with path.open("ab") as torn:
+        torn.write(b'{"op":"appended","address":"own')
+    again = opened()
+    assert state(again) == before
+    assert again.deliver(OWNER, letter("<5@x>"), envelope_from=STRANGER).uid == 5
+    again.close()
+    once_more = opened()
+    assert len(once_more.messages(OWNER)) == 3
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    once_more.reset()
+    assert once_more.messages(OWNER) == ()
+    assert once_more.mailbox(OWNER).uidvalidity > max(validity for _, validity, _, _ in before)
+    once_more.close()
+
+    path.write_bytes(b"not json\n")
+    with pytest.raises(ConfigurationError, match="line 1"):
+        opened()
+
+
+async def test_a_caller_can_wait_for_mail(mail: MailSimulator) -> None:
+    waiting = asyncio.create_task(mail.store.wait_until(lambda store: len(store.accepted) == 2))
+    await blocking(lambda: send(mail))
+    assert not waiting.done()
+    await blocking(lambda: send(mail))
+    await asyncio.wait_for(waiting, DEADLINE)
+
+
+def test_a_fault_strikes_as_often_as_asked_oldest_first() -> None:
+    book = FaultBook()
+    twice = book.add(fault("rcpt", FaultKind.REPLY, times=2, recipient="*@A.example"))
+    always = book.add(fault("*", FaultKind.DELAY, times=None, seconds=1))
+    taken = [book.take(Server.SMTP, "rcpt", ("Bob@a.example",)) for _ in range(4)]
+    assert [t.id for t in taken if t] == [twice.id, twice.id, always.id, always.id]
+    assert book.take(Server.IMAP, "SELECT") is None
+    book.clear(Server.IMAP)
+    assert [f.id for f in book.waiting()] == [always.id]
+    book.clear(Server.SMTP)
+    assert book.waiting() == ()
+
+
+def test_a_fault_that_could_never_strike_is_refused_with_all_reasons() -> None:
+    with pytest.raises(ValidationError) as refusal:
+        FaultBook().add(fault("helo", FaultKind.NO, text="a\r\nb"))
+    assert [f.field for f in refusal.value.fields] == ["phase", "kind", "text"]
+
+
+async def test_the_control_api_drops_mail_from_outside(mail: MailSimulator, control: httpx2.AsyncClient) -> None:
+    body = {
+        "from": STRANGER,
+        "to": [OWNER, BUTLER],
+        "subject": "Grüße",
+        "text": "hello\nthere",
+        "in_reply_to": "<parent@x>",
+        "headers": {"Auto-Submitted": "auto-replied"},
+    }
+    created = await control.post("/messages", json=body)
+    assert created.status_code == 201
+    assert created.json()["uids"] == {OWNER: 1, BUTLER: 1}
+
+    account = (await control.get(f"/mailboxes/{OWNER}")).json()
+    inbox = {box["name"]: box for box in account["mailboxes"]}["INBOX"]
+    (message,) = inbox["messages"]
+    assert (message["from"], message["subject"], message["text"]) == (STRANGER, "Grüße", "hello\nthere")
+    assert message["message_id"] == created.json()["message_id"]
+    assert message["in_reply_to"] == message["references"] == "<parent@x>"
+    assert b"Auto-Submitted: auto-replied\r\n" in mail.store.messages(OWNER)[0].raw
+    assert (await control.get("/mailboxes")).json() == {"addresses": [BUTLER, OWNER]}
+
+    raw = b"Content-Type: multipart/report; boundary=x\r\n\r\n--x\r\n\r\n\xff\r\n--x--\r\n"
+    posted = await control.post("/messages/raw", params={"to": OWNER}, content=raw)
+    assert posted.json() == {"message_id": None, "uids": {OWNER: 2}}
+    assert mail.store.messages(OWNER)[1].raw.endswith(raw)
+
+    await control.post("/reset")
+    assert mail.store.messages(OWNER) == ()
+    assert (await control.get("/accepted")).json() == {"accepted": []}
+
+
+_OUTSIDE = {"from": STRANGER, "to": OWNER, "text": "t"}
+_SMTP_FAULT = {"server": "smtp", "phase": "dot", "kind": "reply"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "refusal"),
+    [
+        ("messages", b"{", (400, [""])),
+        ("messages", b"\xff", (400, [""])),
+        pytest.param("messages", b'"' + b"x" * (17 << 20) + b'"', (413, [""]), id="17 MiB"),
+        ("messages", b'{"from":"a@b","to":"owner@home.example","text":"\\ud800"}', (422, ["text"])),
+        ("messages", [], (422, [""])),
+        ("messages", {"from": "x", "to": OWNER, "subject": 1}, (422, ["from", "subject", "text"])),
+        ("messages", _OUTSIDE | {"subject": "a\r\nBcc: b@c"}, (422, ["subject"])),
+        ("messages", _OUTSIDE | {"extra": 1}, (422, ["extra"])),
+        ("messages", _OUTSIDE | {"to": "nobody@home.example"}, (422, ["to"])),
+        ("messages", _OUTSIDE | {"message_id": "<a>\r\nX: y"}, (422, ["message_id"])),
+        ("messages", _OUTSIDE | {"headers": {"X-A": "b\r\nX-C: d"}}, (422, ["headers.X-A"])),
+        ("messages", _OUTSIDE | {"headers": {"X-A": "b\0"}}, (422, ["headers.X-A"])),
+        ("messages", _OUTSIDE | {"headers": {"a b": "c"}}, (422, ["headers.a b"])),
+        pytest.param("messages", b"[" * 200_000, (400, [""]), id="deep"),
+        ("messages/raw", b"x", (422, ["to"])),
+        (f"messages/raw?to={OWNER}&from=a%0d%0aX:y", b"x", (422, ["from"])),
+        ("faults", _SMTP_FAULT | {"server": "pop3"}, (422, ["server"])),
+        ("faults", {"server": "smtp", "command": "FETCH", "kind": "reply"}, (422, ["phase"])),
+        ("faults", {"server": "imap", "command": "FLY", "kind": "reply"}, (422, ["command", "kind"])),
+        ("faults", _SMTP_FAULT | {"kind": "delay"}, (422, ["seconds"])),
+        ("faults", _SMTP_FAULT | {"times": 0, "code": 250}, (422, ["times", "code"])),
+        ("uidvalidity", {"address": "nobody@home.example"}, (404, ["mailbox"])),
+    ],
+)
+async def test_bad_control_input_is_refused_with_the_fields_and_changes_nothing(
+    mail: MailSimulator, control: httpx2.AsyncClient, path: str, body: Any, refusal: tuple[int, list[str]]
+) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = await control.post(f"/{path}", content=content)
+    error = response.json()["error"]
+    assert (response.status_code, [f["field"] for f in error["fields"]]) == refusal
+    assert error["class"] == "validation_error"
+    assert mail.store.messages(OWNER) == ()
+    assert mail.faults.waiting() == ()
+
+
+async def test_faults_can_be_listed_and_removed(control: httpx2.AsyncClient) -> None:
+    ids = [
+        (await control.post("/faults", json={"server": "imap", "command": c, "kind": "no"})).json()["id"]
+        for c in ("fetch", "UID SEARCH")
+    ]
+    listed = (await control.get("/faults")).json()["faults"]
+    assert [f["moment"] for f in listed] == ["FETCH", "UID SEARCH"]
+    assert (await control.delete(f"/faults/{ids[0]}")).status_code == 204
+    assert (await control.delete(f"/faults/{ids[0]}")).status_code == 404
+    assert (await control.delete("/faults")).status_code == 204
+    assert (await control.get("/faults")).json() == {"faults": []}
+    assert (await control.get("/accepted", params={"after": "x"})).status_code == 422
+    assert (await control.get("/accepted/7/raw")).status_code == 404
+    assert (await control.get("/mailboxes/nobody@x")).status_code == 404
+
+
+async def test_the_control_api_answers_on_its_own_port_until_the_end() -> None:
+    async with serve_mail("127.0.0.1", 0, 0, 0, clock=ManualClock(), accounts=ACCOUNTS) as mail:
+        async with httpx2.AsyncClient(base_url=mail.control_url, timeout=DEADLINE) as client:
+            assert (await client.post("/messages", content=b"{")).status_code == 400
+            assert (await client.get("/nowhere")).status_code == 404
+            await blocking(lambda: send(mail))
+            assert len((await client.get("/accepted")).json()["accepted"]) == 1
+        url = mail.control_url
+    with pytest.raises(httpx2.ConnectError):
+        await httpx2.AsyncClient().get(url)
+
+
+@pytest.mark.parametrize("starttls", [False, True])
+async def test_drops_and_the_stop_work_on_uvloop_too(starttls: bool) -> None:
+    """uvloop's transports are not asyncio's, and the daemon runs on uvloop."""
+
+    def attempt(mail: MailSimulator) -> None:
+        with connect(mail) as client:
+            if starttls:
+                client.starttls(context=ssl.create_default_context(cadata=mail.certificate_pem))
+            client.sendmail(BUTLER, (OWNER,), letter())
+
+    async def scenario() -> int:
+        async with serve_mail(
+            "127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=ACCOUNTS, starttls=starttls
+        ) as mail:
+            for kind in (FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER):
+                mail.faults.add(fault("dot", kind))
+                with pytest.raises(smtplib.SMTPServerDisconnected, match=r"closed$"):
+                    await blocking(lambda: attempt(mail))
+            await blocking(lambda: attempt(mail))
+            left_open = await blocking(lambda: connect(mail))
+            accepted = len(mail.store.accepted)
+        left_open.close()
+        return accepted
+
+    assert await blocking(lambda: uvloop.run(scenario())) == 2
+
+
+async def test_letters_carry_the_simulated_time() -> None:
+    clock = ManualClock()
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=clock, accounts=ACCOUNTS) as mail:
+        start = clock.now()
+        clock.advance(90)
+        await blocking(lambda: send(mail))
+        assert mail.store.accepted[0].at == start + timedelta(seconds=90)
+        assert mail.store.messages(OWNER)[0].internal_date == start + timedelta(seconds=90)

@@ -1,0 +1,171 @@
+"""Nothing that was answered is forgotten: the journal, torn lines, and kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from butlers.clock import ManualClock
+from butlers.errors import ConfigurationError
+from butlers.simulators.telegram import DEFAULT_TOKEN, World
+from butlers.simulators.telegram.journal import FileJournal
+from butlers.simulators.telegram.posting import migrate, set_blocked
+from tests.integration.simulators.telegram_support import DEADLINE, TOKEN, calls, says
+
+
+@contextlib.contextmanager
+def journal_at(path: Path) -> Any:
+    journal = FileJournal(path)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def lived_in(world: World) -> None:
+    """A bit of everything that changes a world."""
+    bot = world.add_bot(TOKEN, "unit_bot")
+    asked = says(world, "hi").message
+    says(world, "hi!", edit_of=asked.message_id)
+    sent = calls(world, "sendMessage", chat_id=5, text="ho *ho*", parse_mode="Markdown", reply_to_message_id=1)
+    calls(world, "editMessageText", chat_id=5, message_id=sent["message_id"], text="ha")
+    calls(world, "setMessageReaction", chat_id=5, message_id=1, reaction=[{"type": "emoji", "emoji": "👀"}])
+    gone = calls(world, "sendMessage", chat_id=-77, text="gone soon")
+    calls(world, "deleteMessage", chat_id=-77, message_id=gone["message_id"])
+    migrate(world, bot, -77, None)
+    set_blocked(world, bot, 9, blocked=True)
+    calls(world, "setWebhook", url="http://127.0.0.1:1/", secret_token="s", allowed_updates=["message"])
+    world.commit({"change": "updates_dropped", "bot": bot.id, "count": 1})
+    world.commit({"change": "settings_changed", "settings": {"strict_chats": True}})
+    for times in (1, 2, None):
+        fault = {"fault_id": world.state.next_fault_id, "method": "getMe", "kind": "delay", "times": times}
+        world.commit({"change": "fault_added", "fault": fault})
+    world.use_faults("getMe", None)
+
+
+def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "telegram.jsonl"
+    with journal_at(path) as journal:
+        lived_in(first := World(clock=ManualClock(), journal=journal))
+    with journal_at(path) as journal:
+        second = World(clock=ManualClock(), journal=journal)
+    assert second.state == first.state
+    assert [fault.times for fault in second.state.faults.values()] == [1, None]
+
+
+def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "telegram.jsonl"
+    with journal_at(path) as journal:
+        world = World(clock=ManualClock(), journal=journal)
+        world.add_bot(TOKEN, "unit_bot")
+        says(world, "whole")
+        whole = path.read_bytes()
+        says(world, "torn")
+    complete = path.read_bytes()
+    for cut in range(len(whole), len(complete), 9):
+        path.write_bytes(complete[:cut])
+        with journal_at(path) as journal:
+            after = World(clock=ManualClock(), journal=journal)
+        assert [m.text for m in after.state.bots[42].chats[5].messages.values()] == ["whole"]
+        assert path.read_bytes() == whole
+
+
+def test_writing_goes_on_after_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "telegram.jsonl"
+    path.write_bytes(b'{"changes":[]}\n{"chan')
+    for text in ("one", "two"):
+        with journal_at(path) as journal:
+            world = World(clock=ManualClock(), journal=journal)
+            world.add_bot(TOKEN, "unit_bot")
+            says(world, text)
+    assert [m.text for m in world.state.bots[42].chats[5].messages.values()] == ["one", "two"]
+
+
+def test_a_bad_line_in_the_middle_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "telegram.jsonl"
+    path.write_bytes(b'not ours\n{"changes":[]}\n')
+    with journal_at(path) as journal, pytest.raises(ConfigurationError, match="line 1"):
+        World(clock=ManualClock(), journal=journal)
+
+
+def test_a_journal_has_one_user_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "telegram.jsonl"
+    with journal_at(path), pytest.raises(ConfigurationError, match="another simulator"):
+        FileJournal(path)
+    with journal_at(path):
+        pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    process: asyncio.subprocess.Process
+    client: httpx2.AsyncClient
+
+    async def bot(self, method: str, **params: Any) -> Any:
+        reply = await self.client.post(f"/bot{DEFAULT_TOKEN}/{method}", json=params)
+        return reply.json()["result"]
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def own_process(journal: Path) -> AsyncIterator[Running]:
+    command = ("-m", "butlers.simulators.telegram", "--port", "0", "--journal", str(journal))
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(3 * DEADLINE):
+            where = json.loads(await process.stdout.readline())
+        async with httpx2.AsyncClient(base_url=where["base_url"], timeout=DEADLINE, trust_env=False) as client:
+            yield Running(process=process, client=client)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def test_kill_9_forgets_nothing_that_was_answered(tmp_path: Path) -> None:
+    journal = tmp_path / "telegram.jsonl"
+    async with own_process(journal) as running:
+        for n in range(3):
+            body = {"chat_id": 5, "from": {"id": 5}, "text": f"in {n}"}
+            assert (await running.client.post("/control/messages", json=body)).status_code == 200
+        first, *_ = await running.bot("getUpdates")
+        await running.bot("getUpdates", offset=first["update_id"] + 1)
+        answered: list[str] = []
+
+        async def flood() -> None:
+            with contextlib.suppress(httpx2.HTTPError):
+                for n in range(100_000):
+                    await running.bot("sendMessage", chat_id=5, text=f"out {n}")
+                    answered.append(f"out {n}")
+                    if n == 50:
+                        reached.set()
+
+        reached = asyncio.Event()
+        flooding = asyncio.create_task(flood())
+        async with asyncio.timeout(DEADLINE):
+            await reached.wait()
+        await running.kill()
+        await flooding
+    async with own_process(journal) as running:
+        transcript = (await running.client.get("/control/chats/5/transcript")).json()["messages"]
+        kept = [line["text"] for line in transcript if line["from"] == "bot"]
+        # One more may have been accepted whose answer the kill cut off.
+        assert kept[: len(answered)] == answered
+        assert len(kept) - len(answered) in (0, 1)
+        pending = await running.bot("getUpdates")
+        assert [update["message"]["text"] for update in pending] == ["in 1", "in 2"]
+        following = await running.bot("sendMessage", chat_id=5, text="on we go")
+        assert following["message_id"] == transcript[-1]["message_id"] + 1

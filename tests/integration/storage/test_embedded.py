@@ -1,0 +1,408 @@
+"""The embedded server: first start, sharing, crashes, odd folders."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from butlers.errors import ConfigurationError, InternalError
+from butlers.storage import embedded, server_account, server_process
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.file_lock import FileLock
+
+USER = """
+import sys
+from pathlib import Path
+from butlers.storage.embedded import EmbeddedPostgres
+server = EmbeddedPostgres(Path(sys.argv[1]), durable=False)
+server.start()
+print(server.pid, flush=True)
+sys.stdin.readline()
+print(server.stop(), flush=True)
+"""
+
+MakeServer = Callable[..., EmbeddedPostgres]
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[MakeServer]:
+    """Servers in the test's own folder, all stopped at the end."""
+    made: list[EmbeddedPostgres] = []
+
+    def make(data_dir: Path = tmp_path) -> EmbeddedPostgres:
+        made.append(EmbeddedPostgres(data_dir, durable=False))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory for sockets, with a path short enough for them."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr("tempfile.tempdir", folder)
+        yield Path(folder)
+
+
+@contextmanager
+def another_process(
+    data_dir: Path, *, prefix: Sequence[str] = (), **options: object
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that has started the server and waits for a line."""
+    command = [*prefix, sys.executable, "-c", USER, str(data_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_from(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+async def answer(server: EmbeddedPostgres, query: str = "select 1") -> object:
+    connection = await asyncpg.connect(server.uri())
+    try:
+        return await connection.fetchval(query)
+    finally:
+        await connection.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie is dead, only nobody has fetched it yet.
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def pid_of(server: EmbeddedPostgres) -> int:
+    pid = server.pid
+    assert pid is not None
+    return pid
+
+
+async def test_the_first_start_makes_a_server_that_speaks_unicode_and_utc(make_server: MakeServer):
+    server = make_server()
+    server.start()
+
+    assert await answer(server, "select lower('ÄÖÜ')") == "äöü"
+    assert await answer(server, "show timezone") == "UTC"
+    assert await answer(server, "show server_encoding") == "UTF8"
+
+
+async def test_no_port_is_opened(make_server: MakeServer):
+    server = make_server()
+    server.start()
+
+    assert await answer(server, "show listen_addresses") == ""
+    assert stat.S_IMODE(server.pgdata.stat().st_mode) == 0o700
+
+
+async def test_data_survives_a_restart(make_server: MakeServer):
+    server = make_server()
+    server.start()
+    await answer(server, "create table kept as select 42 as number")
+    pid = pid_of(server)
+    assert server.stop()
+    assert not is_alive(pid)
+
+    server.start()
+    assert await answer(server, "select number from kept") == 42
+
+
+async def test_the_server_is_durable_unless_told_otherwise(tmp_path: Path, make_server: MakeServer):
+    server = EmbeddedPostgres(tmp_path)
+    server.start()
+    try:
+        assert [await answer(server, f"show {name}") for name in embedded._NOT_DURABLE] == ["on", "on", "on"]
+    finally:
+        server.stop()
+
+    quick = make_server()
+    quick.start()
+    assert [await answer(quick, f"show {name}") for name in embedded._NOT_DURABLE] == ["off", "off", "off"]
+
+
+def test_starting_and_stopping_twice_is_harmless(make_server: MakeServer):
+    server = make_server()
+    server.start()
+    server.start()
+
+    assert server.stop()
+    assert server.stop()
+
+
+def test_an_address_needs_a_start(make_server: MakeServer):
+    with pytest.raises(InternalError, match="before it is started"):
+        make_server().uri()
+
+
+async def test_the_last_user_stops_the_server(make_server: MakeServer):
+    first, second = make_server(), make_server()
+    first.start()
+    second.start()
+    pid = pid_of(first)
+    assert pid_of(second) == pid
+
+    assert not first.stop()
+    assert await answer(second) == 1
+    assert second.stop()
+    assert not is_alive(pid)
+
+
+async def test_processes_share_one_server(tmp_path: Path, make_server: MakeServer):
+    with another_process(tmp_path) as process:
+        pid = int(line_from(process))
+        server = make_server()
+        server.start()
+        assert pid_of(server) == pid
+
+        assert process.stdin is not None
+        process.stdin.write("leave\n")
+        process.stdin.flush()
+        assert line_from(process) == "False"
+        assert await answer(server) == 1
+
+
+def test_starting_at_the_same_time_makes_one_server(tmp_path: Path, make_server: MakeServer):
+    servers = [make_server() for _ in range(4)]
+    threads = [threading.Thread(target=server.start) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({pid_of(server) for server in servers}) == 1
+
+
+async def test_a_server_whose_owner_was_killed_is_adopted(tmp_path: Path, make_server: MakeServer):
+    with another_process(tmp_path) as process:
+        pid = int(line_from(process))
+        process.kill()
+        process.wait()
+    assert is_alive(pid)
+
+    server = make_server()
+    server.start()
+    assert pid_of(server) == pid
+    assert await answer(server) == 1
+    assert server.stop()
+    assert not is_alive(pid)
+
+
+async def test_a_killed_server_is_started_again_with_its_data(make_server: MakeServer):
+    server = make_server()
+    server.start()
+    await answer(server, "create table kept as select 42 as number")
+    await answer(server, "checkpoint")
+    before = pid_of(server)
+    os.kill(pid_of(server), signal.SIGKILL)
+
+    again = make_server()
+    again.start()
+    assert pid_of(again) != before
+    assert await answer(again, "select number from kept") == 42
+
+
+async def test_children_of_a_killed_server_are_waited_for(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch):
+    server = make_server()
+    server.start()
+    connection = await asyncpg.connect(server.uri())
+    child = connection.get_server_pid()
+    os.kill(child, signal.SIGSTOP)  # it cannot notice that its server is dead, and keeps the shared memory
+    os.kill(pid_of(server), signal.SIGKILL)
+    pauses: list[float] = []
+
+    def wake_the_child(seconds: float) -> None:
+        if seconds == embedded._RECOVERY_PAUSE:
+            pauses.append(seconds)
+            os.kill(child, signal.SIGCONT) if len(pauses) == 1 else None
+        threading.Event().wait(seconds)
+
+    monkeypatch.setattr("time.sleep", wake_the_child)
+    again = make_server()
+    again.start()
+
+    assert pauses
+    assert await answer(again) == 1
+    connection.terminate()
+
+
+async def test_a_stranger_with_the_old_number_is_left_alone(make_server: MakeServer):
+    server = make_server()
+    server.start()
+    server.stop()
+    # Of the same user as the server: PostgreSQL itself overlooks processes of others.
+    prefix = server_account.choose_account(server.pgdata, source="test").prefix
+    with subprocess.Popen([*prefix, "/bin/cat"], stdin=subprocess.PIPE) as stranger:
+        stale = [str(stranger.pid), str(server.pgdata), "1", "5432", str(server.pgdata), "", "1 1", "ready", ""]
+        for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
+            (server.pgdata / name).write_text("\n".join(stale))
+        server.start()
+
+        assert pid_of(server) != stranger.pid
+        assert stranger.poll() is None
+    assert await answer(server) == 1
+
+
+async def test_ctrl_c_in_the_terminal_does_not_reach_the_server(tmp_path: Path, make_server: MakeServer):
+    with another_process(tmp_path, start_new_session=True) as process:
+        pid = int(line_from(process))
+        assert os.getsid(pid) != os.getsid(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait()
+
+    server = make_server()
+    server.start()
+    assert pid_of(server) == pid
+
+
+async def test_a_crash_during_the_first_start_is_harmless(tmp_path: Path, make_server: MakeServer):
+    unfinished = tmp_path / "postgres.unfinished"
+    unfinished.mkdir()
+    (unfinished / "PG_VERSION").write_text("18")
+
+    server = make_server()
+    server.start()
+    assert await answer(server) == 1
+    assert not unfinished.exists()
+
+
+async def test_a_long_and_odd_path_works(tmp_path: Path, make_server: MakeServer, temporary: Path):
+    server = make_server(tmp_path / ('odd $HOME "name", ü ' + "x" * 90))
+    server.start()
+
+    assert await answer(server) == 1
+    (socket_dir,) = temporary.iterdir()
+    assert stat.S_IMODE(socket_dir.stat().st_mode) == 0o700
+    server.stop()
+    assert list(temporary.iterdir()) == []
+
+
+async def test_a_long_temporary_directory_works_too(
+    tmp_path: Path, make_server: MakeServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("t" * 90)))
+    server = make_server(tmp_path / ("x" * 90))
+    server.start()
+
+    assert await answer(server) == 1
+
+
+def test_a_trap_in_the_temporary_directory_is_not_stepped_into(
+    tmp_path: Path, make_server: MakeServer, temporary: Path
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    server = make_server(tmp_path / ("x" * 100))
+    (temporary / server._name).symlink_to(elsewhere)
+
+    with pytest.raises(ConfigurationError, match="is somebody else's"):
+        server.start()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_server_that_gives_up_is_quoted(make_server: MakeServer):
+    server = make_server()
+    server.start()
+    server.stop()
+    (server.pgdata / "global" / "pg_control").unlink()
+
+    with pytest.raises(ConfigurationError, match=r"could not (open|find)"):
+        server.start()
+
+
+async def test_postgres_variables_of_the_shell_do_not_matter(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PGDATA", "/nonexistent")
+    monkeypatch.setenv("PGPORT", "1")
+    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
+    server = make_server()
+    server.start()
+
+    assert await asyncpg.connect(server.uri()) is not None
+
+
+def test_files_that_are_no_database_are_reported_with_a_remedy(tmp_path: Path, make_server: MakeServer):
+    (tmp_path / "postgres" / "log").mkdir(parents=True)
+
+    with pytest.raises(ConfigurationError, match=r"pg_ctl failed: .*set DATABASE_URL"):
+        make_server().start()
+
+
+def test_no_parent_folder_changes(tmp_path: Path, make_server: MakeServer):
+    tmp_path.chmod(0o700)
+    before = [(folder, folder.stat().st_mode, folder.stat().st_uid) for folder in tmp_path.parents]
+    make_server().start()
+
+    assert [(folder, folder.stat().st_mode, folder.stat().st_uid) for folder in tmp_path.parents] == before
+    assert tmp_path.stat().st_uid == os.geteuid()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
+def test_root_without_setpriv_is_told_what_to_do(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+
+    with pytest.raises(ConfigurationError, match="run as an ordinary user, install util-linux, or set DATABASE_URL"):
+        make_server().start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root may become somebody else")
+def test_an_ordinary_user_needs_no_setpriv():
+    nobody = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        # Another user, who may enter the folders that this Python and our code lie in.
+        prefix = server_account._borrowed_account(nobody.pw_uid, nobody.pw_gid, source="test").prefix
+        with another_process(Path(folder), prefix=prefix, env={"PATH": "/nonexistent"}) as process:
+            owner = Path(f"/proc/{line_from(process)}").stat().st_uid
+            left, _ = process.communicate("leave\n")
+
+    assert owner == nobody.pw_uid
+    assert left.strip() == "True"
+
+
+def test_a_lock_is_shared_or_exclusive(tmp_path: Path):
+    one, two, three = (FileLock(tmp_path / "lock") for _ in range(3))
+    one.share()
+    two.share()
+    assert not three.try_hold()
+    two.release()
+    one.release()
+    assert three.try_hold()
+    three.release()
+
+
+def test_a_socket_nobody_speaks_on_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    deaf = socket.socket(socket.AF_UNIX)
+    deaf.bind(str(tmp_path / "d"))
+    deaf.listen()
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "s"))
+    left.close()
+
+    monkeypatch.setattr(server_process, "_PROBE_TIMEOUT", 0.05)
+    assert not server_process.answers(tmp_path / "d")
+    deaf.close()
+    assert not server_process.answers(tmp_path / "s")
+    assert not server_process.answers(tmp_path / "nothing")
