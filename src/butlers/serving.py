@@ -14,6 +14,8 @@ import uvicorn
 
 from butlers.errors import ConfigurationError, InternalError
 
+_TURNS = 20  # of the loop: to accept a connection, to read from it and to begin the answer takes four or five
+
 
 class GuestServer(uvicorn.Server):
     def __init__(self, app: Any, *, http: Any = "httptools", grace_s: int = 5) -> None:
@@ -40,6 +42,10 @@ class GuestServer(uvicorn.Server):
         await super().startup(sockets)
         self._up.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await take_in()
+        await super().shutdown(sockets)
+
     async def open(self, listener: socket.socket) -> None:
         """Serve in the background; returns when requests are answered."""
         self._running = asyncio.create_task(self.serve(sockets=[listener]), name="http server")
@@ -55,6 +61,12 @@ class GuestServer(uvicorn.Server):
         self.should_exit = True
         if self._running is not None:
             await self._running
+
+
+async def take_in() -> None:
+    """Let the loop read what the kernel already holds for us: it was received, so it is to be answered."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def listen(host: str, port: int, *, source: str, remedy: str) -> socket.socket:

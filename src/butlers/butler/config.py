@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
-from croniter import croniter
+from croniter import CroniterError, croniter
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from butlers.butler.module_config import Modules
@@ -22,6 +23,7 @@ from butlers.errors import ConfigurationError
 RuntimeKind = Literal["local", "codex", "claude", "opencode"]
 _SECRET_WORDS = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credential)s?$", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_ANY_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Section(BaseModel):
@@ -29,8 +31,8 @@ class Section(BaseModel):
 
 
 class DatabaseSection(Section):
-    name: str = "butlers"
-    schema_name: str = Field(alias="schema")
+    name: str = Field(default="butlers", description="the database, shared by all butlers")
+    schema_name: str = Field(alias="schema", description="the butler's own schema in it")
 
     @field_validator("name", "schema_name")
     @classmethod
@@ -41,43 +43,48 @@ class DatabaseSection(Section):
 
 
 class RuntimeSection(Section):
-    type: RuntimeKind = "local"
-    model: str | None = None
-    command: str | None = None  # the executable, when it is not on PATH under its own name
-    max_concurrent_sessions: int = Field(default=3, ge=1, le=64)
-    timeout_s: float = Field(default=120.0, gt=0)
+    type: RuntimeKind = Field(default="local", description="which program thinks for the butler when llm is on")
+    model: str | None = Field(default=None, description="the model to ask for; default: the program's own")
+    command: str | None = Field(default=None, description="the executable, when it is not on PATH under its own name")
+    max_concurrent_sessions: int = Field(default=3, ge=1, le=64, description="sessions of the program at one time")
+    timeout_s: float = Field(default=120.0, gt=0, description="seconds one session may take")
 
 
 class SecuritySection(Section):
-    trusted_route_callers: list[str] = ["switchboard"]
+    trusted_route_callers: list[str] = Field(
+        default=["switchboard"], description="principals that may call route.execute; an empty list refuses everybody"
+    )
 
 
 class ShutdownSection(Section):
-    timeout_s: float = Field(default=30.0, gt=0)
+    timeout_s: float = Field(default=30.0, gt=0, description="seconds to finish what is in hand when stopping")
 
 
 class RegistrySection(Section):
     """What Switchboard tells its router about this butler."""
 
-    triggers: list[str] = []
-    required_information: list[str] = []
-    route_timeout_s: float = Field(default=60.0, gt=0)
+    triggers: list[str] = Field(default=[], description="words and phrases that say a message is for this butler")
+    required_information: list[str] = Field(default=[], description="what the butler needs to know to act")
+    route_timeout_s: float = Field(default=60.0, gt=0, description="seconds one route.execute may take")
 
 
 class ScheduleSection(Section):
-    name: str = Field(min_length=1)
-    cron: str
-    dispatch_mode: Literal["job", "prompt"] = "prompt"
-    job_name: str | None = None
-    job_args: dict[str, Any] = {}
-    prompt: str | None = None
-    enabled: bool = True
+    name: str = Field(min_length=1, description="unique within the butler")
+    cron: str = Field(description="cron expression of five fields, in UTC")
+    dispatch_mode: Literal["job", "prompt"] = Field(default="prompt", description="job: native code; prompt: the LLM")
+    job_name: str | None = Field(default=None, description="the native job; required by dispatch_mode job")
+    job_args: dict[str, Any] = Field(default={}, description="handed to the job")
+    prompt: str | None = Field(default=None, description="what the LLM is told; required by dispatch_mode prompt")
+    enabled: bool = Field(default=True, description="false: kept, but not run")
 
     @field_validator("cron")
     @classmethod
     def _is_cron(cls, value: str) -> str:
-        if not croniter.is_valid(value):
+        # The library takes six fields (seconds) and nicknames, too, and dates that never come, such as 31 February.
+        if len(value.split()) != 5 or not croniter.is_valid(value):
             raise ValueError("must be a cron expression of five fields")
+        if not _comes_to_pass(value):
+            raise ValueError("names a moment that never comes")
         return value
 
     @model_validator(mode="after")
@@ -91,32 +98,37 @@ class ScheduleSection(Section):
 class BufferSection(Section):
     """Switchboard's DurableBuffer (seed 003)."""
 
-    queue_capacity: int = Field(default=100, ge=1)
-    worker_count: int = Field(default=3, ge=1)
-    scanner_interval_s: float = Field(default=30, gt=0)
-    scanner_grace_s: float = Field(default=10, ge=0)
-    scanner_batch_size: int = Field(default=50, ge=1)
-    max_consecutive_same_tier: int = Field(default=10, ge=1)
+    queue_capacity: int = Field(default=100, ge=1, description="messages that wait in memory, per tier")
+    worker_count: int = Field(default=3, ge=1, description="messages processed at one time")
+    scanner_interval_s: float = Field(default=30, gt=0, description="seconds between looks for messages left behind")
+    scanner_grace_s: float = Field(default=10, ge=0, description="seconds a message may wait before it counts as left")
+    scanner_batch_size: int = Field(default=50, ge=1, description="messages one look brings back")
+    max_consecutive_same_tier: int = Field(
+        default=10, ge=1, description="messages of one tier in a row before a lower tier gets its turn"
+    )
 
 
 class DeliverySection(Section):
     """Messenger's delivery policy (seed 001 section 11.3), as far as it is enforced."""
 
-    max_in_flight: int = Field(default=100, ge=1)
-    timeout_s: dict[str, float] = {"telegram": 15.0, "email": 45.0, "default": 30.0}
-    max_attempts: int = Field(default=3, ge=1, le=20)
-    base_delay_s: float = Field(default=1.0, ge=0)
-    max_delay_s: float = Field(default=60.0, ge=0)
-    jitter: float = Field(default=0.3, ge=0, le=1)
+    max_in_flight: int = Field(default=100, ge=1, description="deliveries under way at one time")
+    timeout_s: dict[str, float] = Field(
+        default={"telegram": 15.0, "email": 45.0, "default": 30.0},
+        description="seconds one attempt may take, by channel",
+    )
+    max_attempts: int = Field(default=3, ge=1, le=20, description="attempts in all, the first one included")
+    base_delay_s: float = Field(default=1.0, ge=0, description="seconds before the second attempt; doubles after that")
+    max_delay_s: float = Field(default=60.0, ge=0, description="longest pause between attempts")
+    jitter: float = Field(default=0.3, ge=0, le=1, description="share of the pause that chance may add or take")
 
     def timeout_for(self, channel: str) -> float:
         return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
 
 
 class ButlerSection(Section):
-    name: str
-    port: int = Field(ge=1, le=65535)
-    description: str = Field(min_length=1)
+    name: str = Field(description="lower-case identifier, unique in the roster")
+    port: int = Field(ge=1, le=65535, description="where its doors are, unique in the roster")
+    description: str = Field(min_length=1, description="what it is for, in one line")
     db: DatabaseSection
     runtime: RuntimeSection = RuntimeSection()
     security: SecuritySection = SecuritySection()
@@ -208,6 +220,14 @@ def check_credentials(config: ButlerConfig, environment: Mapping[str, str]) -> N
                 key=key,
                 remedy=f"export {variable}=..., or set enabled = false for this scope",
             )
+
+
+def _comes_to_pass(cron: str) -> bool:
+    try:
+        croniter(cron, _ANY_MOMENT).get_next()
+    except CroniterError:
+        return False
+    return True
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

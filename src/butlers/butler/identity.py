@@ -20,6 +20,8 @@ from pathlib import Path
 from butlers.clock import Clock
 from butlers.errors import ConfigurationError
 
+OPERATOR = "operator"  # the token that the command line of this machine uses
+
 
 class Role(StrEnum):
     """What kind of caller a principal is."""
@@ -108,9 +110,20 @@ class TokenFile:
             raise ConfigurationError(
                 "readable by others", source=str(self._path), key="mode", remedy=f"chmod 600 {self._path}"
             )
-        tokens = [_parse(entry) for entry in json.loads(self._path.read_text(encoding="utf-8"))["tokens"]]
-        self._by_digest = {_digest(token.secret): token for token in tokens}
+        self._by_digest = {_digest(token.secret): token for token in self._read()}
         self._seen = mark
+
+    def _read(self) -> list[Token]:
+        try:
+            return [_parse(entry) for entry in json.loads(self._path.read_text(encoding="utf-8"))["tokens"]]
+        except (ValueError, KeyError, TypeError):
+            # Without a cause: its text would quote the file, and with it a secret.
+            raise ConfigurationError(
+                "is not a token file",
+                source=str(self._path),
+                key="tokens",
+                remedy="restore it, or remove it and issue the tokens again",
+            ) from None
 
     def _write(self, tokens: list[Token]) -> None:
         temporary = self._path.with_suffix(".new")

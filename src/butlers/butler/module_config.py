@@ -27,7 +27,7 @@ class ModuleSection(BaseModel):
 class Scope(ModuleSection):
     """A credential scope: which variables hold its secrets."""
 
-    enabled: bool = True
+    enabled: bool = Field(default=True, description="false: unused, and its variables are not required")
 
     def variables(self) -> Iterator[tuple[str, str]]:
         for name in type(self).model_fields:
@@ -36,23 +36,35 @@ class Scope(ModuleSection):
 
 
 class TelegramBotScope(Scope):
-    token_env: VariableName = "BUTLER_TELEGRAM_TOKEN"  # noqa: S105 - a variable's name
+    token_env: VariableName = Field(
+        default="BUTLER_TELEGRAM_TOKEN", description="environment variable that holds the bot's token"
+    )
 
 
 class TelegramUserScope(Scope):
-    enabled: bool = False
-    token_env: VariableName = "USER_TELEGRAM_TOKEN"  # noqa: S105 - a variable's name
+    enabled: bool = Field(default=False, description="false: unused, and its variables are not required")
+    token_env: VariableName = Field(
+        default="USER_TELEGRAM_TOKEN", description="environment variable that holds the owner's token"
+    )
 
 
 class EmailBotScope(Scope):
-    address_env: VariableName = "BUTLER_EMAIL_ADDRESS"
-    password_env: VariableName = "BUTLER_EMAIL_PASSWORD"  # noqa: S105 - a variable's name
+    address_env: VariableName = Field(
+        default="BUTLER_EMAIL_ADDRESS", description="environment variable that holds the bot's mail address"
+    )
+    password_env: VariableName = Field(
+        default="BUTLER_EMAIL_PASSWORD", description="environment variable that holds the bot's mail password"
+    )
 
 
 class EmailUserScope(Scope):
-    enabled: bool = False
-    address_env: VariableName = "USER_EMAIL_ADDRESS"
-    password_env: VariableName = "USER_EMAIL_PASSWORD"  # noqa: S105 - a variable's name
+    enabled: bool = Field(default=False, description="false: unused, and its variables are not required")
+    address_env: VariableName = Field(
+        default="USER_EMAIL_ADDRESS", description="environment variable that holds the owner's mail address"
+    )
+    password_env: VariableName = Field(
+        default="USER_EMAIL_PASSWORD", description="environment variable that holds the owner's mail password"
+    )
 
 
 class TelegramModule(ModuleSection):
@@ -66,8 +78,10 @@ class EmailModule(ModuleSection):
 
 
 class CalendarModule(ModuleSection):
-    provider: Literal["google"] = "google"
-    conflicts: Literal["suggest", "reject", "allow"] = "suggest"
+    provider: Literal["google"] = Field(default="google", description="whose calendar")
+    conflicts: Literal["suggest", "reject", "allow"] = Field(
+        default="suggest", description="what happens to an event that collides with another"
+    )
 
 
 class MemoryModule(ModuleSection):

@@ -151,13 +151,9 @@ FOR UPDATE SKIP LOCKED;
 -- name: advance_schedule
 -- Move on before running: a crash then skips one run instead of repeating it.
 UPDATE {schema}.scheduled_tasks
-SET next_run_at = $2, enabled = enabled AND $2 IS NOT NULL, last_run_at = $3, updated_at = $3
+SET next_run_at = $2, enabled = enabled AND $2::timestamptz IS NOT NULL, last_run_at = $3, updated_at = $3
 WHERE name = $1;
 
 -- name: record_schedule_result
 -- What the last run said.
 UPDATE {schema}.scheduled_tasks SET last_result = $2, updated_at = $3 WHERE name = $1;
-
--- name: next_due
--- When there is something to do next.
-SELECT min(next_run_at) FROM {schema}.scheduled_tasks WHERE enabled;

@@ -110,7 +110,9 @@ class Scheduler:
             return {"status": "ok", "mode": "native", "result": await job(task["job_args"])}
         prompt = task["prompt"] or f"Run the scheduled task {task['name']}."
         answer = await self._spawner.trigger(prompt, trigger_source=f"schedule:{task['name']}")
-        return {"status": "ok", "mode": "runtime", "result": {"text": answer.text}}
+        # Without a model nobody carried the prompt out, and the record must not say otherwise.
+        status = "skipped" if self._spawner.runtime_name == "local" else "ok"
+        return {"status": status, "mode": "runtime", "result": {"text": answer.text}}
 
     async def create(
         self,

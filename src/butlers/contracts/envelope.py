@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from butlers.errors import FieldError, ValidationError
 
 MAX_TEXT = 200_000  # characters of one message, before any channel's own limit
 MAX_IDENTITY = 512
+MAX_COUNT = 2**63 - 1  # what a bigint column holds
+_HUGE_NUMBER = re.compile(rb"\d[eE]\+?\d{2}|\d{200}")  # might be read as infinity
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
 
 
@@ -37,6 +40,14 @@ def _rfc3339(value: Any) -> Any:
     raise ValueError("must be an RFC 3339 timestamp with an offset, written as text")
 
 
+def _has_a_utc_date(value: datetime) -> datetime:
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must lie between the years 1 and 9999 in UTC") from None
+    return value
+
+
 def _version_seven(value: UUID) -> UUID:
     if value.version != 7:
         raise ValueError("must be a UUID of version 7")
@@ -48,7 +59,8 @@ Identity = Annotated[
 ]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_nul), AfterValidator(_not_blank)]
 # Not strict: behind a validator of ours pydantic would take datetime objects only.
-Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_rfc3339)]
+Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_rfc3339), AfterValidator(_has_a_utc_date)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 RequestId = Annotated[UUID, AfterValidator(_version_seven)]
 TraceContext = dict[str, str]  # W3C trace context headers
 
@@ -56,7 +68,7 @@ TraceContext = dict[str, str]  # W3C trace context headers
 class Value(BaseModel):
     """A part of an envelope."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def to_wire(self) -> dict[str, Any]:
         """The value as JSON-ready data, absent fields left out."""
@@ -108,18 +120,28 @@ def _decode(encoded: bytes) -> dict[str, Any]:
         raise invalid("", "is not valid JSON") from None
     if not isinstance(document, dict):
         raise invalid("", "must be a JSON object")
-    # PostgreSQL stores no NUL; a raw payload is kept verbatim, so it cannot be cleaned silently either.
-    if b"\\u0000" in encoded and _holds_nul(document):
+    # PostgreSQL stores neither NUL nor infinity; a raw payload is kept verbatim, so it cannot be cleaned silently.
+    if b"\\u0000" in encoded and _holds(document, _is_nul_text):
         raise invalid("", "must not contain NUL characters")
+    if _HUGE_NUMBER.search(encoded) and _holds(document, _is_infinite):
+        raise invalid("", "must not contain numbers beyond the range of a double")
     return document
 
 
-def _holds_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\x00" in value
+def _holds(value: Any, unwanted: Callable[[Any], bool]) -> bool:
     if isinstance(value, dict):
-        return any(_holds_nul(k) or _holds_nul(v) for k, v in value.items())
-    return isinstance(value, list) and any(map(_holds_nul, value))
+        return any(unwanted(key) or _holds(item, unwanted) for key, item in value.items())
+    if isinstance(value, list):
+        return any(_holds(item, unwanted) for item in value)
+    return unwanted(value)
+
+
+def _is_nul_text(value: Any) -> bool:
+    return isinstance(value, str) and "\x00" in value
+
+
+def _is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
 
 
 def _check_version(document: dict[str, Any], supported: str) -> None:
@@ -154,6 +176,9 @@ def _plain(problem: Any) -> str:
             return str(problem["ctx"]["error"])
         case "timezone_aware":
             return "must carry a UTC offset"
+        # Pydantic quotes the character it stumbled over.
+        case "uuid_parsing" | "uuid_type":
+            return "must be a UUID"
         case "literal_error" | "enum":
             return f"must be one of {problem['ctx']['expected']}"
     message = str(problem["msg"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 from uuid import UUID
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt
+from pydantic import Field, NonNegativeFloat
 
-from butlers.contracts.envelope import Envelope, Identity, Timestamp, Value
+from butlers.contracts.envelope import Count, Envelope, Identity, Timestamp, Value
 
 ConnectorState = Literal["healthy", "degraded", "error"]
 
@@ -28,11 +28,11 @@ class ConnectorStatus(Value):
 class ConnectorCounters(Value):
     """Monotonic since that process started."""
 
-    messages_ingested: NonNegativeInt = 0
-    messages_failed: NonNegativeInt = 0
-    source_api_calls: NonNegativeInt = 0
-    checkpoint_saves: NonNegativeInt = 0
-    dedupe_accepted: NonNegativeInt = 0
+    messages_ingested: Count = 0
+    messages_failed: Count = 0
+    source_api_calls: Count = 0
+    checkpoint_saves: Count = 0
+    dedupe_accepted: Count = 0
 
 
 class ConnectorCheckpoint(Value):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
+from butlers.contracts.envelope import Count, Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
 
 IngestChannel = Literal["telegram", "email", "api", "mcp"]
 Provider = Literal["telegram", "imap", "gmail", "internal"]
@@ -48,7 +48,7 @@ class Sender(Value):
 class Attachment(Value):
     media_type: Identity
     storage_ref: Identity | None = None
-    size_bytes: NonNegativeInt
+    size_bytes: Count
     filename: Identity | None = None
 
 
@@ -56,6 +56,11 @@ class Payload(Value):
     raw: Any  # what the provider sent, verbatim
     normalized_text: Text
     attachments: list[Attachment] = Field(default_factory=list, max_length=100)
+
+    @model_serializer(mode="wrap")
+    def _keep_raw(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Null is what the provider sent, not an absent field.
+        return {"raw": None, **serialize(self)}
 
 
 class Control(Value):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 from uuid import UUID
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 
 from butlers.contracts.context import RequestContext
-from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, TraceContext, Value
+from butlers.contracts.envelope import Count, Envelope, Identity, RequestId, Text, TraceContext, Value
 from butlers.contracts.ingest import Attachment
 from butlers.errors import ClassifiedError, ErrorClass
 
@@ -70,7 +70,7 @@ class WireError(Value):
 
 
 class Timing(Value):
-    duration_ms: NonNegativeInt
+    duration_ms: Count
 
 
 class RouteResponse(Envelope):

@@ -7,11 +7,10 @@ from typing import Any, Self
 
 import httpx2
 
-from butlers.butler.identity import TokenFile
+from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.clock import SystemClock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
-from butlers.daemon.system import OPERATOR
 from butlers.errors import (
     ClassifiedError,
     ConfigurationError,

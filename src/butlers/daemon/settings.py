@@ -61,6 +61,8 @@ class Settings(BaseModel):
     content_dedupe_window_s: float = Field(
         default=300.0, ge=0, description="API messages without a key that repeat within this time are one message"
     )
+    inbox_keep_months: int = Field(default=1, ge=1, description="months of message_inbox kept beside the present one")
+    dedupe_keep_days: int = Field(default=62, ge=1, description="how long an event is recognised when it comes again")
     lease_ttl_s: float = Field(default=10.0, gt=0, description="silence after which a worker counts as dead")
     lease_renew_s: float = Field(default=3.0, gt=0, description="how often a worker says that it lives")
     heartbeat_s: float = Field(default=30.0, gt=0, description="how often butlers report to Switchboard")

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig, check_credentials
-from butlers.butler.identity import Role, TokenFile
+from butlers.butler.identity import OPERATOR, Role, TokenFile
 from butlers.clock import Clock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.daemon.compose import messenger, specialist, switchboard
@@ -23,7 +23,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.errors import ClassifiedError, ConfigurationError
 from butlers.serving import GuestServer, listen
-from butlers.storage.address import with_database
+from butlers.storage.address import database_of, with_database
 from butlers.storage.connecting import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
@@ -32,8 +32,6 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.system")
 
-DATABASE = "butlers"
-OPERATOR = "operator"
 _COMPOSERS = {"switchboard": switchboard, "messenger": messenger}
 
 
@@ -135,17 +133,33 @@ class System:
         return listener
 
     async def _database(self) -> Database:
-        dsn = self._settings.database_url
-        if dsn is None:
-            self._progress("starting the embedded database")
-            server = EmbeddedPostgres(self._places.root, durable=self._settings.database_durable)
-            await asyncio.to_thread(server.start)
-            self._stack.push_async_callback(asyncio.to_thread, server.stop)
-            dsn = server.uri(DATABASE)
-        await create_database_if_missing(dsn, DATABASE)
-        database = await Database.connect(with_database(dsn, DATABASE), max_size=self._settings.database_pool)
+        dsn = await self._address()
+        # A database that the address names is used as it is; otherwise butler.toml names it.
+        name = database_of(dsn) or self._database_name()
+        await create_database_if_missing(dsn, name)
+        database = await Database.connect(with_database(dsn, name), max_size=self._settings.database_pool)
         self._stack.push_async_callback(database.close)
         return database
+
+    async def _address(self) -> str:
+        if self._settings.database_url is not None:
+            return self._settings.database_url
+        self._progress("starting the embedded database")
+        server = EmbeddedPostgres(self._places.root, durable=self._settings.database_durable)
+        await asyncio.to_thread(server.start)
+        self._stack.push_async_callback(asyncio.to_thread, server.stop)
+        return server.uri("")
+
+    def _database_name(self) -> str:
+        names = {config.butler.db.name: config for config in self._configs}
+        if len(names) > 1:
+            raise ConfigurationError(
+                f"butlers of one system share one database, not {', '.join(sorted(names))}",
+                source=self._configs[-1].source,
+                key="butler.db.name",
+                remedy="give all butlers the same database and a schema each",
+            )
+        return next(iter(names))
 
     def _process(self, database: Database, tokens: TokenFile) -> Process:
         return Process(

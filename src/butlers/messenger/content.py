@@ -13,5 +13,5 @@ def with_origin(text: str, origin: str) -> str:
 
 def subject_with_origin(subject: str | None, origin: str) -> str:
     mark = f"[{origin}]"
-    subject = (subject or DEFAULT_SUBJECT).strip()
+    subject = (subject or "").strip() or DEFAULT_SUBJECT
     return subject if mark in subject else f"{mark} {subject}"

@@ -59,6 +59,8 @@ def settle(
     if result.certainty is Certainty.UNCERTAIN:
         return Settlement(status="uncertain", error=_uncertain(result.error))
     error = result.error
+    if not_after is not None and now > not_after:
+        return Settlement(status="expired", error=error)
     decision = next_retry(
         policy, attempt=attempt, retryable=error.retryable, retry_after=error.retry_after, random=draw
     )
@@ -185,6 +187,8 @@ class DeliveryWorker:
         self._observe_end(delivery, settlement, latency_ms)
 
     async def _attempt(self, delivery: ClaimedDelivery) -> AttemptResult:
+        if delivery.not_after is not None and self._clock.now() > delivery.not_after:
+            return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False))
         left = False
 
         def leaving() -> None:

@@ -39,6 +39,12 @@ def _split(dsn: str) -> SplitResult:
     return parts
 
 
+def database_of(dsn: str) -> str | None:
+    """The database an address names, if it names one."""
+    describe_address(dsn)
+    return unquote(urlsplit(dsn).path.lstrip("/")) or None
+
+
 def invalid_address() -> ConfigurationError:
     return ConfigurationError(
         "the address cannot be read",

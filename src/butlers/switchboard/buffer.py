@@ -126,10 +126,11 @@ class DurableBuffer:
 
     async def _scan(self) -> None:
         await self._sweep_safely(grace_s=0)
-        pause = min(self._recheck_after_s, self._policy.scanner_interval_s)
+        recheck_at = self._clock.monotonic() + self._recheck_after_s
         while True:
-            await self._pause(pause)
-            pause = self._policy.scanner_interval_s
+            until_recheck = recheck_at - self._clock.monotonic()
+            interval = self._policy.scanner_interval_s
+            await self._pause(min(until_recheck, interval) if until_recheck > 0 else interval)
             await self._sweep_safely(grace_s=0 if self._backlog else self._policy.scanner_grace_s)
 
     async def _pause(self, seconds: float) -> None:

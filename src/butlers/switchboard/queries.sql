@@ -135,8 +135,8 @@ UPDATE {schema}.butler_registry SET last_seen_at = $2 WHERE name = $1 RETURNING 
 -- Change the state only from the state that was seen.
 UPDATE {schema}.butler_registry
 SET eligibility_state = $3, eligibility_updated_at = $4,
-    quarantined_at = CASE WHEN $3 = 'quarantined' THEN $4 ELSE NULL END,
-    quarantine_reason = CASE WHEN $3 = 'quarantined' THEN $5 ELSE NULL END
+    quarantined_at = CASE WHEN $3 = 'quarantined' THEN $4::timestamptz END,
+    quarantine_reason = CASE WHEN $3 = 'quarantined' THEN $5 END
 WHERE name = $1 AND eligibility_state = $2
 RETURNING name;
 
@@ -148,3 +148,7 @@ VALUES ($1, $2, $3, $4, $5, $6);
 -- name: list_butlers
 -- The registry.
 SELECT * FROM {schema}.butler_registry ORDER BY name;
+
+-- name: forget_dedupe_keys
+-- Keys so old that no source repeats their events any more.
+DELETE FROM {schema}.ingress_dedupe WHERE received_at < $1;

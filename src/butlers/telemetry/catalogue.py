@@ -128,14 +128,8 @@ END_TO_END_LATENCY = _latency(
     "From the accept to the terminal state, the whole fanout included",
     "source_channel policy_tier lifecycle_state",
 )
-SWITCHBOARD_QUEUE_DEPTH = _gauge(
-    "butlers.switchboard.queue_depth", "{message}", "Accepted messages that wait for routing"
-)
 INFLIGHT_REQUESTS = _up_down(
     "butlers.switchboard.inflight_requests", "{request}", "Requests between accept and terminal state"
-)
-CIRCUIT_OPEN_TARGETS = _gauge(
-    "butlers.switchboard.circuit_open_targets", "{target}", "Butlers whose circuit breaker is open"
 )
 
 SWITCHBOARD: tuple[Metric, ...] = (
@@ -151,9 +145,7 @@ SWITCHBOARD: tuple[Metric, ...] = (
     ROUTING_DECISION_LATENCY,
     SUBROUTE_LATENCY,
     END_TO_END_LATENCY,
-    SWITCHBOARD_QUEUE_DEPTH,
     INFLIGHT_REQUESTS,
-    CIRCUIT_OPEN_TARGETS,
 )
 
 # --- Durable buffer --------------------------------------------------------------------------------------------------
@@ -201,15 +193,6 @@ DELIVERY_FAILED = _counter(
 RETRY_ATTEMPT = _counter(
     "butlers.messenger.retry_attempt", "{attempt}", "Attempts after the first", f"{_DELIVERY} error_class"
 )
-RATE_LIMITED = _counter(
-    "butlers.messenger.rate_limited", "{delivery}", "Deliveries held back by a limit", f"{_DELIVERY} error_class"
-)
-ADMISSION_REJECTED = _counter(
-    "butlers.messenger.admission_rejected",
-    "{delivery}",
-    "Deliveries refused before anything was tried",
-    f"{_DELIVERY} error_class",
-)
 DELIVERY_LATENCY = _latency(
     "butlers.messenger.delivery_latency_ms", "From the request to its terminal state", f"{_DELIVERY} outcome"
 )
@@ -222,8 +205,6 @@ MESSENGER: tuple[Metric, ...] = (
     DELIVERY_SENT,
     DELIVERY_FAILED,
     RETRY_ATTEMPT,
-    RATE_LIMITED,
-    ADMISSION_REJECTED,
     DELIVERY_LATENCY,
     PROVIDER_LATENCY,
     QUEUE_WAIT,
@@ -239,9 +220,6 @@ ROUTE_INBOX_RECOVERED = _counter(
     "butlers.butler.route_inbox_recovered", "{route}", "Routes taken over after their worker went away"
 )
 SESSIONS = _counter("butlers.butler.sessions", "{session}", "Sessions of the LLM runtime", "runtime outcome")
-SESSION_LATENCY = _latency("butlers.butler.session_latency_ms", "One session of the LLM runtime", "runtime outcome")
-SESSION_TOKENS = _counter("butlers.butler.session_tokens", "{token}", "Tokens that sessions used", "runtime direction")
-ACTIVE_SESSIONS = _up_down("butlers.butler.active_sessions", "{session}", "Sessions that run now", "runtime")
 SCHEDULE_RUNS = _counter("butlers.butler.schedule_runs", "{run}", "Runs of schedules", "schedule dispatch_mode outcome")
 
 BUTLER: tuple[Metric, ...] = (
@@ -249,9 +227,6 @@ BUTLER: tuple[Metric, ...] = (
     ROUTE_LATENCY,
     ROUTE_INBOX_RECOVERED,
     SESSIONS,
-    SESSION_LATENCY,
-    SESSION_TOKENS,
-    ACTIVE_SESSIONS,
     SCHEDULE_RUNS,
 )
 

@@ -4,16 +4,10 @@ Unlike a metric a span may carry ids, for that is what it is joined by. It may n
 
     butlers.switchboard.ingest                    root, or child of the sender's trace_context
     butlers.switchboard.request                   one request, from the buffer to its terminal state
-    ├── butlers.switchboard.route
     └── butlers.switchboard.dispatch              one per segment
         └── butlers.butler.route_execute          in the target, joined by route.v1 trace_context
-            └── butlers.butler.session
-    butlers.messenger.delivery
-    ├── butlers.messenger.validate
-    ├── butlers.messenger.idempotency_check
-    ├── butlers.messenger.rate_limit_check
-    ├── butlers.messenger.provider_send
-    └── butlers.messenger.persistence_write
+    butlers.messenger.delivery                    one notify.v1, from its intake to its answer
+    butlers.messenger.provider_send               one attempt, in the worker
 """
 
 from __future__ import annotations
@@ -35,31 +29,17 @@ def _span(name: str, attributes: str = "") -> SpanName:
 
 INGEST = _span("butlers.switchboard.ingest", "source_channel policy_tier dedupe_action")
 REQUEST = _span("butlers.switchboard.request", "source_channel policy_tier lifecycle_state")
-ROUTE = _span("butlers.switchboard.route", "router segments")
 DISPATCH = _span("butlers.switchboard.dispatch", "subrequest_id segment_id target_butler fanout_mode transport")
 
-SWITCHBOARD: tuple[SpanName, ...] = (INGEST, REQUEST, ROUTE, DISPATCH)
+SWITCHBOARD: tuple[SpanName, ...] = (INGEST, REQUEST, DISPATCH)
 
 ROUTE_EXECUTE = _span("butlers.butler.route_execute", "subrequest_id segment_id caller outcome")
-SESSION = _span("butlers.butler.session", "session_id runtime model outcome")
-SCHEDULE_RUN = _span("butlers.butler.schedule_run", "schedule dispatch_mode outcome")
 
-BUTLER: tuple[SpanName, ...] = (ROUTE_EXECUTE, SESSION, SCHEDULE_RUN)
+BUTLER: tuple[SpanName, ...] = (ROUTE_EXECUTE,)
 
 DELIVERY = _span("butlers.messenger.delivery", "delivery_id channel intent identity_scope origin_butler outcome")
-VALIDATE = _span("butlers.messenger.validate")
-IDEMPOTENCY_CHECK = _span("butlers.messenger.idempotency_check", "delivery_id dedupe_action")
-RATE_LIMIT_CHECK = _span("butlers.messenger.rate_limit_check", "delivery_id channel outcome")
 PROVIDER_SEND = _span("butlers.messenger.provider_send", "delivery_id channel attempt outcome certainty")
-PERSISTENCE_WRITE = _span("butlers.messenger.persistence_write", "delivery_id")
 
-MESSENGER: tuple[SpanName, ...] = (
-    DELIVERY,
-    VALIDATE,
-    IDEMPOTENCY_CHECK,
-    RATE_LIMIT_CHECK,
-    PROVIDER_SEND,
-    PERSISTENCE_WRITE,
-)
+MESSENGER: tuple[SpanName, ...] = (DELIVERY, PROVIDER_SEND)
 
 SPANS: tuple[SpanName, ...] = SWITCHBOARD + BUTLER + MESSENGER

@@ -102,7 +102,7 @@ async def test_command_line_holds_flags_and_the_prompt_is_stdin(
     speech: Speech, stand_in: StandIn, model: str | None
 ) -> None:
     stand_in.prints(speech.answer("ok"))
-    runtime = build_runtime(speech.kind, model, str(stand_in.path))
+    runtime = build_runtime(speech.kind, model, str(stand_in.path), environ=os.environ)
     result = await runtime.run(PROMPT, timeout_s=PATIENCE_S)
     given = stand_in.given()
     assert given["argv"] == speech.arguments(model)
@@ -228,7 +228,7 @@ async def test_program_that_never_reads_its_prompt_times_out(speech: Speech, tmp
     deaf.chmod(0o755)
     prompt = Prompt(system="x", text="y" * 2_000_000)
     with pytest.raises(TimeoutExceeded):
-        await build_runtime(speech.kind, None, str(deaf)).run(prompt, timeout_s=0.3)
+        await build_runtime(speech.kind, None, str(deaf), environ=os.environ).run(prompt, timeout_s=0.3)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_huge_stderr_does_not_block_or_matter(speech: Speech, stand_in: St
 
 
 async def test_missing_executable_says_what_to_do(speech: Speech, tmp_path: Path) -> None:
-    by_path = build_runtime(speech.kind, None, str(tmp_path / "absent"))
+    by_path = build_runtime(speech.kind, None, str(tmp_path / "absent"), environ=os.environ)
     by_name = build_runtime(speech.kind, None, None, environ={"PATH": str(tmp_path)})
     for runtime in (by_path, by_name):
         with pytest.raises(TargetUnavailable, match="npm install") as failed:
@@ -327,4 +327,4 @@ async def test_file_that_is_no_program_counts_as_missing(speech: Speech, tmp_pat
     broken.write_bytes(b"\x00\x01")
     broken.chmod(0o755)
     with pytest.raises(TargetUnavailable, match="npm install"):
-        await build_runtime(speech.kind, None, str(broken)).run(PROMPT, timeout_s=PATIENCE_S)
+        await build_runtime(speech.kind, None, str(broken), environ=os.environ).run(PROMPT, timeout_s=PATIENCE_S)

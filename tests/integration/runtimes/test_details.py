@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,19 +21,19 @@ PATIENCE_S = 30.0
 
 
 async def ask(kind: str, stand_in: StandIn, timeout_s: float = PATIENCE_S) -> RuntimeResult:
-    return await build_runtime(kind, None, str(stand_in.path)).run(PROMPT, timeout_s=timeout_s)
+    return await build_runtime(kind, None, str(stand_in.path), environ=os.environ).run(PROMPT, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("kind", ["local", "gpt", ""])
 def test_unknown_kind_is_a_configuration_error(kind: str) -> None:
     with pytest.raises(ConfigurationError, match=r"butler\.runtime\.type"):
-        build_runtime(kind, None, None)
+        build_runtime(kind, None, None, environ=os.environ)
 
 
 @pytest.mark.parametrize("model", ["", "--dangerously-bypass-approvals-and-sandbox"])
 def test_model_cannot_be_a_flag(model: str) -> None:
     with pytest.raises(ConfigurationError, match=r"butler\.runtime\.model"):
-        build_runtime("codex", model, None)
+        build_runtime("codex", model, None, environ=os.environ)
 
 
 def test_mark_that_occurs_in_the_data_is_not_used() -> None:

@@ -6,24 +6,21 @@ import asyncio
 import imaplib
 import random
 import re
-import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx2
 import pytest
-from starlette.applications import Starlette
 
 from butlers.clock import ManualClock, SystemClock
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
+from tests.integration.simulators.mail_support import DEADLINE, blocking, controlling, poke
 
 OWNER, STRANGER = "owner@home.example", "friend@elsewhere.example"
 PASSWORD = 'pass "word" \\ 1'
-DEADLINE = 10.0
-T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +48,8 @@ async def mail() -> AsyncIterator[MailSimulator]:
 
 @pytest.fixture
 async def control(mail: MailSimulator) -> AsyncIterator[httpx2.AsyncClient]:
-    """The control routes mounted in an application of ours."""
-    transport = httpx2.ASGITransport(app=Starlette(routes=mail.control_routes()))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://sim/control/mail") as client:
+    async with controlling(mail) as client:
         yield client
-
-
-async def blocking(call: Callable[[], T]) -> T:
-    return await asyncio.wait_for(asyncio.to_thread(call), DEADLINE)
 
 
 def letter(number: int, text: str = "hello") -> bytes:
@@ -109,15 +100,6 @@ def exists(client: imaplib.IMAP4) -> int:
     while not (line := client.readline()).endswith(b" EXISTS\r\n"):
         assert line.startswith(b"* "), line
     return int(line.split()[1])
-
-
-def poke(host: str, port: int, payload: bytes) -> None:
-    with socket.create_connection((host, port), timeout=DEADLINE) as raw, suppress(ConnectionError):
-        raw.sendall(payload)
-        with suppress(OSError):  # the server may have hung up first
-            raw.shutdown(socket.SHUT_WR)
-        while raw.recv(65536):
-            pass
 
 
 def fault(command: str, kind: FaultKind, **more: Any) -> Fault:

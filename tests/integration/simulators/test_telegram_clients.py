@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
+import aiogram
 import pytest
 import telegram
 import telegram.error
-from aiogram import Bot as AiogramBot  # type: ignore[import-untyped]
-from aiogram.bot.api import TelegramAPIServer  # type: ignore[import-untyped]
-from aiogram.utils import exceptions as aiogram_errors  # type: ignore[import-untyped]
-from telegram.request import HTTPXRequest
+from aiogram.exceptions import (
+    TelegramBadRequest,
+    TelegramConflictError,
+    TelegramForbiddenError,
+    TelegramMigrateToChat,
+    TelegramRetryAfter,
+    TelegramServerError,
+    TelegramUnauthorizedError,
+)
+from aiogram.types import ReactionTypeEmoji, ReplyParameters
 
 from butlers.simulators.telegram.faults import FaultKind
+from tests.integration.simulators.telegram_clients import aiogram_bot, ptb_bot, ptb_without_start
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving
 
 
@@ -27,29 +33,14 @@ async def hand() -> AsyncIterator[Hand]:
 
 @pytest.fixture
 async def ptb(hand: Hand) -> AsyncIterator[telegram.Bot]:
-    def transport() -> HTTPXRequest:
-        return HTTPXRequest(httpx_kwargs={"trust_env": False})
-
-    async with telegram.Bot(
-        hand.simulator.token,
-        base_url=f"{hand.simulator.base_url}/bot",
-        request=transport(),
-        get_updates_request=transport(),
-    ) as bot:
+    async with ptb_bot(hand.simulator) as bot:
         yield bot
 
 
 @pytest.fixture
-async def aiogram(hand: Hand) -> AsyncIterator[Any]:
-    bot = AiogramBot(hand.simulator.token, server=TelegramAPIServer.from_base(hand.simulator.base_url))
-    yield bot
-    await (await bot.get_session()).close()
-
-
-async def react_with_aiogram(bot: Any, message_id: int, emoji: str) -> Any:
-    # This release of aiogram is older than reactions; its general request does what its method would.
-    reaction = json.dumps([{"type": "emoji", "emoji": emoji}])
-    return await bot.request("setMessageReaction", {"chat_id": 5, "message_id": message_id, "reaction": reaction})
+async def aio(hand: Hand) -> AsyncIterator[aiogram.Bot]:
+    async with aiogram_bot(hand.simulator) as bot:
+        yield bot
 
 
 async def test_ptb_converses(hand: Hand, ptb: telegram.Bot) -> None:
@@ -118,81 +109,113 @@ async def test_ptb_understands_a_block(hand: Hand, ptb: telegram.Bot) -> None:
 
 
 async def test_ptb_with_a_wrong_token(hand: Hand) -> None:
-    stranger = telegram.Bot(
-        "1:wrong",
-        base_url=f"{hand.simulator.base_url}/bot",
-        request=HTTPXRequest(httpx_kwargs={"trust_env": False}),
-    )
+    stranger = ptb_without_start(hand.simulator, token="1:wrong")
     with pytest.raises(telegram.error.InvalidToken):
         await stranger.initialize()
     await stranger.shutdown()
 
 
-async def test_aiogram_converses(hand: Hand, aiogram: Any) -> None:
-    me = await aiogram.get_me()
-    assert me.username == "butlers_sim_bot"
-    waiting = asyncio.create_task(aiogram.get_updates(timeout=30))
+async def test_aiogram_converses(hand: Hand, aio: aiogram.Bot) -> None:
+    me = await aio.get_me()
+    assert (me.is_bot, me.username) == (True, "butlers_sim_bot")
+    waiting = asyncio.create_task(aio.get_updates(timeout=30))
     await hand.poll_waits()
     await hand.says("/start now")
     async with asyncio.timeout(DEADLINE):
         (update,) = await waiting
-    assert update.message.get_command() == "/start"
-    sent = await aiogram.send_message(5, "*hi*", parse_mode="Markdown", reply_to_message_id=1)
-    assert (sent.text, sent.reply_to_message.text) == ("hi", "/start now")
-    assert await react_with_aiogram(aiogram, update.message.message_id, "👾") is True
-    assert await aiogram.get_updates(offset=update.update_id + 1, timeout=0) == []
+    assert update.message is not None and update.message.entities is not None
+    assert (update.message.text, update.message.entities[0].type) == ("/start now", "bot_command")
+    asked_id = update.message.message_id
+    sent = await aio.send_message(
+        5, "*hi* Ann", parse_mode="Markdown", reply_parameters=ReplyParameters(message_id=asked_id)
+    )
+    assert sent.text == "hi Ann" and sent.reply_to_message is not None
+    assert sent.reply_to_message.text == "/start now"
+    assert await aio.set_message_reaction(5, asked_id, [ReactionTypeEmoji(emoji="👾")])
+    assert await aio.get_updates(offset=update.update_id + 1, timeout=0) == []
     asked, answered = await hand.lines()
     assert (asked["reactions"], answered["reply_to"]) == (["👾"], asked["message_id"])
 
 
-async def test_aiogram_sees_refusals_as_its_own_exceptions(hand: Hand, aiogram: Any) -> None:
+async def test_aiogram_edits_deletes_and_looks_around(hand: Hand, aio: aiogram.Bot) -> None:
+    sent = await aio.send_message(5, "one")
+    edited = await sent.edit_text("two")
+    assert isinstance(edited, aiogram.types.Message) and edited.edit_date is not None
+    assert [(line["text"], line["edited"]) for line in await hand.lines()] == [("two", True)]
+    assert (await aio.get_chat(5)).type == "private"
+    assert await aio.send_chat_action(5, "typing")
+    assert await sent.delete()
+    assert await hand.lines() == []
+
+
+async def test_aiogram_sees_refusals_as_its_own_exceptions(hand: Hand, aio: aiogram.Bot) -> None:
     asked = await hand.says("hi")
-    with pytest.raises(aiogram_errors.BadRequest, match=r"(?i)reaction_invalid"):
-        await react_with_aiogram(aiogram, asked["message_id"], "✅")
-    with pytest.raises(aiogram_errors.CantParseEntities):
-        await aiogram.send_message(5, "<b>x", parse_mode="HTML")
-    with pytest.raises(aiogram_errors.MessageIsTooLong):
-        await aiogram.send_message(5, "x" * 4097)
-    with pytest.raises(aiogram_errors.MessageTextIsEmpty):
-        await aiogram.send_message(5, "  ")
+    with pytest.raises(TelegramBadRequest, match="REACTION_INVALID"):
+        await aio.set_message_reaction(5, asked["message_id"], [ReactionTypeEmoji(emoji="✅")])
+    with pytest.raises(TelegramBadRequest, match="can't parse entities"):
+        await aio.send_message(5, "<b>x", parse_mode="HTML")
+    with pytest.raises(TelegramBadRequest, match="message is too long"):
+        await aio.send_message(5, "x" * 4097)
+    with pytest.raises(TelegramBadRequest, match="message text is empty"):
+        await aio.send_message(5, "  ")
+    with pytest.raises(TelegramBadRequest, match="replied not found"):
+        await aio.send_message(5, "x", reply_parameters=ReplyParameters(message_id=999))
     await hand.control("POST", "/users/5/block")
-    with pytest.raises(aiogram_errors.BotBlocked):
-        await aiogram.send_message(5, "x")
-    await hand.fault("sendMessage", FaultKind.TOO_MANY_REQUESTS, retry_after=3, chat_id=6)
-    await aiogram.send_message(7, "another chat is not slowed down")
-    with pytest.raises(aiogram_errors.RetryAfter) as throttled:
-        await aiogram.send_message(6, "x")
-    assert throttled.value.timeout == 3
+    with pytest.raises(TelegramForbiddenError, match="blocked by the user"):
+        await aio.send_message(5, "x")
+    await hand.fault("sendMessage", FaultKind.ERROR_5XX, status=502)
+    with pytest.raises(TelegramServerError):
+        await aio.send_message(6, "x")
     await hand.control("POST", "/settings", {"strict_chats": True})
-    with pytest.raises(aiogram_errors.ChatNotFound):
-        await aiogram.send_message(8, "x")
+    with pytest.raises(TelegramBadRequest, match="chat not found"):
+        await aio.send_message(8, "x")
     await hand.control("POST", "/chats/-77/migrate")
-    with pytest.raises(aiogram_errors.MigrateToChat) as migrated:
-        await aiogram.send_message(-77, "x")
+    with pytest.raises(TelegramMigrateToChat) as migrated:
+        await aio.send_message(-77, "x")
     assert migrated.value.migrate_to_chat_id == -1_000_000_000_077
+    assert [line["from"] for line in await hand.lines()] == ["user"]  # none of the refused was kept
 
 
-async def test_the_later_of_two_pollers_wins(hand: Hand, ptb: telegram.Bot, aiogram: Any) -> None:
-    earlier = asyncio.create_task(ptb.get_updates(timeout=30))
+async def test_aiogram_is_throttled_in_one_chat_only(hand: Hand, aio: aiogram.Bot) -> None:
+    await hand.fault("sendMessage", FaultKind.TOO_MANY_REQUESTS, retry_after=3, chat_id=6)
+    await aio.send_message(7, "another chat is not slowed down")
+    with pytest.raises(TelegramRetryAfter) as throttled:
+        await aio.send_message(6, "x")
+    assert throttled.value.retry_after == 3
+    assert (await aio.send_message(6, "x")).text == "x"
+
+
+async def test_aiogram_with_a_wrong_token(hand: Hand) -> None:
+    async with aiogram_bot(hand.simulator, token="1:wrong") as stranger:
+        with pytest.raises(TelegramUnauthorizedError):
+            await stranger.get_me()
+
+
+async def test_the_later_of_two_pollers_wins(hand: Hand, ptb: telegram.Bot, aio: aiogram.Bot) -> None:
+    first = asyncio.create_task(ptb.get_updates(timeout=30))
     await hand.poll_waits()
-    later = asyncio.create_task(aiogram.get_updates(timeout=30))
+    second = asyncio.create_task(aio.get_updates(timeout=30))
     async with asyncio.timeout(DEADLINE):
         with pytest.raises(telegram.error.Conflict, match="terminated by other getUpdates request"):
-            await earlier
+            await first
+        await hand.poll_waits()
+        third = asyncio.create_task(ptb.get_updates(timeout=30))
+        with pytest.raises(TelegramConflictError, match="terminated by other getUpdates request"):
+            await second
         await hand.poll_waits()
         await hand.says("hi")
-        (update,) = await later
-    assert update.message.text == "hi"
+        (update,) = await third
+    assert update.message is not None and update.message.text == "hi"
 
 
-async def test_polling_and_a_webhook_exclude_each_other(hand: Hand, ptb: telegram.Bot, aiogram: Any) -> None:
+async def test_polling_and_a_webhook_exclude_each_other(hand: Hand, ptb: telegram.Bot, aio: aiogram.Bot) -> None:
     waiting = asyncio.create_task(ptb.get_updates(timeout=30))
     await hand.poll_waits()
-    await aiogram.set_webhook("http://127.0.0.1:1/")
+    await aio.set_webhook("http://127.0.0.1:1/")
     async with asyncio.timeout(DEADLINE):
         with pytest.raises(telegram.error.Conflict, match="terminated by setWebhook request"):
             await waiting
-    with pytest.raises(aiogram_errors.CantGetUpdates):
-        await aiogram.get_updates(timeout=0)
-    await aiogram.delete_webhook()
+    with pytest.raises(TelegramConflictError, match="can't use getUpdates method while webhook is active"):
+        await aio.get_updates(timeout=0)
+    await aio.delete_webhook()
     assert await ptb.get_updates(timeout=0) == ()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Literal
 
 import httpx2
 import pytest
-import telegram
 import telegram.error
 import uvloop
-from aiogram import Bot as AiogramBot  # type: ignore[import-untyped]
-from aiogram.bot.api import TelegramAPIServer  # type: ignore[import-untyped]
-from aiogram.utils import exceptions as aiogram_errors  # type: ignore[import-untyped]
-from telegram.request import HTTPXRequest
+from aiogram.exceptions import TelegramNetworkError
 
 from butlers.clock import ManualClock
 from butlers.simulators.telegram.faults import FaultKind
+from tests.integration.simulators.telegram_clients import aiogram_bot, ptb_bot
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving, until
 
 Http = Literal["httptools", "h11"]
@@ -53,16 +50,11 @@ async def test_dropping_leaves_no_complaint_of_the_server(caplog: pytest.LogCapt
 async def test_both_clients_see_a_network_error_while_the_message_stands() -> None:
     async with serving() as hand:
         await hand.fault("sendMessage", FaultKind.DROP_AFTER, times=2)
-        request = HTTPXRequest(httpx_kwargs={"trust_env": False})
-        async with telegram.Bot(
-            hand.simulator.token, base_url=f"{hand.simulator.base_url}/bot", request=request
-        ) as ptb:
+        async with ptb_bot(hand.simulator) as ptb, aiogram_bot(hand.simulator) as aiogram:
             with pytest.raises(telegram.error.NetworkError):
                 await ptb.send_message(5, "from ptb")
-        aiogram: Any = AiogramBot(hand.simulator.token, server=TelegramAPIServer.from_base(hand.simulator.base_url))
-        with pytest.raises(aiogram_errors.NetworkError):
-            await aiogram.send_message(5, "from aiogram")
-        await (await aiogram.get_session()).close()
+            with pytest.raises(TelegramNetworkError):
+                await aiogram.send_message(5, "from aiogram")
         assert await hand.texts() == ["from ptb", "from aiogram"]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from butlers.clock import ManualClock
 from butlers.errors import ConfigurationError
+from butlers.simulators.mail import serve_mail
 from butlers.simulators.telegram import serve_telegram
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, says, serving
 
@@ -149,7 +150,7 @@ async def test_bad_control_input_names_every_field(hand: Hand, path: str, body: 
 
 async def test_control_input_that_is_not_json(hand: Hand) -> None:
     reply = await hand.client.post("/control/messages", content=b"\xff{")
-    assert reply.status_code == 422
+    assert reply.status_code == 400
     assert reply.json()["error"]["fields"] == [{"field": "", "error": "the body is not JSON in UTF-8"}]
 
 
@@ -206,3 +207,18 @@ async def test_a_port_in_use_is_a_clear_error(hand: Hand) -> None:
     with pytest.raises(ConfigurationError, match="choose another port"):
         async with serve_telegram(port=hand.simulator.port, clock=ManualClock()):
             pass
+
+
+async def test_the_mail_control_api_can_live_on_the_same_port() -> None:
+    accounts = {"owner@home.example": "p"}
+    async with (
+        serve_mail("127.0.0.1", 0, 0, None, clock=ManualClock(), accounts=accounts) as mail,
+        serving(extra_routes=mail.control_routes()) as hand,
+    ):
+        letter = {"from": "friend@elsewhere.example", "to": "owner@home.example", "text": "hello"}
+        assert (await hand.client.post("/control/mail/messages", json=letter)).status_code == 201
+        assert len(mail.store.messages("owner@home.example")) == 1
+        assert (await hand.client.post("/control/mail/messages", json={})).status_code == 422
+        await hand.says("hi")
+        assert await hand.texts() == ["hi"]
+        assert (await hand.client.get("/control/mail/nowhere")).status_code == 404

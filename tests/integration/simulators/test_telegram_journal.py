@@ -6,24 +6,22 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
 from butlers.clock import ManualClock
-from butlers.errors import ConfigurationError
+from butlers.simulators.journal import FileJournal
 from butlers.simulators.telegram import DEFAULT_TOKEN, World
-from butlers.simulators.telegram.journal import FileJournal
 from butlers.simulators.telegram.posting import migrate, set_blocked
 from tests.integration.simulators.telegram_support import DEADLINE, TOKEN, calls, says
 
 
 @contextlib.contextmanager
-def journal_at(path: Path) -> Any:
+def journal_at(path: Path) -> Iterator[FileJournal]:
     journal = FileJournal(path)
     try:
         yield journal
@@ -88,21 +86,6 @@ def test_writing_goes_on_after_a_torn_line(tmp_path: Path) -> None:
             world.add_bot(TOKEN, "unit_bot")
             says(world, text)
     assert [m.text for m in world.state.bots[42].chats[5].messages.values()] == ["one", "two"]
-
-
-def test_a_bad_line_in_the_middle_stops_the_start(tmp_path: Path) -> None:
-    path = tmp_path / "telegram.jsonl"
-    path.write_bytes(b'not ours\n{"changes":[]}\n')
-    with journal_at(path) as journal, pytest.raises(ConfigurationError, match="line 1"):
-        World(clock=ManualClock(), journal=journal)
-
-
-def test_a_journal_has_one_user_at_a_time(tmp_path: Path) -> None:
-    path = tmp_path / "telegram.jsonl"
-    with journal_at(path), pytest.raises(ConfigurationError, match="another simulator"):
-        FileJournal(path)
-    with journal_at(path):
-        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,6 +141,7 @@ def test_library_record_takes_the_same_way(lines: Lines) -> None:
     uvicorn.addHandler(logging.NullHandler())
     uvicorn.propagate = False
     lines.handler = configure_logging(lines.stream, logging.INFO)
+    uvicorn.setLevel(logging.NOTSET)  # a server started by an earlier test may have set it
     uvicorn.info("Started server process [%d]", 7)
     assert lines.last()["event"] == "Started server process [7]"
     assert lines.last()["logger"] == "uvicorn.error"

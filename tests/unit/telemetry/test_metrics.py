@@ -61,13 +61,13 @@ def test_histogram_shows_cumulative_buckets_without_a_unit_suffix(telemetry: Tel
 
 
 def test_gauge_shows_the_last_value_and_up_down_the_balance(telemetry: Telemetry) -> None:
-    telemetry.gauge(catalogue.CIRCUIT_OPEN_TARGETS, 4)
-    telemetry.gauge(catalogue.CIRCUIT_OPEN_TARGETS, 1)
+    telemetry.gauge(catalogue.BUFFER_QUEUE_DEPTH, 4, policy_tier="default")
+    telemetry.gauge(catalogue.BUFFER_QUEUE_DEPTH, 1, policy_tier="default")
     telemetry.count(catalogue.INFLIGHT_REQUESTS, 3)
     telemetry.count(catalogue.INFLIGHT_REQUESTS, -1)
 
     seen = samples(telemetry)
-    assert seen["butlers_switchboard_circuit_open_targets", ()] == 1
+    assert seen["butlers_buffer_queue_depth", (("policy_tier", "default"),)] == 1
     assert seen["butlers_switchboard_inflight_requests", ()] == 2
 
 
@@ -83,7 +83,7 @@ def test_undeclared_attribute_is_refused(telemetry: Telemetry) -> None:
     with pytest.raises(ValueError, match="chat"):
         telemetry.observe(catalogue.ROUTE_LATENCY, 1, chat="42")
     with pytest.raises(ValueError, match="chat"):
-        telemetry.gauge(catalogue.CIRCUIT_OPEN_TARGETS, 1, chat="42")
+        telemetry.gauge(catalogue.BUFFER_QUEUE_DEPTH, 1, chat="42")
 
 
 def test_metric_outside_of_the_catalogue_or_of_another_kind_is_refused(telemetry: Telemetry) -> None:

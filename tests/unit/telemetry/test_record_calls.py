@@ -59,7 +59,7 @@ def test_the_check_sees_an_undeclared_attribute() -> None:
     assert complaints("telemetry.count(MESSAGE_RECEIVED if x else MESSAGE_DEDUPLICATED, policy_tier=t)") == [
         "1: MESSAGE_DEDUPLICATED does not declare policy_tier"
     ]
-    assert complaints("with telemetry.span(spans.ROUTE, request_id=r, text=t): pass") == [
-        "1: ROUTE does not declare text"
+    assert complaints("with telemetry.span(spans.REQUEST, request_id=r, text=t): pass") == [
+        "1: REQUEST does not declare text"
     ]
     assert complaints("telemetry.observe(ROUTE_LATENCY, 5, outcome='ok')") == []

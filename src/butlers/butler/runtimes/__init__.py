@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from butlers.butler.runtime import Runtime
@@ -24,7 +23,7 @@ def build_runtime(
     command: str | None,
     *,
     clock: Clock | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str],
 ) -> Runtime:
     """The runtime that butler.toml asks for; `command` is the executable's path or name when it is not in PATH."""
     if kind not in DIALECTS:

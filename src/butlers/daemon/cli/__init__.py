@@ -7,7 +7,7 @@ import sys
 import typer
 
 from butlers.daemon.cli import ask, demo, doctor, token, up
-from butlers.daemon.cli.exits import run_guarded
+from butlers.daemon.cli.exits import exiting, run_guarded
 
 app = typer.Typer(
     name="butlers",
@@ -16,15 +16,15 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("up")(up.up)
-app.command("run")(up.run)
-app.command("simulate")(up.simulate)
-app.command("demo")(demo.demo)
-app.command("status")(ask.status)
-app.command("ingest")(ask.ingest)
-app.command("trace")(ask.trace)
-app.command("requests")(ask.requests)
-app.command("doctor")(doctor.doctor)
+app.command("up")(exiting(up.up))
+app.command("run")(exiting(up.run))
+app.command("simulate")(exiting(up.simulate))
+app.command("demo")(exiting(demo.demo))
+app.command("status")(exiting(ask.status))
+app.command("ingest")(exiting(ask.ingest))
+app.command("trace")(exiting(ask.trace))
+app.command("requests")(exiting(ask.requests))
+app.command("doctor")(exiting(doctor.doctor))
 app.add_typer(token.app, name="token")
 
 

@@ -1,3 +1,56 @@
-def demo() -> int:
-    """The tour."""
-    return 0
+"""`butlers demo`: the tour."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from butlers.clock import SystemClock
+from butlers.daemon.cli.exits import FAILED, OK
+from butlers.daemon.cli.options import Json
+
+if TYPE_CHECKING:
+    from butlers.daemon.tour.lines import Line
+
+Keep = Annotated[bool, typer.Option("--keep", help="Leave the system running at the end.")]
+
+
+def demo(as_json: Json = False, keep: Keep = False) -> int:
+    """Take the tour: start everything in a temporary directory, drive real traffic, show what was seen."""
+    return asyncio.run(_demo(as_json=as_json, keep=keep))
+
+
+async def _demo(*, as_json: bool, keep: bool) -> int:
+    from butlers.daemon.tour.lines import Tour
+
+    folder = Path(tempfile.mkdtemp(prefix="butlers-demo-"))
+    tour = Tour(folder, SystemClock())
+    seen: list[Line] = []
+    try:
+        async for line in tour.lines(keep=keep):
+            seen.append(line)
+            print(_readable(line), file=sys.stderr if as_json else sys.stdout, flush=True)
+    finally:
+        if not keep:
+            await tour.instance.close()
+            shutil.rmtree(folder, ignore_errors=True)
+    passed = sum(line.passed for line in seen)
+    if as_json:
+        print(json.dumps({"passed": passed, "total": len(seen), "lines": [line.to_json() for line in seen]}))
+    else:
+        print(f"{passed} of {len(seen)} lines passed")
+    if keep:
+        print(f"still running: butlers status --data-dir {folder}", file=sys.stderr)
+    return OK if passed == len(seen) else FAILED
+
+
+def _readable(line: Line) -> str:
+    mark = "pass" if line.passed else "FAIL"
+    return f"{mark}  {line.name:<14} {line.shows}\n      {line.detail}  ({line.seconds:.1f} s)"

@@ -10,26 +10,21 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any
-
-import click
+from typing import Any, ParamSpec
 
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable, TimeoutExceeded, ValidationError
 
+P = ParamSpec("P")
 OK, FAILED, USAGE, CONFIGURATION, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
-def run_guarded(app: Callable[..., Any]) -> int:
+def run_guarded(app: Callable[[], Any]) -> int:
     """Run the command line; every failure is one plain message and an exit code."""
     try:
-        result = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return USAGE
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        app()
     except ConfigurationError as error:
         _say(str(error))
         return CONFIGURATION
@@ -38,7 +33,19 @@ def run_guarded(app: Callable[..., Any]) -> int:
         for field in getattr(error, "fields", ()):
             _say(f"  {field.field or 'input'}: {field.error}")
         return _code(error)
-    return result if isinstance(result, int) else OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return OK
+
+
+def exiting(command: Callable[P, int]) -> Callable[P, None]:
+    """A command that returns its exit code, as typer wants it: ending the process with it."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: P.args, **options: P.kwargs) -> None:
+        sys.exit(command(*arguments, **options))
+
+    return wrapped
 
 
 def _code(error: ClassifiedError) -> int:

@@ -9,6 +9,7 @@ import typer
 
 from butlers.butler.identity import Role, TokenFile
 from butlers.clock import SystemClock
+from butlers.daemon.cli.exits import exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
 from butlers.errors import ValidationError
@@ -19,6 +20,7 @@ Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
 
 
 @app.command("issue")
+@exiting
 def issue(
     name: Name,
     role: Annotated[Role, typer.Option(help="What the caller may do.")] = Role.CLIENT,
@@ -33,6 +35,7 @@ def issue(
 
 
 @app.command("show")
+@exiting
 def show(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
     """Print a token that exists."""
     secret = _tokens(data_dir, config).secret_of(name)
@@ -43,6 +46,7 @@ def show(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
 
 
 @app.command("revoke")
+@exiting
 def revoke(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
     """Make a token worthless; running services notice at once."""
     if not _tokens(data_dir, config).revoke(name):
@@ -52,6 +56,7 @@ def revoke(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
 
 
 @app.command("list")
+@exiting
 def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
     """Names and roles; the secrets stay hidden."""
     tokens = _tokens(data_dir, config).tokens()

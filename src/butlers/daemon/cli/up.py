@@ -1,36 +1,12 @@
-"""Commands that keep running: `up`, `run` and `simulate`."""
+"""Commands that keep running: `up`, `run` and `simulate`. Their imports wait until they are called."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
-from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from butlers.butler.config import ButlerConfig, load_roster
-from butlers.clock import SystemClock
 from butlers.daemon.cli.options import Config, DataDir, Port, PortOffset, Set, settings_from
-from butlers.daemon.places import Places
-from butlers.daemon.settings import Settings
-from butlers.daemon.simulation import (
-    LAST_WORDS_S,
-    Simulated,
-    SimulatorProcess,
-    run_simulators,
-    simulated_environment,
-    simulated_settings,
-    what_to_simulate,
-)
-from butlers.daemon.system import System, select
-from butlers.errors import ConfigurationError
-from butlers.ids import Uuid7Factory
-from butlers.telemetry import configure_logging
-
-SECRETS = ("TOKEN", "PASSWORD", "SECRET", "KEY")
 
 
 def up(
@@ -41,10 +17,9 @@ def up(
     set_: Set = None,
 ) -> int:
     """Start everything; ctrl-C drains and stops."""
-    settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)
-    roster = load_roster(settings.roster_dir)
-    simulated = what_to_simulate(settings, roster, os.environ)
-    return _serve(settings, roster, list(roster), simulated, exclusive=True)
+    from butlers.daemon.serve import serve_all
+
+    return serve_all(settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_))
 
 
 def run(
@@ -56,11 +31,10 @@ def run(
     set_: Set = None,
 ) -> int:
     """Start one butler in a process of its own; the others are called over MCP."""
+    from butlers.daemon.serve import serve_role
+
     settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)
-    roster = load_roster(settings.roster_dir)
-    # A lone role never starts simulators, but it uses them when it is told to: they run as `butlers simulate`.
-    on = settings.simulators == "on"
-    return _serve(settings, roster, select(roster, role), Simulated(telegram=on, mail=on), exclusive=False)
+    return serve_role(settings, role)
 
 
 def simulate(
@@ -73,128 +47,7 @@ def simulate(
     with_parent: Annotated[bool, typer.Option("--with-parent", help="End when standard input ends.")] = False,
 ) -> int:
     """Run the simulated providers alone: Telegram Bot API, SMTP and IMAP, with their control APIs."""
+    from butlers.daemon.serve import serve_simulators
+
     settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)
-    chosen = set(what or ("telegram", "mail"))
-    if unknown := chosen - {"telegram", "mail"}:
-        raise ConfigurationError(
-            "no such simulator", source="command line", key=min(unknown), remedy="choose telegram or mail"
-        )
-    simulated = Simulated(telegram="telegram" in chosen, mail="mail" in chosen)
-    return _loop(_simulate(settings, simulated, with_parent=with_parent))
-
-
-async def _simulate(settings: Settings, simulated: Simulated, *, with_parent: bool) -> int:
-    stop = _stop_event()
-    if with_parent:
-        asyncio.get_running_loop().create_task(_stop_with_parent(stop))
-    await run_simulators(settings, simulated, SystemClock(), stop)
-    return 0
-
-
-async def _stop_with_parent(stop: asyncio.Event) -> None:
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    await reader.read()
-    await asyncio.sleep(LAST_WORDS_S)
-    stop.set()
-
-
-def _serve(
-    settings: Settings, roster: Mapping[str, ButlerConfig], names: list[str], simulated: Simulated, *, exclusive: bool
-) -> int:
-    places = Places(settings.data_dir)
-    places.create()
-    secrets = [value for key, value in os.environ.items() if any(word in key for word in SECRETS) and len(value) > 7]
-    configure_logging(places.log, settings.log_level, secrets=secrets)
-    if not exclusive:
-        return _loop(_run(settings, roster, names, simulated, places, announce=False))
-    with places.owned():
-        return _loop(_run(settings, roster, names, simulated, places, announce=True))
-
-
-async def _run(
-    settings: Settings,
-    roster: Mapping[str, ButlerConfig],
-    names: list[str],
-    simulated: Simulated,
-    places: Places,
-    *,
-    announce: bool,
-) -> int:
-    clock = SystemClock()
-    stop = _stop_event()
-    environment = simulated_environment(simulated, roster, os.environ)
-    settings = simulated_settings(settings, simulated)
-    simulators = SimulatorProcess(settings, simulated) if simulated.any and announce else None
-    system = System(
-        settings=settings,
-        roster=roster,
-        names=names,
-        environment=environment,
-        clock=clock,
-        new_id=Uuid7Factory(clock),
-        progress=lambda step: print(f"butlers: {step} ...", file=sys.stderr, flush=True),
-    )
-    try:
-        if simulators is not None:
-            print("butlers: starting the simulators ...", file=sys.stderr, flush=True)
-            await simulators.start()
-        await system.start()
-        if announce:
-            places.announce(_description(settings, system, simulated))
-        _welcome(settings, system, simulated)
-        await stop.wait()
-        print("butlers: stopping (ctrl-C again to stop at once) ...", file=sys.stderr, flush=True)
-        places.withdraw() if announce else None
-        await system.stop()
-    finally:
-        if simulators is not None:
-            await simulators.stop()
-    print("butlers: stopped", file=sys.stderr, flush=True)
-    return 0
-
-
-def _description(settings: Settings, system: System, simulated: Simulated) -> dict[str, object]:
-    doors = {butler.name: f"http://{settings.host}:{butler.port}" for butler in system.butlers}
-    simulators: dict[str, object] = {}
-    if simulated.telegram:
-        simulators["telegram"] = settings.telegram_api_url
-    if simulated.mail:
-        simulators["mail_control"] = f"http://{settings.host}:{settings.simulator_port('mail_control')}"
-        simulators["smtp"] = f"{settings.host}:{settings.smtp_port}"
-        simulators["imap"] = f"{settings.host}:{settings.simulator_port('imap_simulator')}"
-    return {"doors": doors, "simulators": simulators, "data_dir": str(settings.data_dir)}
-
-
-def _welcome(settings: Settings, system: System, simulated: Simulated) -> None:
-    description = _description(settings, system, simulated)
-    print("butlers is up")
-    for group in ("doors", "simulators"):
-        entries = description[group]
-        if isinstance(entries, dict):
-            for name, url in entries.items():
-                print(f"  {name:<14} {url}")
-    print(f"  {'data':<14} {settings.data_dir}")
-    print('try: butlers ingest "I paid the electricity bill"', flush=True)
-
-
-def _stop_event() -> asyncio.Event:
-    """Set by the first ctrl-C or TERM; the second one ends the process at once."""
-    stop = asyncio.Event()
-
-    def asked() -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked)
-    return stop
-
-
-def _loop(main) -> int:  # type: ignore[no-untyped-def]
-    import uvloop  # noqa: PLC0415 - only commands that serve pay for it
-
-    result: int = uvloop.run(main)
-    return result
+    return serve_simulators(settings, what or [], with_parent=with_parent)

@@ -94,9 +94,8 @@ class Butler:
 
     def status(self) -> dict[str, Any]:
         failing = self.services.failing
-        state = self.state if not failing else "degraded"
         return {
-            "status": "ok" if self.state == "ok" else state,
+            "status": "degraded" if failing and self.state == "ok" else self.state,
             "butler": self.name,
             "version": __version__,
             "runtime": self.spawner.runtime_name,

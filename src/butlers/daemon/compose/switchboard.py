@@ -19,7 +19,6 @@ from butlers.daemon.compose.process import Process
 from butlers.daemon.services import repeated
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.migrations import MigrationSet
-from butlers.storage.partitions import ensure_month_partitions
 from butlers.storage.queries import Queries
 from butlers.switchboard.api import Api, ApiPolicy
 from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
@@ -30,12 +29,12 @@ from butlers.switchboard.lifecycle import RequestProcessor
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
+from butlers.switchboard.retention import InboxKeeper
 from butlers.switchboard.tools import SwitchboardTools
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
-PARTITION_MONTHS_AHEAD = 2
-PARTITION_CHECK_S = 3600.0
+RETENTION_CHECK_S = 3600.0
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
@@ -107,21 +106,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         trace=_tracer(requests),
         tools=SwitchboardTools(ingress=ingress, registry=registry, notify=notify).tools(),
     )
-    _add_api(
-        butler,
-        Api(
-            ingress=ingress,
-            requests=requests,
-            registry=registry,
-            tokens=process.tokens,
-            telemetry=butler.telemetry,
-            policy=ApiPolicy(
-                max_body_bytes=process.settings.max_body_bytes,
-                token_required=process.settings.token_required,
-                loopback_only=process.settings.loopback_only,
-            ),
-        ),
-    )
+    _add_api(butler, ingress, requests, registry)
     _add_loops(butler, buffer, processor)
     _add_connectors(butler, ingress)
     butler.drains.append(_drain(config, buffer, processor, ingress))
@@ -158,20 +143,36 @@ def _tracer(requests: RequestReader) -> Any:
     return trace
 
 
-def _add_api(butler: Butler, api: Api) -> None:
+def _add_api(butler: Butler, ingress: Ingress, requests: RequestReader, registry: Registry) -> None:
+    settings = butler.process.settings
+    api = Api(
+        ingress=ingress,
+        requests=requests,
+        registry=registry,
+        tokens=butler.process.tokens,
+        telemetry=butler.telemetry,
+        policy=ApiPolicy(
+            max_body_bytes=settings.max_body_bytes,
+            token_required=settings.token_required,
+            loopback_only=settings.loopback_only,
+        ),
+    )
     butler.routes.append(Mount("/api", app=api.app()))
 
 
 def _add_loops(butler: Butler, buffer: DurableBuffer, processor: RequestProcessor) -> None:
     process, schema = butler.process, butler.config.schema_name
 
-    async def make_partitions() -> None:
-        first = process.clock.now().date().replace(day=1)
-        async with process.database.connection() as connection:
-            await ensure_month_partitions(connection, schema, "message_inbox", first, PARTITION_MONTHS_AHEAD)
-
-    butler.before_serving.append(make_partitions)
-    butler.loops["partition keeper"] = repeated(process.clock, PARTITION_CHECK_S, make_partitions)
+    keeper = InboxKeeper(
+        database=process.database,
+        schema=schema,
+        queries=Queries.load("butlers.switchboard", schema=schema),
+        clock=process.clock,
+        keep_months=process.settings.inbox_keep_months,
+        keep_dedupe_days=process.settings.dedupe_keep_days,
+    )
+    butler.before_serving.append(keeper.keep)
+    butler.loops["inbox keeper"] = repeated(process.clock, RETENTION_CHECK_S, keeper.keep)
     butler.loops["buffer"] = buffer.run
     butler.loops["lease keeper"] = processor.keep_renewed
 

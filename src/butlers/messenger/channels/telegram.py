@@ -1,7 +1,7 @@
 """Telegram Bot API.
 
-`sendMessage` has no idempotency key, so certainty comes from how far an attempt got: a failed connection sent nothing;
-once the request's bytes are leaving, only an answer tells.
+`sendMessage` has no idempotency key, so certainty comes from how far an attempt got. Telegram cannot act on a request
+whose body has not arrived: whatever fails before the body leaves sent nothing; after that, only an answer tells.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, 
 from butlers.messenger.channel import AttemptResult, Certainty, Leaving, NotSent, Outgoing, Sent
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
-_FIRST_BYTES = "send_request_headers.started"
+_BODY_LEAVES = "send_request_body.started"
 
 
 class TelegramChannel:
@@ -28,7 +28,7 @@ class TelegramChannel:
 
         async def trace(event: str, _info: Any) -> None:
             nonlocal left
-            if event.endswith(_FIRST_BYTES):
+            if event.endswith(_BODY_LEAVES):
                 left = True
                 leaving()
 

@@ -11,13 +11,11 @@
 | POST   /control/mail/uidvalidity             | make remembered UIDs worthless                              |
 | POST   /control/mail/reset                   | empty mailboxes, empty transcript, no faults                |
 
-Bad JSON is 400, an unknown thing 404, an over-long body 413, a wrong field 422; each with
-`{"error": {"class", "message", "retryable", "fields": [{"field", "error"}]}}`.
+Refusals are those of every control API (`simulators/control.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -25,43 +23,33 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.errors import FieldError, ValidationError
 from butlers.ids import Uuid7Factory
-from butlers.simulators.mail.control_bodies import (
-    FaultBody,
-    MessageBody,
-    Refused,
-    UidvalidityBody,
-    invalid,
-    parsed_body,
-    read_body,
-    unknown,
-)
+from butlers.simulators.control import Endpoint, control_route, invalid, parsed_body, read_body, unknown
+from butlers.simulators.mail.control_bodies import FaultBody, MessageBody, UidvalidityBody
 from butlers.simulators.mail.faults import FaultBook
 from butlers.simulators.mail.letter import Letter, compose, summary
 from butlers.simulators.mail.mailbox import AcceptedMail, Mailbox, StoredMessage
 from butlers.simulators.mail.store import MailStore
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-
 
 def control_routes(store: MailStore, faults: FaultBook) -> list[Route]:
     """The routes, to be mounted alone or beside another simulator's."""
     control = _Control(store, faults)
-    return [
-        _route("/control/mail/messages", control.send, "POST"),
-        _route("/control/mail/messages/raw", control.send_raw, "POST"),
-        _route("/control/mail/accepted", control.list_accepted, "GET"),
-        _route("/control/mail/accepted/{number:int}/raw", control.read_accepted, "GET"),
-        _route("/control/mail/mailboxes", control.list_accounts, "GET"),
-        _route("/control/mail/mailboxes/{address}", control.read_account, "GET"),
-        _route("/control/mail/faults", control.add_fault, "POST"),
-        _route("/control/mail/faults", control.list_faults, "GET"),
-        _route("/control/mail/faults", control.clear_faults, "DELETE"),
-        _route("/control/mail/faults/{id:int}", control.remove_fault, "DELETE"),
-        _route("/control/mail/uidvalidity", control.renew_uidvalidity, "POST"),
-        _route("/control/mail/reset", control.reset, "POST"),
-    ]
+    table: tuple[tuple[str, str, Endpoint], ...] = (
+        ("POST", "/messages", control.send),
+        ("POST", "/messages/raw", control.send_raw),
+        ("GET", "/accepted", control.list_accepted),
+        ("GET", "/accepted/{number:int}/raw", control.read_accepted),
+        ("GET", "/mailboxes", control.list_accounts),
+        ("GET", "/mailboxes/{address}", control.read_account),
+        ("POST", "/faults", control.add_fault),
+        ("GET", "/faults", control.list_faults),
+        ("DELETE", "/faults", control.clear_faults),
+        ("DELETE", "/faults/{id:int}", control.remove_fault),
+        ("POST", "/uidvalidity", control.renew_uidvalidity),
+        ("POST", "/reset", control.reset),
+    )
+    return [control_route(verb, f"/mail{path}", do) for verb, path, do in table]
 
 
 class _Control:
@@ -88,18 +76,18 @@ class _Control:
     async def send_raw(self, request: Request) -> Response:
         to = request.query_params.getlist("to")
         if not to:
-            raise invalid(FieldError(field="to", error="name at least one local mailbox"))
+            raise invalid("to", "name at least one local mailbox")
         self._require_local(tuple(to))
         sender = request.query_params.get("from", "")
         if not sender.isprintable() or any(character in sender for character in "<> "):
-            raise invalid(FieldError(field="from", error="must be an address, or empty for a bounce"))
+            raise invalid("from", "must be an address, or empty for a bounce")
         raw = await read_body(request)
         return self._delivered(tuple(to), raw, sender, summary(raw)["message_id"])
 
     async def list_accepted(self, request: Request) -> Response:
         after = request.query_params.get("after", "0")
         if not (after.isascii() and after.isdigit()):
-            raise invalid(FieldError(field="after", error="must be a number"))
+            raise invalid("after", "must be a number")
         mails = [_accepted_view(mail) for mail in self._store.accepted if mail.number > int(after)]
         return JSONResponse({"accepted": mails})
 
@@ -151,23 +139,11 @@ class _Control:
 
     def _require_local(self, recipients: tuple[str, ...]) -> None:
         if not all(self._store.is_local(address) for address in recipients):
-            raise invalid(FieldError(field="to", error="every recipient must be a local mailbox"))
+            raise invalid("to", "every recipient must be a local mailbox")
 
     def _delivered(self, recipients: tuple[str, ...], raw: bytes, sender: str, message_id: str | None) -> Response:
         uids = {a: self._store.deliver(a, raw, envelope_from=sender).uid for a in recipients}
         return JSONResponse({"message_id": message_id, "uids": uids}, status_code=201)
-
-
-def _route(path: str, endpoint: Endpoint, method: str) -> Route:
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ValidationError as error:
-            return Refused(422, error).response
-        except Refused as refused:
-            return refused.response
-
-    return Route(path, answer, methods=[method])
 
 
 def _accepted_view(mail: AcceptedMail) -> dict[str, Any]:

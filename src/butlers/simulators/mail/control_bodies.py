@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from pydantic import Field
 
-from butlers.errors import FieldError, ValidationError
+from butlers.simulators.control import Body, invalid
 from butlers.simulators.mail.faults import Fault, FaultKind, Server
 from butlers.simulators.mail.mailbox import INBOX
 
-_BODY_LIMIT = 16 * 1024 * 1024
 _ADDRESS = r"^[^\s@<>\x00-\x1f]+@[^\s@<>\x00-\x1f]+$"
 
 Address = Annotated[str, Field(pattern=_ADDRESS, max_length=320)]
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-BodyT = TypeVar("BodyT", bound=_Body)
-
-
-class MessageBody(_Body):
+class MessageBody(Body):
     """A plain message from outside."""
 
     sender: Address = Field(alias="from")
@@ -36,14 +24,14 @@ class MessageBody(_Body):
     text: str
     message_id: str | None = Field(default=None, pattern=r"^<[^<>\s]+>$")
     in_reply_to: str | None = Field(default=None, pattern=r"^<[^<>\s]+>$")
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default_factory=dict)
 
     @property
     def recipients(self) -> tuple[str, ...]:
         return (self.to,) if isinstance(self.to, str) else tuple(self.to)
 
 
-class FaultBody(_Body):
+class FaultBody(Body):
     """A fault; `phase` is for SMTP, `command` for IMAP."""
 
     server: Server = Field(strict=False)
@@ -61,7 +49,7 @@ class FaultBody(_Body):
         moment = self.phase if smtp else self.command
         if moment is None or (self.command if smtp else self.phase) is not None:
             wanted, unwanted = ("phase", "command") if smtp else ("command", "phase")
-            raise invalid(FieldError(field=wanted, error=f"{self.server} faults have a {wanted} and no {unwanted}"))
+            raise invalid(wanted, f"{self.server} faults have a {wanted} and no {unwanted}")
         return Fault(
             server=self.server,
             moment=moment.lower() if smtp else moment.upper(),
@@ -74,52 +62,9 @@ class FaultBody(_Body):
         )
 
 
-class UidvalidityBody(_Body):
+class UidvalidityBody(Body):
     address: str
     mailbox: str = INBOX
-
-
-class Refused(Exception):
-    """An answer other than success, on its way out."""
-
-    def __init__(self, status: int, error: ValidationError) -> None:
-        super().__init__(error.message)
-        self.response = JSONResponse({"error": error.describe()}, status_code=status)
-
-
-async def parsed_body(request: Request, model: type[BodyT]) -> BodyT:
-    content = await read_body(request)
-    try:
-        decoded = json.loads(content)
-    except (ValueError, RecursionError):
-        problem = FieldError(field="", error="not JSON")
-        raise Refused(400, ValidationError("the body is not JSON", fields=(problem,))) from None
-    try:
-        return model.model_validate(decoded)
-    except pydantic.ValidationError as error:
-        raise invalid(*(_field_error(e["loc"], e["msg"]) for e in error.errors())) from None
-
-
-async def read_body(request: Request) -> bytes:
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > _BODY_LIMIT:
-            problem = FieldError(field="", error=f"more than {_BODY_LIMIT} bytes")
-            raise Refused(413, ValidationError("the body is too long", fields=(problem,)))
-    return bytes(content)
-
-
-def _field_error(location: tuple[int | str, ...], message: str) -> FieldError:
-    return FieldError(field=".".join(str(part) for part in location), error=message)
-
-
-def invalid(*fields: FieldError) -> ValidationError:
-    return ValidationError("the request is not valid", fields=fields)
-
-
-def unknown(name: str, problem: str) -> Refused:
-    return Refused(404, ValidationError(problem, fields=(FieldError(field=name, error=problem),)))
 
 
 def _default_text(code: int) -> str:

@@ -21,6 +21,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from butlers.errors import FieldError, ValidationError
+from butlers.simulators.faults import CountedFault, strike
 
 ANY_MOMENT = "*"
 
@@ -74,13 +75,12 @@ _ONLY_FOR = {FaultKind.REPLY: Server.SMTP, FaultKind.NO: Server.IMAP, FaultKind.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(CountedFault):
     """One fault and how often it still strikes."""
 
     server: Server
     moment: str  # an SMTP phase, an IMAP command (FETCH also means UID FETCH), or *
     kind: FaultKind
-    times: int | None = 1  # None: until removed
     seconds: float = 0.0  # wait before striking
     code: int = 451  # SMTP reply code
     text: str = "4.7.1 Greylisted, please try again later"
@@ -132,12 +132,7 @@ class FaultBook:
     def _use(self, fault: Fault) -> None:
         self._struck.set()
         self._struck = asyncio.Event()
-        if fault.times is None:
-            return
-        if fault.times <= 1:
-            del self._waiting[fault.id]
-        else:
-            self._waiting[fault.id] = replace(fault, times=fault.times - 1)
+        strike(self._waiting, fault.id)
 
 
 def _fits(fault: Fault, moment: str, addresses: tuple[str, ...]) -> bool:

@@ -28,20 +28,26 @@ from pymap.parsing.commands import InvalidCommand
 from pymap.parsing.response import CommandResponse, Response, ResponseBad, ResponseNo
 from pysasl.creds.server import ServerCredentials
 
+from butlers.simulators.mail.attention import until_answered, waits_for_its_client
 from butlers.simulators.mail.faults import Fault, FaultBook, FaultKind, Server
 from butlers.simulators.mail.imap_login import Config, Login
 from butlers.simulators.mail.store import MailStore
+from butlers.simulators.pauses import Pauses
+from butlers.simulators.ports import listen_as
 
 _log = logging.getLogger(__name__)
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _FaultyState(ConnectionState):
     """pymap's command dispatch with faults around it."""
 
-    def __init__(self, login: Login, config: Config, faults: FaultBook, hang_up: Callable[[], None]) -> None:
+    def __init__(
+        self, login: Login, config: Config, *, faults: FaultBook, pauses: Pauses, hang_up: Callable[[], None]
+    ) -> None:
         super().__init__(login, config)
-        self._clock = login.store.clock
         self._faults = faults
+        self._pauses = pauses
         self._hang_up = hang_up
 
     async def do_greeting(self) -> CommandResponse:
@@ -74,7 +80,7 @@ class _FaultyState(ConnectionState):
     async def _suffer(self, fault: Fault | None, tag: bytes) -> CommandResponse | None:
         if fault is None:
             return None
-        await self._clock.sleep(fault.seconds)
+        await self._pauses.sleep(fault.seconds)
         if fault.kind is FaultKind.DROP_BEFORE:
             self._drop()
         answers = {FaultKind.NO: ResponseNo, FaultKind.BAD: ResponseBad}
@@ -104,46 +110,52 @@ class _Connection(IMAPConnection):
 
 
 class ImapServer:
-    """Listens, and hangs up on everybody when it stops."""
+    """Listens; when it stops, it answers what it has received and hangs up."""
 
     def __init__(
         self,
         *,
         store: MailStore,
         faults: FaultBook,
+        pauses: Pauses,
         passwords: Mapping[str, str],
         tls_context: SSLContext | None = None,
     ) -> None:
         self._config = Config(host="", port=0, tls_context=tls_context)
         self._login = Login(store=store, passwords=passwords, config=self._config)
         self._faults = faults
-        self._connections: dict[asyncio.Task[None], asyncio.WriteTransport] = {}
+        self._pauses = pauses
+        self._connections: dict[asyncio.Task[None], _Streams] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port, which matters when 0 was asked for."""
-        self._server = await asyncio.start_server(self._connected, host, port)
+        self._server = await asyncio.start_server(self._connected, sock=listen_as("IMAP simulator", host, port))
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        await until_answered(lambda: all(waits_for_its_client(reader) for reader, _ in self._connections.values()))
         connections = dict(self._connections)
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        for transport in connections.values():
-            transport.abort()  # a polite TLS goodbye would wait for the client
+        for _, writer in connections.values():
+            writer.transport.abort()  # a polite TLS goodbye would wait for the client
         await asyncio.sleep(0)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer))
-        self._connections[task] = writer.transport
+        self._connections[task] = (reader, writer)
         task.add_done_callback(self._connections.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        state = _FaultyState(self._login, self._config, self._faults, writer.transport.abort)
+        writer.transport.set_write_buffer_limits(high=0)
+        state = _FaultyState(
+            self._login, self._config, faults=self._faults, pauses=self._pauses, hang_up=writer.transport.abort
+        )
         async with AsyncExitStack() as stack:
             connection_exit.set(stack)
             info = SocketInfo.get(writer, None)

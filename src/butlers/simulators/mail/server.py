@@ -3,23 +3,23 @@
     async with serve_mail("127.0.0.1", 0, 0, 0, clock=clock, accounts={"butler@example.org": "secret"}) as mail:
         ... mail.smtp_port, mail.imap_port, mail.control_url, mail.store, mail.faults
 
-Give no control port to mount `mail.control_routes()` in an application of your own.
+Give no control port to mount `mail.control_routes()` in an application of your own, such as the Telegram simulator's
+(`extra_routes`). When the block ends, what was received is answered before anybody is hung up on.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from butlers.clock import Clock, SystemClock
+from butlers.serving import GuestServer
+from butlers.simulators.journal import open_journal
 from butlers.simulators.mail.control import control_routes
 from butlers.simulators.mail.faults import FaultBook
 from butlers.simulators.mail.imap import ImapServer
@@ -27,6 +27,8 @@ from butlers.simulators.mail.mailbox import canonical
 from butlers.simulators.mail.smtp import SmtpServer, SmtpSettings
 from butlers.simulators.mail.store import MailStore
 from butlers.simulators.mail.tls import self_signed
+from butlers.simulators.pauses import Pauses
+from butlers.simulators.ports import listen_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,15 @@ async def serve_mail(
     )
     faults = FaultBook()
     async with AsyncExitStack() as stack:
-        store = MailStore(clock=clock, addresses=passwords, journal_path=journal_path)
-        stack.callback(store.close)
-        smtp = SmtpServer(store=store, faults=faults, settings=settings)
-        imap = ImapServer(store=store, faults=faults, passwords=passwords, tls_context=tls_context)
+        journal = open_journal(journal_path)
+        stack.callback(journal.close)
+        store = MailStore(clock=clock, addresses=passwords, journal=journal)
+        pauses = Pauses(clock)
+        smtp = SmtpServer(store=store, faults=faults, pauses=pauses, settings=settings)
+        imap = ImapServer(store=store, faults=faults, pauses=pauses, passwords=passwords, tls_context=tls_context)
         stack.push_async_callback(smtp.stop)
         stack.push_async_callback(imap.stop)
+        stack.callback(pauses.close)
         yield MailSimulator(
             host=host,
             smtp_port=await smtp.start(host, smtp_port),
@@ -98,24 +103,9 @@ async def serve_mail(
 async def _serve_control(stack: AsyncExitStack, host: str, port: int | None, routes: list[Route]) -> int | None:
     if port is None:
         return None
-    # Listening before uvicorn starts: early clients wait in the backlog instead of being refused.
-    listener = stack.enter_context(socket.create_server((host, port)))
-    config = uvicorn.Config(Starlette(routes=routes), lifespan="off", log_config=None, access_log=False)
-    server = _GuestServer(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    stack.push_async_callback(_stop, server, serving)
+    listener = stack.enter_context(listen_as("mail simulator's control API", host, port))
+    server = GuestServer(Starlette(routes=routes))
+    stack.push_async_callback(server.close)
+    await server.open(listener)
     bound: int = listener.getsockname()[1]
     return bound
-
-
-async def _stop(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-    server.should_exit = True
-    await serving
-
-
-class _GuestServer(uvicorn.Server):
-    """A uvicorn that leaves the process's signals to the process."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -29,9 +29,12 @@ from typing import Any, cast
 
 from aiosmtpd.smtp import MISSING, SMTP, AuthResult, Envelope, LoginPassword, Session, syntax
 
+from butlers.simulators.mail.attention import until_answered, waits_for_its_client
 from butlers.simulators.mail.faults import Fault, FaultBook, FaultKind, Server
 from butlers.simulators.mail.mailbox import RecipientResult, canonical
 from butlers.simulators.mail.store import MailStore
+from butlers.simulators.pauses import Pauses
+from butlers.simulators.ports import listen_as
 
 _log = logging.getLogger(__name__)
 _NULL_PATH = "<>"
@@ -60,9 +63,10 @@ class _Answers(Envelope):
 class SmtpConnection(SMTP):
     """One client. The `handle_*` methods are aiosmtpd's hooks: they return the reply."""
 
-    def __init__(self, *, store: MailStore, faults: FaultBook, settings: SmtpSettings) -> None:
+    def __init__(self, *, store: MailStore, faults: FaultBook, pauses: Pauses, settings: SmtpSettings) -> None:
         self._store = store
         self._faults = faults
+        self._pauses = pauses
         self._settings = settings
         super().__init__(
             self,
@@ -82,6 +86,17 @@ class SmtpConnection(SMTP):
     def serving(self) -> asyncio.Task[None] | None:
         task: asyncio.Task[None] | None = self._handler_coroutine
         return task
+
+    @property
+    def owes_nothing(self) -> bool:
+        if self.serving is None or self.serving.done():
+            return True
+        return self._reader is not None and waits_for_its_client(self._reader)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if transport.get_extra_info("sslcontext") is None:  # TLS keeps a buffer of its own
+            cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=0)
 
     def hang_up(self) -> None:
         if self.transport is not None:
@@ -184,7 +199,7 @@ class SmtpConnection(SMTP):
     async def _suffer(self, fault: Fault | None) -> str | None:
         if fault is None:
             return None
-        await self._store.clock.sleep(fault.seconds)
+        await self._pauses.sleep(fault.seconds)
         if fault.kind is FaultKind.DROP_BEFORE:
             await self._vanish()
         return f"{fault.code} {fault.text}" if fault.kind is FaultKind.REPLY else None
@@ -209,11 +224,12 @@ class SmtpConnection(SMTP):
 
 
 class SmtpServer:
-    """Listens, and hangs up on everybody when it stops."""
+    """Listens; when it stops, it answers what it has received and hangs up."""
 
-    def __init__(self, *, store: MailStore, faults: FaultBook, settings: SmtpSettings) -> None:
+    def __init__(self, *, store: MailStore, faults: FaultBook, pauses: Pauses, settings: SmtpSettings) -> None:
         self._store = store
         self._faults = faults
+        self._pauses = pauses
         self._settings = settings
         self._connections: list[SmtpConnection] = []
         self._server: asyncio.Server | None = None
@@ -222,13 +238,15 @@ class SmtpServer:
 
     async def start(self, host: str, port: int) -> int:
         """Returns the port, which matters when 0 was asked for."""
-        self._server = await asyncio.get_running_loop().create_server(self._connect, host, port)
+        listener = listen_as("SMTP simulator", host, port)
+        self._server = await asyncio.get_running_loop().create_server(self._connect, sock=listener)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        await until_answered(lambda: all(c.owes_nothing for c in self._connections))
         tasks = [connection.serving for connection in self._connections if connection.serving is not None]
         for connection in self._connections:
             connection.hang_up()
@@ -237,7 +255,9 @@ class SmtpServer:
 
     def _connect(self) -> SmtpConnection:
         self._connections = [c for c in self._connections if c.serving is None or not c.serving.done()]
-        connection = SmtpConnection(store=self._store, faults=self._faults, settings=self._settings)
+        connection = SmtpConnection(
+            store=self._store, faults=self._faults, pauses=self._pauses, settings=self._settings
+        )
         self._connections.append(connection)
         return connection
 

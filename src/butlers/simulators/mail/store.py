@@ -20,11 +20,10 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from butlers.clock import Clock
-from butlers.simulators.mail.journal import Journal
+from butlers.simulators.journal import Journal, MemoryJournal
 from butlers.simulators.mail.letter import trace_headers
 from butlers.simulators.mail.mailbox import (
     INBOX,
@@ -41,19 +40,18 @@ Record = dict[str, Any]
 
 
 class MailStore:
-    """Mailboxes and the SMTP transcript, durable when a journal path is given."""
+    """Mailboxes and the SMTP transcript, durable when the journal is."""
 
-    def __init__(self, *, clock: Clock, addresses: Iterable[str] = (), journal_path: Path | None = None) -> None:
+    def __init__(self, *, clock: Clock, addresses: Iterable[str] = (), journal: Journal | None = None) -> None:
         self._clock = clock
         self._addresses = tuple(canonical(address) for address in addresses)
-        self._journal = Journal(journal_path)
+        self._journal = journal or MemoryJournal()
         self._last_uidvalidity = 0
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
         self._accepted: list[AcceptedMail] = []
         self._listeners: list[Callable[[], None]] = []
         self._changed = asyncio.Event()
-        for record in self._journal.records():
-            self._apply(record)
+        self._journal.replay(self._apply)
         self._open_standard_mailboxes()
 
     # Reading
@@ -175,13 +173,8 @@ class MailStore:
 
     def reset(self) -> None:
         """Empty mailboxes, empty transcript."""
-        self._journal.clear()
-        self._accepted.clear()
-        self._mailboxes.clear()
+        self._commit(op="reset")
         self._open_standard_mailboxes()
-
-    def close(self) -> None:
-        self._journal.close()
 
     # Records
 
@@ -202,6 +195,7 @@ class MailStore:
             "expunged": self._apply_expunged,
             "renumbered": self._apply_renumbered,
             "deleted": self._apply_deleted,
+            "reset": self._apply_reset,
         }
         applied[record["op"]](record)
 
@@ -246,6 +240,10 @@ class MailStore:
 
     def _apply_deleted(self, record: Record) -> None:
         del self._mailboxes[record["address"]][record["mailbox"]]
+
+    def _apply_reset(self, record: Record) -> None:
+        self._accepted.clear()
+        self._mailboxes.clear()
 
     def _touched(self, record: Record) -> Mailbox:
         mailbox = self._mailboxes[record["address"]][record["mailbox"]]

@@ -1,6 +1,7 @@
 """`python -m butlers.simulators.telegram`: the simulator as a process of its own.
 
-Says where it listens in one JSON line on standard output, then serves until it is interrupted.
+Says where it listens in one JSON line on standard output, then serves until it is interrupted; what it has received
+by then is answered.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from butlers.clock import SystemClock
+from butlers.errors import ConfigurationError
 from butlers.simulators.telegram.server import DEFAULT_PORT, DEFAULT_TOKEN, serve_telegram
 
 
@@ -42,4 +44,7 @@ async def _run(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run(_arguments()))
+    try:
+        asyncio.run(_run(_arguments()))
+    except ConfigurationError as problem:
+        sys.exit(str(problem))

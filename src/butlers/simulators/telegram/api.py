@@ -60,7 +60,7 @@ class BotApi:
         kinds = {fault.kind for fault in faults}
         for fault in faults:
             if fault.kind is FaultKind.DELAY:
-                await self.world.clock.sleep(fault.seconds)
+                await self.world.pauses.sleep(fault.seconds)
         if FaultKind.DROP_BEFORE in kinds:
             return self._dropped(method, call.params, "dropped_before")
         refused = next((error for fault in faults if (error := fault.as_error())), None)

@@ -5,21 +5,18 @@ It has nothing to do with Telegram; it is the hand that moves the simulated worl
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.errors import FieldError, ValidationError
+from butlers.simulators.control import Endpoint, control_route, invalid, parsed_body, unknown
 from butlers.simulators.telegram.control_input import (
     FaultWish,
     MigrationWish,
     PostWish,
     SettingsWish,
-    read_body,
     read_number,
 )
 from butlers.simulators.telegram.faults import Fault
@@ -29,8 +26,6 @@ from butlers.simulators.telegram.requests import KEPT, RequestLog
 from butlers.simulators.telegram.state import BotState
 from butlers.simulators.telegram.world import World
 
-_Endpoint = Callable[[Request], Awaitable[Any]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApi:
@@ -38,7 +33,7 @@ class ControlApi:
     log: RequestLog
 
     def routes(self) -> list[Route]:
-        table: tuple[tuple[str, str, _Endpoint], ...] = (
+        table: tuple[tuple[str, str, Endpoint], ...] = (
             ("POST", "/messages", self._post_message),
             ("GET", "/chats", self._chats),
             ("GET", "/chats/{chat_id}/transcript", self._transcript),
@@ -53,10 +48,10 @@ class ControlApi:
             ("GET", "/requests", self._requests),
             ("POST", "/reset", self._reset),
         )
-        return [Route(f"/control{path}", _answering(do), methods=[verb]) for verb, path, do in table]
+        return [control_route(*row) for row in table]
 
     async def _post_message(self, request: Request) -> Any:
-        wish = await read_body(request, PostWish)
+        wish = await parsed_body(request, PostWish)
         bot = self._bot(request)
         posted = post(self.world, bot, _as_post(bot, wish))
         return {
@@ -72,11 +67,11 @@ class ControlApi:
         chat_id = read_number(request.path_params, "chat_id")
         held = self._bot(request).chats.get(chat_id)
         if held is None and self.world.state.settings.strict_chats:
-            raise _Missing("chat_id", "no such chat")
+            raise unknown("chat_id", "no such chat")
         return {"chat_id": chat_id, "messages": [_line(m) for m in held.messages.values()] if held else []}
 
     async def _migrate(self, request: Request) -> Any:
-        wish = await read_body(request, MigrationWish)
+        wish = await parsed_body(request, MigrationWish)
         chat = migrate(self.world, self._bot(request), read_number(request.path_params, "chat_id"), wish.to)
         return {"migrate_to_chat_id": chat.id}
 
@@ -92,7 +87,7 @@ class ControlApi:
         return {"user_id": user_id, "blocked": blocked}
 
     async def _add_fault(self, request: Request) -> Any:
-        wish = await read_body(request, FaultWish)
+        wish = await parsed_body(request, FaultWish)
         fault = Fault(fault_id=self.world.state.next_fault_id, **wish.model_dump())
         self.world.commit({"change": "fault_added", "fault": asdict(fault)})
         return asdict(fault)
@@ -108,7 +103,7 @@ class ControlApi:
         return asdict(self.world.state.settings)
 
     async def _change_settings(self, request: Request) -> Any:
-        wish = await read_body(request, SettingsWish)
+        wish = await parsed_body(request, SettingsWish)
         if wish.next_update_id is not None:
             self._renumber(self._bot(request), wish.next_update_id)
         switches = wish.model_dump(exclude={"next_update_id"}, exclude_none=True)
@@ -117,7 +112,7 @@ class ControlApi:
 
     def _renumber(self, bot: BotState, next_update_id: int) -> None:
         if bot.pending and next_update_id <= bot.pending[-1].update_id:
-            raise _invalid("next_update_id", "must be above the updates that still wait")
+            raise invalid("next_update_id", "must be above the updates that still wait")
         self.world.commit({"change": "updates_numbered", "bot": bot.id, "next": next_update_id})
 
     async def _requests(self, request: Request) -> Any:
@@ -134,29 +129,8 @@ class ControlApi:
         bots = self.world.state.bots
         bot_id = read_number(dict(request.query_params), "bot", default=next(iter(bots)))
         if bot_id not in bots:
-            raise _Missing("bot", "no such bot")
+            raise unknown("bot", "no such bot")
         return bots[bot_id]
-
-
-class _Missing(ValidationError):
-    def __init__(self, field: str, error: str) -> None:
-        super().__init__(error, fields=(FieldError(field=field, error=error),))
-
-
-def _invalid(field: str, error: str) -> ValidationError:
-    return ValidationError(error, fields=(FieldError(field=field, error=error),))
-
-
-def _answering(do: _Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return JSONResponse(await do(request))
-        except _Missing as missing:
-            return JSONResponse({"error": missing.describe()}, status_code=404)
-        except ValidationError as invalid:
-            return JSONResponse({"error": invalid.describe()}, status_code=422)
-
-    return endpoint
 
 
 def _as_post(bot: BotState, wish: PostWish) -> Post:

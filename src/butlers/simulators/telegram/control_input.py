@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-import pydantic
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from starlette.requests import Request
+from pydantic import Field, field_validator
 
-from butlers.errors import FieldError, ValidationError
+from butlers.simulators.control import Body, invalid
 from butlers.simulators.telegram.api import GET_UPDATES
 from butlers.simulators.telegram.faults import ANY_METHOD, FaultKind
 from butlers.simulators.telegram.methods import METHODS
-from butlers.simulators.telegram.params import as_integer, decoded
+from butlers.simulators.telegram.params import as_integer
 
-_Wish = TypeVar("_Wish", bound=BaseModel)
 _BIGGEST = 2**52  # Telegram promises that ids fit into 52 bits
 
 Identifier = Annotated[int, Field(gt=-_BIGGEST, lt=_BIGGEST)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Sender(_Strict):
+class Sender(Body):
     id: Annotated[int, Field(gt=0, lt=_BIGGEST)]
     username: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     first_name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
 
 
-class PostWish(_Strict):
+class PostWish(Body):
     chat_id: Identifier
     sender: Sender = Field(alias="from")
     text: str
@@ -39,17 +32,17 @@ class PostWish(_Strict):
     reply_to: int | None = None
 
 
-class MigrationWish(_Strict):
+class MigrationWish(Body):
     to: Identifier | None = None
 
 
-class SettingsWish(_Strict):
+class SettingsWish(Body):
     strict_chats: bool | None = None
     enforce_limits: bool | None = None
     next_update_id: Annotated[int, Field(gt=0, lt=2**31)] | None = None
 
 
-class FaultWish(_Strict):
+class FaultWish(Body):
     method: str
     kind: Annotated[FaultKind, Field(strict=False)]
     times: Annotated[int, Field(ge=1)] | None = 1
@@ -68,31 +61,10 @@ class FaultWish(_Strict):
         return names[method.lower()]
 
 
-async def read_body(request: Request, shape: type[_Wish]) -> _Wish:
-    body = await request.body()
-    try:
-        return shape.model_validate(decoded(body) if body.strip() else {})
-    except pydantic.ValidationError as error:
-        raise ValidationError("the request is not valid", fields=_fields(error)) from None
-    except ValueError:
-        raise _wrong("", "the body is not JSON in UTF-8") from None
-
-
 def read_number(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
     if name not in values and default is not None:
         return default
     number = as_integer(values.get(name))
     if number is None:
-        raise _wrong(name, "must be a whole number")
+        raise invalid(name, "must be a whole number")
     return number
-
-
-def _fields(error: pydantic.ValidationError) -> tuple[FieldError, ...]:
-    return tuple(
-        FieldError(field=".".join(str(part) for part in problem["loc"]), error=problem["msg"])
-        for problem in error.errors(include_input=False, include_url=False, include_context=False)
-    )
-
-
-def _wrong(field: str, error: str) -> ValidationError:
-    return ValidationError(error, fields=(FieldError(field=field, error=error),))

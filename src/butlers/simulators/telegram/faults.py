@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from butlers.simulators.faults import CountedFault
 from butlers.simulators.telegram.model import ApiError, too_many_requests
 
 ANY_METHOD = "*"
@@ -27,11 +28,10 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(CountedFault):
     fault_id: int
     method: str  # a Bot API method, or "*"
     kind: FaultKind
-    times: int | None  # None: until cleared
     chat_id: int | None = None  # None: any chat
     seconds: float = 1.0  # for delay
     retry_after: int = 1  # seconds, for too_many_requests

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.requests import Request
 
 from butlers.simulators.telegram.model import bad_request
+from butlers.simulators.wire import decoded
 
 _TRUE = frozenset({"true", "yes", "1"})
 
@@ -63,13 +64,6 @@ def as_integer(value: Any) -> int | None:
         return int(value)
     except ValueError:
         return None
-
-
-def decoded(source: str | bytes) -> Any:
-    """JSON whose every string can be written as UTF-8 again (a lone surrogate cannot)."""
-    value = json.loads(source)
-    json.dumps(value, ensure_ascii=False).encode()
-    return value
 
 
 async def read_params(request: Request) -> Params:

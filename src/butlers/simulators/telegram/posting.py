@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from butlers.errors import FieldError, ValidationError
+from butlers.simulators.control import invalid
 from butlers.simulators.telegram.formatting import MAX_TEXT, utf16_length
 from butlers.simulators.telegram.methods.call import new_chat
 from butlers.simulators.telegram.model import (
@@ -67,9 +68,9 @@ def migrate(world: World, bot: BotState, chat_id: int, to: int | None) -> Chat:
     """Turn a basic group into a supergroup: a new chat with a new id, the old one only points there."""
     target = SUPERGROUP_BASE - abs(chat_id) if to is None else to
     if ChatKind.of(chat_id) is not ChatKind.GROUP or chat_id in bot.migrated:
-        raise _wrong("chat_id", "only a basic group that has not moved yet can become a supergroup")
+        raise invalid("chat_id", "only a basic group that has not moved yet can become a supergroup")
     if ChatKind.of(target) is not ChatKind.SUPERGROUP or target in bot.chats:
-        raise _wrong("to", "must be the id of a supergroup that does not exist yet")
+        raise invalid("to", "must be the id of a supergroup that does not exist yet")
     old = bot.chats[chat_id].chat if chat_id in bot.chats else new_chat(chat_id)
     chat = replace(old, id=target)
     moved: Change = {"change": "chat_migrated", "bot": bot.id, "from": chat_id, "to": target}
@@ -147,7 +148,3 @@ def _membership(world: World, bot: BotState, user_id: int, blocked: bool) -> Wir
         "old_chat_member": member if blocked else kicked,
         "new_chat_member": kicked if blocked else member,
     }
-
-
-def _wrong(field: str, error: str) -> ValidationError:
-    return ValidationError(error, fields=(FieldError(field=field, error=error),))

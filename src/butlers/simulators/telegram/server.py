@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from butlers.clock import Clock
-from butlers.errors import ConfigurationError, InternalError
+from butlers.serving import GuestServer
+from butlers.simulators.journal import open_journal
+from butlers.simulators.ports import listen_as
 from butlers.simulators.telegram.api import BotApi, not_found, refusal
 from butlers.simulators.telegram.connection import DroppableH11, DroppableHttpTools
 from butlers.simulators.telegram.control import ControlApi
 from butlers.simulators.telegram.delivery import WebhookDelivery, WebhookRetry
-from butlers.simulators.telegram.journal import open_journal
+from butlers.simulators.telegram.model import ApiError
 from butlers.simulators.telegram.polling import Polls
 from butlers.simulators.telegram.world import World
 
@@ -31,8 +32,9 @@ DEFAULT_TOKEN = "777000001:simulated-bot-not-a-secret"  # noqa: S105 - opens not
 DEFAULT_USERNAME = "butlers_sim_bot"
 DEFAULT_PORT = 40181
 
+_log = logging.getLogger(__name__)
+
 _PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"httptools": DroppableHttpTools, "h11": DroppableH11}
-_GRACE_SECONDS = 1  # for a call held up by a delay fault when the server stops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +48,17 @@ class TelegramSimulator:
     polls: Polls
 
 
-def build_app(world: World, *, polls: Polls | None = None, webhook_retry: WebhookRetry | None = None) -> Starlette:
-    """The Bot API and the control API over one world; it must be served by one of our protocol classes to drop."""
+def build_app(
+    world: World,
+    *,
+    polls: Polls | None = None,
+    webhook_retry: WebhookRetry | None = None,
+    extra_routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """The Bot API and the control API over one world; it must be served by one of our protocol classes to drop.
+
+    `extra_routes` are served beside them: the mail simulator's control API needs no port of its own then.
+    """
     api = BotApi(world=world, polls=polls or Polls(world))
     control = ControlApi(world=world, log=api.log)
 
@@ -61,8 +72,8 @@ def build_app(world: World, *, polls: Polls | None = None, webhook_retry: Webhoo
             await delivery.stop()
 
     return Starlette(
-        routes=[Route("/healthz", _healthy), *control.routes(), *api.routes()],
-        exception_handlers={404: _unknown_path},
+        routes=[Route("/healthz", _healthy), *control.routes(), *extra_routes, *api.routes()],
+        exception_handlers={404: _unknown_path, OSError: _not_kept},
         lifespan=delivering,
     )
 
@@ -79,82 +90,28 @@ async def serve_telegram(
     webhook_retry: WebhookRetry | None = None,
     http: Literal["httptools", "h11"] = "httptools",
     randomness: random.Random | None = None,
+    extra_routes: Sequence[BaseRoute] = (),
 ) -> AsyncIterator[TelegramSimulator]:
-    """Serve until the block ends; port 0 takes a free one."""
+    """Serve until the block ends; port 0 takes a free one. What was received by then is answered."""
     with contextlib.ExitStack() as held:
-        listener = held.enter_context(_listener(host, port))
+        listener = held.enter_context(listen_as("Telegram simulator", host, port))
         journal = open_journal(journal_path)
         held.callback(journal.close)
         world = World(clock=clock, journal=journal, randomness=randomness)
         world.add_bot(token, username)
         polls = Polls(world)
-        server = _Server(build_app(world, polls=polls, webhook_retry=webhook_retry), http)
-        running = asyncio.create_task(server.serve(sockets=[listener]))
+        app = build_app(world, polls=polls, webhook_retry=webhook_retry, extra_routes=extra_routes)
+        server = GuestServer(app, http=_PROTOCOLS[http])
         try:
-            await server.is_up(running)
+            await server.open(listener)
             bound = listener.getsockname()[1]
             yield TelegramSimulator(
                 base_url=f"http://{host}:{bound}", port=bound, token=token, world=world, polls=polls
             )
         finally:
             polls.close()
-            server.should_exit = True
-            await running
-
-
-class _Server(uvicorn.Server):
-    """uvicorn as a guest: it leaves the signals to its host and says when it is ready."""
-
-    def __init__(self, app: Starlette, http: str) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=_PROTOCOLS[http],
-                ws="none",
-                lifespan="on",
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
-            )
-        )
-        self._up = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._up.set()
-
-    async def is_up(self, running: asyncio.Task[None]) -> None:
-        up = asyncio.create_task(self._up.wait())
-        await asyncio.wait({up, running}, return_when=asyncio.FIRST_COMPLETED)
-        up.cancel()
-        if running.done():
-            running.result()
-        if not self.started:
-            raise InternalError("the Telegram simulator could not start")
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's delay off only for sockets that say they are TCP; without it each answer takes 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError as problem:
-        listener.close()
-        raise ConfigurationError(
-            problem.strerror or "cannot be listened on",
-            source="Telegram simulator",
-            key=f"{host}:{port}",
-            remedy="choose another port, 0 takes a free one",
-        ) from problem
-    return listener
+            world.pauses.close()
+            await server.close()
 
 
 async def _healthy(request: Request) -> Response:
@@ -163,3 +120,9 @@ async def _healthy(request: Request) -> Response:
 
 async def _unknown_path(request: Request, error: Exception) -> Response:
     return refusal(not_found())
+
+
+async def _not_kept(request: Request, error: Exception) -> Response:
+    """The journal could not be written: nothing was accepted, and the bot is told so in the usual words."""
+    _log.error("the journal could not be written: %s", error)
+    return refusal(ApiError(500, "Internal Server Error"))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+from butlers.simulators.faults import strike
 from butlers.simulators.telegram.faults import Fault, FaultKind
 from butlers.simulators.telegram.model import Bot, Chat, ChatKind, Message, Settings, Update, User, Webhook
 
@@ -152,13 +153,7 @@ def _fault_added(state: State, change: Change) -> None:
 
 
 def _fault_used(state: State, change: Change) -> None:
-    fault = state.faults[change["fault_id"]]
-    if fault.times is None:
-        return
-    if fault.times <= 1:
-        del state.faults[fault.fault_id]
-    else:
-        state.faults[fault.fault_id] = replace(fault, times=fault.times - 1)
+    strike(state.faults, change["fault_id"])
 
 
 def _faults_cleared(state: State, change: Change) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 from butlers.clock import Clock
+from butlers.simulators.journal import Entry, Journal, MemoryJournal
+from butlers.simulators.pauses import Pauses
 from butlers.simulators.telegram.faults import Fault, choose
-from butlers.simulators.telegram.journal import Journal, MemoryJournal
 from butlers.simulators.telegram.limits import RateWindows
 from butlers.simulators.telegram.model import Chat, Message
 from butlers.simulators.telegram.state import BotState, Change, State, apply
@@ -32,10 +33,10 @@ class World:
         self.randomness = randomness or random.Random(0)  # noqa: S311
         self.state = State()
         self.rates = RateWindows()
+        self.pauses = Pauses(clock)
         self._journal = journal or MemoryJournal()
         self._listeners: list[Listener] = []
-        for entry in self._journal.replay():
-            self._apply(entry["changes"])
+        self._journal.replay(self._again)
 
     def unix_time(self) -> int:
         return int(self.clock.now().timestamp())
@@ -72,6 +73,9 @@ class World:
     def reset(self) -> None:
         self.commit({"change": "reset"})
         self.rates = RateWindows()
+
+    def _again(self, entry: Entry) -> None:
+        self._apply(entry["changes"])
 
     def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:

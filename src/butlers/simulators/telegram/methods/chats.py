@@ -11,6 +11,7 @@ _ACTIONS = frozenset(
         *("upload_document", "choose_sticker", "find_location", "record_video_note", "upload_video_note"),
     }
 )
+_GIFTS = ("unlimited_gifts", "limited_gifts", "unique_gifts", "premium_subscription", "gifts_from_channels")
 
 
 def get_me(call: Call) -> Wire:
@@ -22,7 +23,11 @@ def get_me(call: Call) -> Wire:
 
 
 def get_chat(call: Call) -> Wire:
-    return call.chat().chat.to_wire() | {"accent_color_id": 0, "max_reaction_count": 11}
+    return call.chat().chat.to_wire() | {
+        "accent_color_id": 0,
+        "max_reaction_count": 11,
+        "accepted_gift_types": dict.fromkeys(_GIFTS, False),
+    }
 
 
 def send_chat_action(call: Call) -> bool:

@@ -1,0 +1,194 @@
+"""Everything that can keep `butlers up` from starting, looked at before it is tried. Nothing is changed or made.
+
+machine       python, data directory, disk, database, Java           machine_checks.py
+roster        loads; then what it asks for: ports, credentials, LLM programs
+data          the token file's mode and text
+telemetry     the OTLP collector, when one is configured
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator, Mapping
+from urllib.parse import urlsplit
+
+from butlers.butler.config import ButlerConfig, load_roster
+from butlers.butler.identity import TokenFile
+from butlers.butler.module import in_dependency_order
+from butlers.butler.runtimes import DIALECTS
+from butlers.clock import SystemClock
+from butlers.daemon import machine_checks as machine
+from butlers.daemon.check import Check, fail, ok, refused
+from butlers.daemon.places import Places
+from butlers.daemon.settings import SIMULATOR_PORTS, Settings
+from butlers.daemon.simulation import Simulated, what_to_simulate
+from butlers.errors import ConfigurationError
+from butlers.serving import listen
+from butlers.storage.address import database_of
+
+Roster = Mapping[str, ButlerConfig]
+_SIMULATORS_OF = {"telegram": ("telegram_simulator",), "mail": ("smtp_simulator", "imap_simulator", "mail_control")}
+
+
+def examine(settings: Settings, environment: Mapping[str, str]) -> tuple[Check, ...]:
+    """All checks, in the order a start would need them."""
+    return tuple(_examine(settings, environment))
+
+
+def _examine(settings: Settings, environment: Mapping[str, str]) -> Iterator[Check]:
+    places = Places(settings.data_dir)
+    yield machine.python()
+    yield machine.data_directory(places.root)
+    yield machine.free_disk(places.root)
+    yield tokens(places)
+    try:
+        roster = _load(settings)
+    except ConfigurationError as error:
+        yield refused("roster", error)
+    else:
+        yield ok("roster", f"{len(roster)} butlers: {', '.join(sorted(roster))}")
+        yield from _roster_checks(settings, roster, environment, places)
+    yield machine.java(environment)
+    if settings.otlp_endpoint is not None:
+        yield machine.otlp_endpoint(settings.otlp_endpoint)
+
+
+def _load(settings: Settings) -> Roster:
+    roster = load_roster(settings.roster_dir)
+    for config in roster.values():
+        in_dependency_order(config.modules.enabled(), source=config.source)
+    return roster
+
+
+def _roster_checks(
+    settings: Settings, roster: Roster, environment: Mapping[str, str], places: Places
+) -> Iterator[Check]:
+    simulated = what_to_simulate(settings, roster, environment)
+    yield database(settings, roster, places)
+    yield from ports(settings, roster, simulated, places)
+    yield from credentials(settings, roster, simulated, environment)
+    yield from llm_programs(settings, roster, environment)
+
+
+def database(settings: Settings, roster: Roster, places: Places) -> Check:
+    dsn = settings.database_url
+    names = sorted({config.butler.db.name for config in roster.values()})
+    try:
+        given = database_of(dsn) if dsn is not None else None
+    except ConfigurationError as error:
+        return refused("database", error)
+    if given is None and len(names) > 1:
+        remedy = "give all butlers the same butler.db.name and a schema each"
+        return fail("database", f"butlers of one system share one database, not {', '.join(names)}", remedy)
+    if dsn is None:
+        return machine.embedded_database(places.root)
+    return asyncio.run(machine.given_database(dsn, given or names[0]))
+
+
+def tokens(places: Places) -> Check:
+    try:
+        if not places.tokens.exists():
+            return ok("tokens", "will be made at the first start")
+        names = [token.name for token in TokenFile(places.tokens, SystemClock()).tokens()]
+    except ConfigurationError as error:
+        return refused("tokens", error)
+    except OSError as error:
+        return fail("tokens", f"{places.tokens}: {error.strerror}", "run as the user that owns the data directory")
+    return ok("tokens", f"{len(names)} callers, private")
+
+
+def ports(settings: Settings, roster: Roster, simulated: Simulated, places: Places) -> Iterator[Check]:
+    """Each door can be opened, or is open already because the system of this data directory runs."""
+    running = places.running()
+    ours = _ports_of(running)
+    taken: dict[int, str] = {}
+    for name, number in _wanted_ports(settings, roster, simulated):
+        other = taken.setdefault(number, name)
+        if other != name:
+            remedy = f"give one of them another with --port {name}=NUMBER"
+            yield fail(f"port.{name}", f"{number} is the port of {other}, too", remedy)
+        elif number in ours:
+            yield ok(f"port.{name}", f"{number} is used by the running system (process {running['pid']})")
+        else:
+            yield _port(settings.host, name, number)
+
+
+def _port(host: str, name: str, number: int) -> Check:
+    remedy = f"stop what uses it, or use --port-offset N or --port {name}=NUMBER"
+    if not 1 <= number <= 65_535:
+        return fail(f"port.{name}", f"{number} is not a port number", f"use --port {name}=NUMBER")
+    try:
+        listen(host, number, source=name, remedy=remedy).close()
+    except ConfigurationError as error:
+        return fail(f"port.{name}", f"{error.key}: {error.problem}", error.remedy)
+    return ok(f"port.{name}", f"{number} is free")
+
+
+def _wanted_ports(settings: Settings, roster: Roster, simulated: Simulated) -> Iterator[tuple[str, int]]:
+    for name, config in sorted(roster.items(), key=lambda entry: entry[1].butler.port):
+        yield name, settings.port(name, config.butler.port)
+    for provider, on in (("telegram", simulated.telegram), ("mail", simulated.mail)):
+        for name in _SIMULATORS_OF[provider] if on else ():
+            yield name, settings.port(name, SIMULATOR_PORTS[name])
+
+
+def _ports_of(running: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
+    addresses = [*running.get("doors", {}).values(), *running.get("simulators", {}).values()]
+    found = (urlsplit(a if "//" in a else f"//{a}").port for a in addresses)
+    return frozenset(port for port in found if port is not None)
+
+
+def credentials(
+    settings: Settings, roster: Roster, simulated: Simulated, environment: Mapping[str, str]
+) -> Iterator[Check]:
+    """Each enabled scope is set, or simulated; half set is a mistake."""
+    for scope, variables in _scopes(roster).items():
+        provider = scope.partition(".")[0]
+        if (simulated.mail if provider == "email" else simulated.telegram) and provider in ("email", "telegram"):
+            yield ok(f"credentials.{scope}", f"simulated; {', '.join(variables)} not needed")
+        else:
+            yield _scope(f"credentials.{scope}", variables, environment, may_simulate=settings.simulators == "auto")
+
+
+def _scope(name: str, variables: list[str], environment: Mapping[str, str], *, may_simulate: bool) -> Check:
+    missing = [variable for variable in variables if not environment.get(variable)]
+    if not missing:
+        return ok(name, f"{', '.join(variables)} set")
+    found = [variable for variable in variables if variable not in missing]
+    half = f"; {', '.join(found)} set: half a set of credentials is a mistake" if found else ""
+    simulate = "unset all variables of this provider to simulate it" if may_simulate else "use --set simulators=auto"
+    remedy = f"export {' '.join(f'{variable}=...' for variable in missing)}, or {simulate}"
+    return fail(name, f"{', '.join(missing)} not set{half}", f"{remedy}, or set enabled = false for this scope")
+
+
+def _scopes(roster: Roster) -> dict[str, list[str]]:
+    """`telegram.bot` -> the variables that the roster's butlers name for it."""
+    found: dict[str, list[str]] = {}
+    for config in roster.values():
+        for key, variable in config.modules.required_variables():
+            _, module, scope, _ = key.split(".")
+            variables = found.setdefault(f"{module}.{scope}", [])
+            variables += [variable] if variable not in variables else []
+    return found
+
+
+def llm_programs(settings: Settings, roster: Roster, environment: Mapping[str, str]) -> Iterator[Check]:
+    for kind, dialect in DIALECTS.items():
+        users = sorted(name for name, config in roster.items() if config.butler.runtime.type == kind)
+        commands = {roster[name].butler.runtime.command or dialect.executable for name in users}
+        yield _llm_program(settings, kind, users, commands or {dialect.executable}, environment)
+
+
+def _llm_program(
+    settings: Settings, kind: str, users: list[str], commands: set[str], environment: Mapping[str, str]
+) -> Check:
+    name, needed = f"llm.{kind}", settings.llm == "on"
+    missing = sorted(c for c in commands if shutil.which(c, path=environment.get("PATH", "")) is None)
+    who = f"llm=on runs it for {', '.join(users)}" if users else "no butler asks for it"
+    if not missing:
+        return ok(name, f"found; {who}")
+    install = f"{DIALECTS[kind].install}, or set butler.runtime.command"
+    if users and needed:
+        return fail(name, f"{', '.join(missing)} not found; {who}", f"{install}, or use --set llm=off")
+    return ok(name, f"{', '.join(missing)} not found and not needed now; {who}", install if users else "")

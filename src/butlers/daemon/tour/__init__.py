@@ -1,0 +1,1 @@
+"""The tour: a whole system in a temporary directory, driven through its public doors."""

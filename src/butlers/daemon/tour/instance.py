@@ -1,0 +1,172 @@
+"""A system in a process of its own, as an operator runs it: started, talked to, killed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from butlers.butler.config import load_roster
+from butlers.clock import Clock
+from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
+from butlers.errors import ButlersError, TimeoutExceeded
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+PROVIDER_VARIABLES = ("BUTLER_TELEGRAM_TOKEN", "BUTLER_EMAIL_ADDRESS", "BUTLER_EMAIL_PASSWORD")
+
+
+class Instance:
+    """`butlers up` in a data directory, and the doors it opened."""
+
+    def __init__(self, data_dir: Path, *, clock: Clock, settings: Mapping[str, str] | None = None) -> None:
+        self._data_dir = data_dir
+        self._clock = clock
+        self._settings = dict(settings or {})
+        self._usual = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
+        self.offset = free_offset([*self._usual.values(), *SIMULATOR_PORTS.values()])
+        self._process: asyncio.subprocess.Process | None = None
+        self._http = httpx2.AsyncClient(timeout=30)
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ButlersError("the system is not running")
+        return self._process.pid
+
+    def url(self, name: str) -> str:
+        usual = self._usual.get(name) or SIMULATOR_PORTS[name]
+        return f"http://127.0.0.1:{usual + self.offset}"
+
+    async def start(self) -> float:
+        """Start and wait until every door is healthy; returns the seconds it took."""
+        began = self._clock.monotonic()
+        command = [sys.executable, "-m", "butlers.daemon.cli", "up", "--data-dir", str(self._data_dir)]
+        command += ["--port-offset", str(self.offset)]
+        for key, value in self._settings.items():
+            command += ["--set", f"{key}={value}"]
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith("BUTLERS_") and k not in PROVIDER_VARIABLES
+        }
+        environment.pop("DATABASE_URL", None)
+        self._process = await asyncio.create_subprocess_exec(
+            *command,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        await self.until("every door is healthy", self._healthy, timeout_s=START_TIMEOUT_S)
+        return self._clock.monotonic() - began
+
+    async def kill(self) -> None:
+        """kill -9: no goodbye."""
+        os.kill(self.pid, signal.SIGKILL)
+        await self._ended()
+
+    async def stop(self) -> int:
+        """ctrl-C; returns the exit code."""
+        os.kill(self.pid, signal.SIGINT)
+        return await self._ended()
+
+    async def close(self) -> None:
+        """Make sure that nothing is left behind, whatever happened."""
+        if self._process is not None and self._process.returncode is None:
+            await self.stop()
+        await self._http.aclose()
+
+    async def ingest(self, body: Any, *, token: str | None = None) -> httpx2.Response:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        address = f"{self.url('switchboard')}/api/ingest"
+        if isinstance(body, bytes):
+            return await self._http.post(address, content=body, headers=headers)
+        return await self._http.post(address, json=body, headers=headers)
+
+    async def get(self, name: str, path: str, **parameters: Any) -> Any:
+        response = await self._http.get(f"{self.url(name)}{path}", params=parameters)
+        response.raise_for_status()
+        return response.json()
+
+    async def post(self, name: str, path: str, body: Any) -> Any:
+        response = await self._http.post(f"{self.url(name)}{path}", json=body)
+        response.raise_for_status()
+        return response.json()
+
+    async def request(self, request_id: str) -> dict[str, Any]:
+        document: dict[str, Any] = await self.get("switchboard", f"/api/requests/{request_id}")
+        return document
+
+    async def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = (await self.get("switchboard", "/api/status"))["requests"]
+        return counts
+
+    async def transcript(self, chat_id: int | str) -> list[dict[str, Any]]:
+        answer = await self.get("telegram_simulator", f"/control/chats/{chat_id}/transcript")
+        messages: list[dict[str, Any]] = answer["messages"]
+        return messages
+
+    async def bot_messages(self, chat_id: int | str) -> list[str]:
+        return [message["text"] for message in await self.transcript(chat_id) if message["from"] == "bot"]
+
+    async def say(self, chat_id: int, text: str) -> None:
+        """Post as a user in the simulator's own chat."""
+        person = {"id": chat_id, "first_name": "Ada"}
+        await self.post("telegram_simulator", "/control/messages", {"chat_id": chat_id, "from": person, "text": text})
+
+    async def until(
+        self, what: str, condition: Callable[[], Awaitable[Any]], *, timeout_s: float = 30.0, pause_s: float = 0.05
+    ) -> Any:
+        """Wait for something to become true and return it."""
+        deadline = self._clock.monotonic() + timeout_s
+        while self._clock.monotonic() < deadline:
+            if found := await condition():
+                return found
+            await self._check_alive()
+            await self._clock.sleep(pause_s)
+        raise TimeoutExceeded(f"waited {timeout_s:g} s in vain: {what}")
+
+    async def _healthy(self) -> bool:
+        try:
+            states = [await self._http.get(f"{self.url(name)}/healthz", timeout=2) for name in self._usual]
+        except httpx2.HTTPError:
+            return False
+        return all(state.status_code == 200 for state in states)
+
+    async def _check_alive(self) -> None:
+        process = self._process
+        if process is not None and process.returncode is not None:
+            words = (await process.stderr.read()).decode(errors="replace").strip() if process.stderr else ""
+            raise ButlersError(f"the system ended with exit code {process.returncode}: {words.splitlines()[-1:]}")
+
+    async def _ended(self) -> int:
+        if self._process is None:
+            return 0
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await self._process.communicate()
+        return self._process.returncode or 0
+
+
+def free_offset(ports: list[int], start: int = 2_000) -> int:
+    """An offset with which all ports are free now."""
+    for offset in range(start, 20_000, 250):
+        if all(_is_free(port + offset) for port in ports):
+            return offset
+    raise ButlersError("no free range of ports was found")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

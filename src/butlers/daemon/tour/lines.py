@@ -1,0 +1,233 @@
+"""The lines of the tour, in order. Each drives real traffic through public doors and checks what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from butlers.clock import Clock
+from butlers.daemon.tour.instance import Instance
+from butlers.errors import ButlersError
+
+CHAT = 4711
+CRASH_CHAT = 4712
+IN_FLIGHT = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One thing shown."""
+
+    name: str
+    shows: str
+    passed: bool
+    detail: str
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"seconds": round(self.seconds, 2)}
+
+
+class Tour:
+    """Runs the lines against one instance; a line that fails does not stop the others."""
+
+    def __init__(self, data_dir: Path, clock: Clock) -> None:
+        self.instance = Instance(data_dir, clock=clock)
+        self._data_dir = data_dir
+        self._clock = clock
+        self._request_id = ""
+
+    async def lines(self, *, keep: bool = False) -> AsyncIterator[Line]:
+        steps: list[tuple[str, str, Callable[[], Awaitable[str]]]] = [
+            ("start", "every door answers /healthz", self._start),
+            ("in", "a Telegram message is accepted, stored and given one request_id", self._in),
+            ("route", "it reaches the right specialist, which keeps it", self._route),
+            ("out", "the answer comes back to the chat, signed by the butler", self._out),
+            ("question", "the specialist answers from what it was told", self._question),
+            ("duplicate", "the same event twice is one request and one answer", self._duplicate),
+            ("trace", "every hop is on record under the one request_id", self._trace),
+            (
+                "bad input",
+                "seven kinds of bad input are refused with the fields named, and nothing is stored",
+                self._bad,
+            ),
+            ("provider fault", "a 429 and a 500 from Telegram are waited out; the answer leaves once", self._faults),
+            (
+                "crash",
+                f"kill -9 with {IN_FLIGHT} messages in flight: all are finished after a restart, each answered once",
+                self._crash,
+            ),
+        ]
+        if not keep:
+            steps.append(("stop", "ctrl-C drains, exits 0 and leaves no process", self._stop))
+        for name, shows, step in steps:
+            yield await self._line(name, shows, step)
+
+    async def _line(self, name: str, shows: str, step: Callable[[], Awaitable[str]]) -> Line:
+        began = self._clock.monotonic()
+        try:
+            detail, passed = await step(), True
+        except (ButlersError, AssertionError, OSError, KeyError, TimeoutError, ValueError) as error:
+            detail, passed = f"{type(error).__name__}: {error}", False
+        return Line(name=name, shows=shows, passed=passed, detail=detail, seconds=self._clock.monotonic() - began)
+
+    async def _start(self) -> str:
+        seconds = await self.instance.start()
+        return f"healthy after {seconds:.1f} s"
+
+    async def _in(self) -> str:
+        await self.instance.say(CHAT, "I paid the electricity bill, 84 euros")
+        self._request_id = await self.instance.until("the message is stored", self._newest_request)
+        return f"request {self._request_id}"
+
+    async def _route(self) -> str:
+        trace = await self._finished(self._request_id)
+        [segment] = trace["routing"]["decision"]["segments"]
+        _expect(segment["butler"] == "finance", f"it went to {segment['butler']}")
+        _expect(len(trace["butlers"]["finance"]["entries"]) == 1, "finance did not keep it")
+        return f"to {segment['butler']}: {segment['rationale']}"
+
+    async def _out(self) -> str:
+        answers = await self.instance.bot_messages(CHAT)
+        _expect(len(answers) == 1 and answers[0].startswith("[finance]"), f"the chat says {answers}")
+        return answers[0]
+
+    async def _question(self) -> str:
+        await self.instance.say(CHAT, "When did I pay the electricity bill?")
+        answers = await self._answers(CHAT, 2)
+        _expect("84 euros" in answers[1], f"the chat says {answers[1]}")
+        return answers[1].replace("\n", " ")
+
+    async def _duplicate(self) -> str:
+        event = self._event("9001", CHAT, "My flight to Rome leaves at nine")
+        first, second = [(await self.instance.ingest(event)).json() for _ in range(2)]
+        _expect((first["duplicate"], second["duplicate"]) == (False, True), f"{first} {second}")
+        _expect(first["request_id"] == second["request_id"], "two request ids")
+        await self._finished(first["request_id"])
+        _expect(len(await self._answers(CHAT, 3)) == 3, "it was answered twice")
+        return f"both are {first['request_id']}"
+
+    async def _trace(self) -> str:
+        trace = await self._finished(self._request_id)
+        [delivery] = trace["deliveries"]
+        hops = [
+            len(trace["routing"]["dispatches"]),
+            len(trace["butlers"]["finance"]["route_inbox"]),
+            len(trace["notifications"]),
+            len(delivery["attempts"]),
+            len(delivery["receipts"]),
+        ]
+        _expect(hops == [1, 1, 1, 1, 1], f"hops on record: {hops}")
+        return f"dispatch, route inbox, notification, attempt, receipt; delivery {delivery['id']}"
+
+    async def _bad(self) -> str:
+        before = await self.instance.counts()
+        refused = [await self.instance.ingest(body, token=token) for _, body, token in self._bad_inputs()]
+        codes = [response.status_code for response in refused]
+        _expect(all(400 <= code < 500 for code in codes), f"answers {codes}")
+        _expect(all(response.json()["error"]["fields"] for response in refused), "a refusal names no field")
+        _expect(await self.instance.counts() == before, "something was stored")
+        return f"HTTP {', '.join(map(str, codes))}"
+
+    async def _faults(self) -> str:
+        for fault in ({"kind": "too_many_requests", "retry_after": 1}, {"kind": "error_5xx"}):
+            await self.instance.post("telegram_simulator", "/control/faults", {"method": "sendMessage"} | fault)
+        sent = (await self.instance.ingest(self._event("9100", CHAT, "I weigh 70 kg today"))).json()
+        [delivery] = (await self._finished(sent["request_id"]))["deliveries"]
+        outcomes = [f"{attempt['outcome']}/{attempt['certainty']}" for attempt in delivery["attempts"]]
+        _expect(outcomes == ["rejected/not_sent", "rejected/not_sent", "sent/sent"], f"attempts: {outcomes}")
+        _expect(len(await self._answers(CHAT, 4)) == 4, "it was answered more than once")
+        return f"attempts: {', '.join(outcomes)}"
+
+    async def _crash(self) -> str:
+        for number in range(IN_FLIGHT):
+            await self.instance.ingest(self._event(f"77{number:04d}", CRASH_CHAT, f"note number {number}"))
+        await self.instance.kill()
+        before = self._clock.monotonic()
+        await self.instance.start()
+        await self.instance.until("all requests are finished", self._all_finished, timeout_s=90)
+        answers = await self.instance.bot_messages(CRASH_CHAT)
+        expected = {f"[general] Noted: note number {number}" for number in range(IN_FLIGHT)}
+        _expect(set(answers) == expected, f"{len(expected - set(answers))} answers are missing")
+        _expect(len(answers) == IN_FLIGHT, f"{len(answers) - IN_FLIGHT} answers were repeated")
+        return (
+            f"{len(answers)} answers, none missing, none twice; {self._clock.monotonic() - before:.1f} s with restart"
+        )
+
+    async def _stop(self) -> str:
+        pid = self.instance.pid
+        code = await self.instance.stop()
+        _expect(code == 0, f"exit code {code}")
+        left = await asyncio.to_thread(processes_of, self._data_dir)
+        _expect(not left, f"still running: {left}")
+        return f"process {pid} exited 0; no process is left"
+
+    async def _newest_request(self) -> str | None:
+        requests = (await self.instance.get("switchboard", "/api/requests", limit=1))["requests"]
+        return requests[0]["request_id"] if requests else None
+
+    async def _finished(self, request_id: str) -> dict[str, Any]:
+        async def finished() -> dict[str, Any] | None:
+            trace = await self.instance.request(request_id)
+            return trace if trace["final_state_at"] else None
+
+        trace: dict[str, Any] = await self.instance.until(f"request {request_id} is finished", finished)
+        return trace
+
+    async def _all_finished(self) -> bool:
+        counts = await self.instance.counts()
+        return not (counts.get("accepted") or counts.get("progress"))
+
+    async def _answers(self, chat: int, count: int) -> list[str]:
+        async def enough() -> list[str] | None:
+            answers = await self.instance.bot_messages(chat)
+            return answers if len(answers) >= count else None
+
+        answers: list[str] = await self.instance.until(f"{count} answers in chat {chat}", enough)
+        return answers
+
+    def _event(self, update_id: str, chat: int, text: str) -> dict[str, Any]:
+        return {
+            "schema_version": "ingest.v1",
+            "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
+            "event": {
+                "external_event_id": update_id,
+                "external_thread_id": str(chat),
+                "observed_at": self._clock.now().isoformat(),
+            },
+            "sender": {"identity": str(chat)},
+            "payload": {"raw": {"update_id": update_id}, "normalized_text": text},
+        }
+
+    def _bad_inputs(self) -> list[tuple[str, Any, str | None]]:
+        good = self._event("1", CHAT, "hello")
+        return [
+            ("unknown field", good | {"surprise": 1}, None),
+            ("wrong version", good | {"schema_version": "ingest.v9"}, None),
+            ("empty text", good | {"payload": {"raw": {}, "normalized_text": "  "}}, None),
+            ("naive timestamp", good | {"event": good["event"] | {"observed_at": "2026-01-01T00:00:00"}}, None),
+            ("5 MB body", good | {"payload": {"raw": {}, "normalized_text": "x" * 5_000_000}}, None),
+            ("invalid UTF-8", b'{"schema_version": "\xff\xfe"}', None),
+            ("wrong token", good, "not-a-token"),
+        ]
+
+
+def processes_of(data_dir: Path) -> list[int]:
+    """Processes whose command line or working directory names the data directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(data_dir) in command and " demo" not in command:
+            found.append(int(entry.name))
+    return found
+
+
+def _expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ButlersError(otherwise)

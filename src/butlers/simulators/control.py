@@ -1,0 +1,93 @@
+"""What the control APIs share: bodies checked field by field, and one shape of refusal.
+
+Not JSON is 400, an unknown thing 404, an over-long body 413, a wrong field 422; each with
+`{"error": {"class", "message", "retryable", "fields": [{"field", "error"}]}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pydantic
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from butlers.errors import FieldError, ValidationError
+from butlers.simulators.wire import decoded
+
+BODY_LIMIT = 16 * 1024 * 1024
+
+Endpoint = Callable[[Request], Awaitable[Any]]  # a Response, or what becomes a JSON one
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+class Refused(Exception):
+    """An answer other than success, on its way out."""
+
+    def __init__(self, status: int, field: str, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+        self.error = invalid(field, problem)
+
+
+def control_route(method: str, path: str, endpoint: Endpoint) -> Route:
+    async def answer(request: Request) -> Response:
+        try:
+            reply = await endpoint(request)
+        except ValidationError as error:
+            return _refusal(422, error)
+        except Refused as refused:
+            return _refusal(refused.status, refused.error)
+        return reply if isinstance(reply, Response) else JSONResponse(reply)
+
+    return Route(f"/control{path}", answer, methods=[method])
+
+
+async def parsed_body(request: Request, model: type[BodyT]) -> BodyT:
+    """The body as a value; nothing at all counts as an empty object."""
+    content = await read_body(request)
+    try:
+        given = decoded(content) if content.strip() else {}
+    except (ValueError, RecursionError):
+        raise Refused(400, "", "the body is not JSON in UTF-8") from None
+    try:
+        return model.model_validate(given)
+    except pydantic.ValidationError as error:
+        raise ValidationError("the request is not valid", fields=_fields(error)) from None
+
+
+async def read_body(request: Request) -> bytes:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > BODY_LIMIT:
+            raise Refused(413, "", f"the body has more than {BODY_LIMIT} bytes")
+    return bytes(content)
+
+
+def invalid(field: str, problem: str) -> ValidationError:
+    return ValidationError(problem, fields=(FieldError(field=field, error=problem),))
+
+
+def unknown(field: str, problem: str) -> Refused:
+    return Refused(404, field, problem)
+
+
+def _refusal(status: int, error: ValidationError) -> Response:
+    return JSONResponse({"error": error.describe()}, status_code=status)
+
+
+def _fields(error: pydantic.ValidationError) -> tuple[FieldError, ...]:
+    return tuple(
+        FieldError(field=".".join(str(part) for part in problem["loc"]), error=problem["msg"])
+        for problem in error.errors(include_input=False, include_url=False, include_context=False)
+    )

@@ -1,0 +1,132 @@
+"""A setting or a key of butler.toml that nobody reads is a lie to whoever sets it.
+
+The configuration is watched while a whole system starts and carries a message. What is read at another moment, or not
+at all, is listed here with the reason, so that a change must be noticed.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+from pydantic import BaseModel
+
+from butlers.butler import config, module_config
+from butlers.daemon import settings as settings_module
+from butlers.daemon.settings import Settings
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.architecture.source import source_files
+from tests.system import running_system
+
+Key = tuple[str, str]  # class, field
+
+READ_BY_COMMANDS = {
+    ("Settings", "roster"): "decides which roster there is, before a system exists",
+    ("Settings", "simulators"): "decides what is simulated, before a system exists",
+    ("Settings", "log_level"): "is the process's, not the system's",
+    ("Settings", "database_durable"): "matters to the embedded server only; tests bring their own",
+}
+_USER_SCOPE = "asked for when the scope is enabled; no channel acts in the owner's own name yet"
+NOT_READ_YET = {
+    ("DatabaseSection", "name"): "there is one database and the system names it itself",
+    ("ButlerConfig", "skills"): "the runtimes are told AGENTS.md, not the names of the skills",
+    ("CalendarModule", "provider"): "the calendar module has no code yet",
+    ("CalendarModule", "conflicts"): "the calendar module has no code yet",
+    ("TelegramUserScope", "token_env"): _USER_SCOPE,
+    ("EmailUserScope", "address_env"): _USER_SCOPE,
+    ("EmailUserScope", "password_env"): _USER_SCOPE,
+}
+
+
+def declared() -> set[Key]:
+    models: list[type[BaseModel]] = [Settings, *_models(config), *_models(module_config)]
+    return {(model.__name__, field) for model in models for field in model.model_fields}
+
+
+def _models(module: ModuleType) -> list[type[BaseModel]]:
+    """The models a module defines, without those that are only bases of others."""
+    classes = [thing for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, BaseModel)]
+    return [model for model in classes if model.__module__ == module.__name__ and not model.__subclasses__()]
+
+
+@contextmanager
+def watched() -> Iterator[set[Key]]:
+    """Notes which fields are read, also those that are read all at once."""
+    seen: set[Key] = set()
+
+    def read(self: BaseModel, name: str) -> Any:
+        value = object.__getattribute__(self, name)
+        if name in type(self).model_fields and not _looks_for_scopes(value, sys._getframe(1)):
+            seen.add((type(self).__name__, name))
+        return value
+
+    def read_all(self: BaseModel, **how: Any) -> dict[str, Any]:
+        seen.update((type(self).__name__, name) for name in type(self).model_fields)
+        return BaseModel.model_dump(self, **how)
+
+    bases: tuple[Any, ...] = (Settings, config.Section, module_config.ModuleSection)
+    try:
+        for base in bases:
+            base.__getattribute__, base.model_dump = read, read_all
+        yield seen
+    finally:
+        for base in bases:
+            del base.__getattribute__, base.model_dump
+
+
+def _looks_for_scopes(value: Any, reader: FrameType) -> bool:
+    """`required_variables` touches every field of every module to find the scopes among them: that is not reading."""
+    return reader.f_code.co_name == "required_variables" and isinstance(value, str)
+
+
+async def reads(tmp_path: Path, server: EmbeddedPostgres, **settings: Any) -> set[Key]:
+    async with running_system(tmp_path, server, start=False, **settings) as running:
+        with watched() as seen:
+            await running.start()
+            if running.settings.llm == "off":
+                reply = await running.ingest("I paid the electricity bill")
+                await running.finished(reply["request_id"])
+            await running.stop()
+    return seen
+
+
+async def test_every_key_is_read_by_the_running_system(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    seen = await reads(tmp_path / "local", postgres_server)
+    seen |= await reads(tmp_path / "llm", postgres_server, llm="on")
+    assert declared() - seen == READ_BY_COMMANDS.keys() | NOT_READ_YET.keys()
+
+
+def test_what_commands_read_is_read_by_them() -> None:
+    """A field counts as read where its name, or a property of the settings that uses it, is read outside."""
+    using = _properties_using()
+    outside = set().union(*(_attributes(file.tree) for file in source_files() if file.path != "daemon/settings.py"))
+    unread = {field for _, field in READ_BY_COMMANDS if not {field, *using.get(field, set())} & outside}
+    assert unread == set()
+
+
+def test_the_watch_sees_a_read() -> None:
+    with watched() as seen:
+        section = config.ShutdownSection()
+        assert seen == set()
+        assert section.timeout_s == 30
+        config.BufferSection().model_dump()
+    assert ("ShutdownSection", "timeout_s") in seen
+    assert ("BufferSection", "worker_count") in seen
+    assert ("RuntimeSection", "model") not in seen
+    assert "__getattribute__" not in vars(config.Section)
+
+
+def _properties_using() -> dict[str, set[str]]:
+    tree = ast.parse(Path(settings_module.__file__).read_text(encoding="utf-8"))
+    [cls] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    methods = [node for node in cls.body if isinstance(node, ast.FunctionDef)]
+    return {field: {m.name for m in methods if field in _attributes(m)} for field in Settings.model_fields}
+
+
+def _attributes(tree: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}

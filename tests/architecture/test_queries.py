@@ -1,0 +1,106 @@
+"""Every named query is used, every used name exists, and PostgreSQL accepts every one against the real tables."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from butlers.butler.config import load_roster
+from butlers.daemon.settings import shipped_roster
+from butlers.daemon.system import migration_sets
+from butlers.storage.database import Executor
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.queries import Queries
+from tests.architecture.source import PACKAGE, last_name, source_files
+from tests.database import cloned_database
+
+# Where each file's queries run: the schema of one butler that uses them.
+SCHEMAS = {
+    "butler/queries.sql": "general",
+    "butler/specialist/queries.sql": "general",
+    "contacts/queries.sql": "shared",
+    "messenger/queries.sql": "messenger",
+    "switchboard/queries.sql": "switchboard",
+}
+
+
+def query_files() -> set[str]:
+    paths = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.sql") if path.parent.name != "migrations")
+    return {path.as_posix() for path in paths}
+
+
+def load(path: str) -> Queries:
+    return Queries.parse((PACKAGE / path).read_text(encoding="utf-8"), source=path, schema=SCHEMAS[path])
+
+
+def used_names(tree: ast.AST) -> set[str]:
+    """`claim_due` of `self._queries.claim_due` and of `queries["claim_due"]`."""
+    attributes = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and last_name(node.value).lower().endswith("queries")
+    }
+    keys = {
+        str(node.slice.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and last_name(node.value).lower().endswith("queries")
+        and isinstance(node.slice, ast.Constant)
+    }
+    return attributes | keys
+
+
+def owner(path: str) -> str | None:
+    """The query file that a source file's `queries` come from: the nearest above it. The daemon uses them all."""
+    folders = [Path(known).parent for known in SCHEMAS]
+    above = [folder for folder in folders if Path(path).is_relative_to(folder)]
+    return f"{max(above, key=lambda folder: len(folder.parts)).as_posix()}/queries.sql" if above else None
+
+
+def names_used_from(query_file: str) -> set[str]:
+    users = [file for file in source_files() if owner(file.path) in (query_file, None)]
+    return set().union(*(used_names(file.tree) for file in users)) - set(dir(Queries))
+
+
+def test_every_query_file_is_known_here() -> None:
+    assert query_files() == SCHEMAS.keys()
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS))
+def test_every_query_is_used(path: str) -> None:
+    assert set(load(path)) - names_used_from(path) == set()
+
+
+def test_every_used_query_exists() -> None:
+    everything = {name for path in SCHEMAS for name in load(path)}
+    for file in source_files():
+        known = set(load(found)) if (found := owner(file.path)) else everything
+        assert used_names(file.tree) - set(dir(Queries)) <= known, file.path
+
+
+async def test_every_query_fits_the_tables(postgres_server: EmbeddedPostgres) -> None:
+    tables = migration_sets([*load_roster(shipped_roster()).values()])
+    async with cloned_database(postgres_server, tables, max_size=1) as database, database.connection() as connection:
+        refused = [
+            f"{path}: {name}: {problem}"
+            for path in SCHEMAS
+            for name, text in load(path).items()
+            if (problem := await _refusal(connection, text))
+        ]
+    assert refused == []
+
+
+async def _refusal(connection: Executor, text: str) -> str | None:
+    try:
+        await connection.prepare(text)
+    except asyncpg.PostgresError as error:
+        return str(error)
+    return None
+
+
+def test_the_check_sees_both_ways_to_use_a_query() -> None:
+    code = 'self._queries.one\nroute_queries["two"]\nother.three'
+    assert used_names(ast.parse(code)) == {"one", "two"}

@@ -1,0 +1,142 @@
+"""Wired or it does not exist: what the running system offers, asked at its doors."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.telemetry.catalogue import BUFFER, BUTLER, CATALOGUE, MESSENGER, SWITCHBOARD
+from tests.system import RunningSystem, running_system
+
+ROSTER = ("finance", "general", "health", "messenger", "relationship", "switchboard", "travel")
+
+# facts.md, section 4.
+CORE_TOOLS = {
+    *("status", "trigger", "route.execute", "tick"),
+    *(f"state_{deed}" for deed in ("get", "set", "delete", "list")),
+    *(f"schedule_{deed}" for deed in ("list", "create", "update", "delete")),
+    *("sessions_list", "sessions_get"),
+}
+SPEAKING_TOOLS = {"notify", "send_message", "remind"}
+SWITCHBOARD_TOOLS = {"ingest", "notify.dispatch", "register_butler", "butler.heartbeat", "list_butlers"}
+
+# Which scheduled jobs run as code, and which are still a prompt for the runtime.
+NATIVE_JOBS = {"eligibility_sweep"}
+PROMPTED_JOBS = {
+    "connector_stats_hourly_rollup",
+    "connector_stats_daily_rollup",
+    "connector_stats_pruning",
+    "memory_consolidation",
+    "memory_episode_cleanup",
+}
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> AsyncIterator[RunningSystem]:
+    """One system for all tests of this file: they ask, and none spoils what another asks for."""
+    async with running_system(tmp_path_factory.mktemp("system"), postgres_server) as system:
+        yield system
+
+
+async def listed(running: RunningSystem, butler: str, path: str) -> set[str]:
+    async with running.mcp(butler, path=path) as client:
+        return {tool.name for tool in (await client.list_tools()).tools}
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+async def test_every_tool_is_served_at_both_doors(running: RunningSystem) -> None:
+    assert set(running.urls) == set(ROSTER)
+    for butler in running.system.butlers:
+        names = set(butler.tools.names())
+        assert await listed(running, butler.name, "/mcp") == names
+        assert await listed(running, butler.name, "/mcp/llm") == {name.replace(".", "_") for name in names}
+
+
+async def test_every_butler_has_the_core_tools_and_only_messenger_cannot_speak(running: RunningSystem) -> None:
+    for name in ROSTER:
+        tools = await listed(running, name, "/mcp")
+        assert tools >= CORE_TOOLS, name
+        # Messenger must not call notify recursively.
+        assert tools & SPEAKING_TOOLS == (set() if name == "messenger" else SPEAKING_TOOLS), name
+
+
+async def test_switchboard_has_its_own_tools(running: RunningSystem) -> None:
+    assert await listed(running, "switchboard", "/mcp") - CORE_TOOLS - SPEAKING_TOOLS == {"trace", *SWITCHBOARD_TOOLS}
+
+
+async def test_tools_answer_under_both_names(running: RunningSystem) -> None:
+    """The name on the list is the name that works: the refusal of an empty envelope comes from the tool itself."""
+    for path, name in (("/mcp", "route.execute"), ("/mcp/llm", "route_execute")):
+        async with running.mcp("finance", path=path) as client:
+            answer: Any = (await client.call_tool(name, {})).structured_content
+        assert answer["schema_version"] == "route_response.v1"
+        assert answer["error"]["class"] == "validation_error"
+
+
+# --- jobs ------------------------------------------------------------------------------------------------------------
+
+
+async def test_every_scheduled_job_is_native_or_prompted_as_said_here(running: RunningSystem) -> None:
+    scheduled = {
+        entry.job_name
+        for config in running.roster.values()
+        for entry in config.butler.schedule
+        if entry.dispatch_mode == "job"
+    }
+    native = {name for butler in running.system.butlers if butler.scheduler for name in butler.scheduler.job_names}
+    assert scheduled & native == NATIVE_JOBS
+    assert scheduled - native == PROMPTED_JOBS
+    assert native - scheduled == {"remind"}  # scheduled by the tool of that name
+
+
+async def test_every_scheduled_job_runs_when_it_is_due(running: RunningSystem) -> None:
+    await running.database.execute("update switchboard.scheduled_tasks set next_run_at = now() - interval '1 minute'")
+
+    async def outcomes() -> dict[str, tuple[str, str]]:
+        rows = await running.database.fetch("select job_name, last_result from switchboard.scheduled_tasks")
+        done = {row["job_name"]: row["last_result"] for row in rows if row["last_result"]}
+        complete = len(done) == len(rows)
+        return {name: (result.get("mode", ""), result["status"]) for name, result in done.items()} if complete else {}
+
+    # Without an LLM a prompt is answered and not carried out.
+    wanted = dict.fromkeys(NATIVE_JOBS, ("native", "ok")) | dict.fromkeys(PROMPTED_JOBS, ("runtime", "skipped"))
+    assert await running.until(outcomes) == wanted
+
+
+# --- metrics and health ----------------------------------------------------------------------------------------------
+
+
+async def test_metrics_of_a_message_are_shown_where_it_went(running: RunningSystem) -> None:
+    reply = await running.ingest("I paid the electricity bill")
+    await running.finished(reply["request_id"])
+    shown = {name: await _families(running, name) for name in ("switchboard", "finance", "messenger")}
+    assert {"butlers_switchboard_message_received", "butlers_switchboard_end_to_end_latency_ms"} <= shown["switchboard"]
+    assert {"butlers_buffer_enqueue", "butlers_buffer_process_latency_ms"} <= shown["switchboard"]
+    assert {"butlers_butler_route_executed", "butlers_butler_route_latency_ms"} <= shown["finance"]
+    assert {"butlers_messenger_delivery_requested", "butlers_messenger_delivery_sent"} <= shown["messenger"]
+    known = {metric.prometheus_name.removesuffix("_total") for metric in CATALOGUE}
+    assert set().union(*shown.values()) <= known
+    assert len(CATALOGUE) == len(SWITCHBOARD) + len(BUFFER) + len(MESSENGER) + len(BUTLER)
+
+
+async def test_every_butler_says_that_it_is_well(running: RunningSystem) -> None:
+    for name, url in running.urls.items():
+        response = await running.http.get(f"{url}/healthz")
+        assert (response.status_code, response.json()["butler"]) == (200, name)
+
+
+async def _families(running: RunningSystem, butler: str) -> set[str]:
+    text = (await running.http.get(running.url(butler, "/metrics"))).text
+    names = (line.split()[2] for line in text.splitlines() if line.startswith("# TYPE butlers_"))
+    return {name.removesuffix("_total") for name in names}

@@ -1,0 +1,39 @@
+"""Two independent client libraries, each talking to a simulator as it would to Telegram."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiogram
+import telegram
+from aiogram.client.session.aiohttp import AiohttpSession
+from aiogram.client.telegram import TelegramAPIServer
+from telegram.request import HTTPXRequest
+
+from butlers.simulators.telegram import TelegramSimulator
+
+
+def aiogram_bot(simulator: TelegramSimulator, *, token: str | None = None) -> aiogram.Bot:
+    """To be used as a context: leaving it closes the session."""
+    session = AiohttpSession(api=TelegramAPIServer.from_base(simulator.base_url))
+    return aiogram.Bot(token or simulator.token, session=session)
+
+
+def ptb_without_start(simulator: TelegramSimulator, *, token: str | None = None) -> telegram.Bot:
+    return telegram.Bot(
+        token or simulator.token,
+        base_url=f"{simulator.base_url}/bot",
+        request=_transport(),
+        get_updates_request=_transport(),
+    )
+
+
+@contextlib.asynccontextmanager
+async def ptb_bot(simulator: TelegramSimulator) -> AsyncIterator[telegram.Bot]:
+    async with ptb_without_start(simulator) as bot:
+        yield bot
+
+
+def _transport() -> HTTPXRequest:
+    return HTTPXRequest(httpx_kwargs={"trust_env": False})

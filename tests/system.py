@@ -1,0 +1,271 @@
+"""A whole system in this process: every butler of the roster, the simulated providers, and a database of its own.
+
+    async with running_system(tmp_path, postgres_server, heartbeat_s=1) as running:
+        await running.ingest("I paid the electricity bill")
+        await running.until(running.answers)  # what the bot wrote to the owner
+
+It is the real composition root with the real migrations, doors and loops; only the command line is left out. It takes
+well under a second, because the tables come from a template database that the test session builds once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import httpx2
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from butlers.butler.config import ButlerConfig, load_roster
+from butlers.butler.identity import OPERATOR, Role, TokenFile
+from butlers.clock import Clock, SystemClock
+from butlers.daemon.compose.base import Butler
+from butlers.daemon.places import Places
+from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
+from butlers.daemon.simulation import (
+    ADDRESS,
+    OWNER_ADDRESS,
+    OWNER_CHAT,
+    PASSWORD,
+    Simulated,
+    simulated_environment,
+    simulated_settings,
+)
+from butlers.daemon.system import System, migration_sets
+from butlers.ids import Uuid7Factory
+from butlers.simulators.mail import MailSimulator, serve_mail
+from butlers.simulators.telegram import TelegramSimulator, serve_telegram
+from butlers.storage.database import Database
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.database import cloned_database_uri
+
+HOST = "127.0.0.1"
+OWNER_CHAT_ID = int(OWNER_CHAT)
+DEADLINE_S = 10.0
+_LOOK_AGAIN_S = 0.01
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningSystem:
+    """A started system and the hands to use it from outside."""
+
+    system: System
+    settings: Settings
+    roster: Mapping[str, ButlerConfig]
+    clock: Clock
+    telegram: TelegramSimulator
+    mail: MailSimulator
+    tokens: TokenFile
+    database: Database  # a pool of the test's own, also good while the system is stopped
+    http: httpx2.AsyncClient  # without a token
+    _build: Callable[[], System]
+    _up: bool = False
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start, or start again on the same ports, data directory and database after a stop."""
+        self.system = self._build()
+        await self.system.start()
+        self._up = True
+
+    async def stop(self) -> None:
+        if self._up:
+            self._up = False
+            await self.system.stop()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    # --- doors -------------------------------------------------------------------------------------------------------
+
+    def url(self, butler: str = "switchboard", path: str = "") -> str:
+        """An address at a butler's door."""
+        return f"http://{HOST}:{self.settings.ports[butler]}{path}"
+
+    @property
+    def urls(self) -> dict[str, str]:
+        return {butler.name: self.url(butler.name) for butler in self.system.butlers}
+
+    def butler(self, name: str) -> Butler:
+        return next(butler for butler in self.system.butlers if butler.name == name)
+
+    def token(self, name: str = OPERATOR) -> str:
+        """The bearer token of a butler or of the operator."""
+        secret = self.tokens.secret_of(name)
+        assert secret is not None, f"{name} has no token"
+        return secret
+
+    def issue_token(self, name: str, role: Role) -> str:
+        return self.tokens.issue(name, role).secret
+
+    def bearer(self, name: str = OPERATOR) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token(name)}"}
+
+    @asynccontextmanager
+    async def mcp(
+        self, butler: str, *, caller: str | None = OPERATOR, path: str = "/mcp", token: str | None = None
+    ) -> AsyncIterator[Client]:
+        """The official MCP client at a butler's door, as `caller` (None: without a token)."""
+        secret = token or (self.token(caller) if caller else None)
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            Client(streamable_http_client(self.url(butler, path), http_client=http)) as client,
+        ):
+            yield client
+
+    # --- deeds -------------------------------------------------------------------------------------------------------
+
+    async def ingest(self, text: str, **event: Any) -> dict[str, Any]:
+        """Hand in one message at `POST /api/ingest`; the reply."""
+        response = await self.http.post(self.url(path="/api/ingest"), json=self.envelope(text, **event))
+        assert response.status_code == 202, response.text
+        reply: dict[str, Any] = response.json()
+        return reply
+
+    def envelope(self, text: str, **event: Any) -> dict[str, Any]:
+        """A valid ingest.v1 from the API; `event` overrides fields of its event."""
+        return {
+            "schema_version": "ingest.v1",
+            "source": {"channel": "api", "provider": "internal", "endpoint_identity": "tests"},
+            "event": {"external_event_id": uuid4().hex, "observed_at": self.clock.now().isoformat()} | event,
+            "sender": {"identity": "tester"},
+            "payload": {"raw": {"text": text}, "normalized_text": text},
+        }
+
+    async def says(self, text: str, *, chat: int = OWNER_CHAT_ID, **more: Any) -> dict[str, Any]:
+        """Write to the bot as a person in a chat of the Telegram simulator."""
+        body = {"chat_id": chat, "from": {"id": chat, "first_name": "Ann"}, "text": text, **more}
+        return await self.control("POST", "/messages", body)
+
+    async def transcript(self, chat: int = OWNER_CHAT_ID) -> list[dict[str, Any]]:
+        """The whole chat: what people and the bot wrote."""
+        lines: list[dict[str, Any]] = (await self.control("GET", f"/chats/{chat}/transcript"))["messages"]
+        return lines
+
+    async def answers(self, chat: int = OWNER_CHAT_ID) -> list[str]:
+        """What the bot wrote there."""
+        return [line["text"] for line in await self.transcript(chat) if line["from"] == "bot"]
+
+    async def control(self, verb: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Move the Telegram simulator's world: people, faults, settings."""
+        response = await self.http.request(verb, f"{self.telegram.base_url}/control{path}", json=body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    async def request(self, request_id: str) -> dict[str, Any]:
+        """What `GET /api/requests/{id}` tells."""
+        response = await self.http.get(self.url(path=f"/api/requests/{request_id}"))
+        assert response.status_code == 200, response.text
+        trace: dict[str, Any] = response.json()
+        return trace
+
+    async def finished(self, request_id: str, *, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        """The same, as soon as the request has come to its end."""
+
+        async def terminal() -> dict[str, Any]:
+            trace = await self.request(request_id)
+            return trace if trace["final_state_at"] else {}
+
+        return await self.until(terminal, deadline_s=deadline_s)
+
+    async def until(self, look: Callable[[], Awaitable[T]], *, deadline_s: float = DEADLINE_S) -> T:
+        """Look until something is there; fails with what was seen last."""
+        seen: T | None = None
+        try:
+            async with asyncio.timeout(deadline_s):
+                while not (seen := await look()):
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        except TimeoutError:
+            raise AssertionError(f"nothing after {deadline_s} s; last seen: {seen!r}") from None
+        return seen
+
+
+@asynccontextmanager
+async def running_system(
+    tmp_path: Path,
+    postgres_server: EmbeddedPostgres,
+    *,
+    clock: Clock | None = None,
+    names: Sequence[str] | None = None,  # default: the whole roster
+    roster_dir: Path | None = None,
+    start: bool = True,
+    **settings: Any,
+) -> AsyncIterator[RunningSystem]:
+    """Everything started; `settings` are fields of `Settings`. Stopped, drained and dropped at the end."""
+    clock = clock or SystemClock()
+    roster = load_roster(roster_dir or shipped_roster())
+    places = Places(tmp_path / "data")
+    places.create()
+    async with AsyncExitStack() as stack:
+        telegram = await stack.enter_async_context(serve_telegram(HOST, 0, clock=clock))
+        accounts = {ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD}
+        mail = await stack.enter_async_context(serve_mail(HOST, 0, 0, 0, clock=clock, accounts=accounts))
+        uri = await stack.enter_async_context(cloned_database_uri(postgres_server, migration_sets([*roster.values()])))
+        ports = {name: stack.enter_context(_reserved()).getsockname()[1] for name in roster}
+        both = Simulated(telegram=True, mail=True)
+        chosen = Settings(
+            **{"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False}
+            | settings
+            | {"ports": ports | _simulator_ports(telegram, mail) | settings.get("ports", {})}
+        )
+        chosen = simulated_settings(chosen, both)
+        environment = simulated_environment(both, roster, {})
+
+        def build() -> System:
+            return System(
+                settings=chosen,
+                roster=roster,
+                names=list(names or roster),
+                environment=environment,
+                clock=clock,
+                new_id=Uuid7Factory(clock),
+            )
+
+        running = RunningSystem(
+            system=build(),
+            settings=chosen,
+            roster=roster,
+            clock=clock,
+            telegram=telegram,
+            mail=mail,
+            tokens=TokenFile(places.tokens, clock),
+            database=await stack.enter_async_context(await Database.connect(uri, max_size=3)),
+            http=await stack.enter_async_context(httpx2.AsyncClient(timeout=30)),
+            _build=build,
+        )
+        if start:
+            await running.start()
+        stack.push_async_callback(running.stop)
+        yield running
+
+
+def _simulator_ports(telegram: TelegramSimulator, mail: MailSimulator) -> dict[str, int]:
+    ports = {
+        "telegram_simulator": telegram.port,
+        "mail_control": mail.control_port or 0,
+        "smtp_simulator": mail.smtp_port,
+        "imap_simulator": mail.imap_port,
+    }
+    assert ports.keys() == SIMULATOR_PORTS.keys()
+    return ports
+
+
+def _reserved() -> socket.socket:
+    """A free port that nobody else is given: bound and not listening, so that a server may still take it."""
+    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reservation.bind((HOST, 0))
+    return reservation

@@ -1,0 +1,38 @@
+"""docs/operating/configuration.md says what the code reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from butlers.daemon.settings import Settings, shipped_roster, variable_of
+from butlers.daemon.settings_page import PAGE, page
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_is_the_one_that_the_code_makes() -> None:
+    assert (ROOT / PAGE).read_text() == page(), "run: python -m butlers.daemon.settings_page"
+
+
+def test_every_setting_is_there_with_its_variable_and_its_meaning() -> None:
+    text = page()
+    for key, field in Settings.model_fields.items():
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{key}` |") and line.count("|") == 6]
+        assert field.description and field.description in line
+        assert key == "ports" or f"`{variable_of(key)}`" in line
+
+
+def test_every_key_of_every_line_has_a_meaning() -> None:
+    rows = [line for line in page().splitlines() if re.match(r"\| `", line)]
+    empty = [row for row in rows if re.search(r"\|\s*\|$", row)]
+    assert empty == []
+
+
+def test_every_key_of_the_shipped_roster_is_on_the_page() -> None:
+    text = page()
+    for file in shipped_roster().glob("*/butler.toml"):
+        for line in file.read_text().splitlines():
+            if header := re.match(r"(\[+[^\]]+\]+)", line):
+                known = f"`{header[1]}`" in text or header[1] == "[delivery.timeout_s]"
+                assert known, f"{file}: {header[1]}"

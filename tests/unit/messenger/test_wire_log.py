@@ -1,0 +1,131 @@
+"""Evidence that survives a kill: what may have left, and what certainly did not."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from butlers.messenger import wire_log
+from butlers.messenger.wire_log import WireLog, may_have_left, path_of
+
+LEFT, STAYED, LAST = UUID(int=1), UUID(int=2), UUID(int=3)
+
+WORKER = """
+import sys
+from pathlib import Path
+from uuid import UUID
+from butlers.messenger.wire_log import WireLog
+
+log = WireLog(Path(sys.argv[1]), "worker")
+print("ready", flush=True)
+for line in sys.stdin:
+    log.leaving(UUID(line.strip()))
+    print("written", flush=True)
+"""
+
+
+@contextmanager
+def worker(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", WORKER, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert heard(process) == "ready"
+            yield process
+        finally:
+            process.kill()
+
+
+def heard(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def send(process: subprocess.Popen[str], attempt: UUID) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{attempt}\n")
+    process.stdin.flush()
+    assert heard(process) == "written"
+
+
+def test_after_kill_9_what_was_marked_may_have_left_and_the_rest_did_not(tmp_path: Path) -> None:
+    with worker(tmp_path) as process:
+        send(process, LEFT)
+        send(process, LAST)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(timeout=20) == -signal.SIGKILL
+        assert may_have_left(tmp_path, "worker", LEFT)
+        assert may_have_left(tmp_path, "worker", LAST)
+        assert not may_have_left(tmp_path, "worker", STAYED)
+
+
+def test_while_its_worker_lives_the_absence_of_a_mark_proves_nothing(tmp_path: Path) -> None:
+    with worker(tmp_path) as process:
+        assert may_have_left(tmp_path, "worker", STAYED)
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=20)
+        assert not may_have_left(tmp_path, "worker", STAYED)
+
+
+def test_looking_does_not_lock_a_living_worker_out(tmp_path: Path) -> None:
+    with worker(tmp_path) as process:
+        assert may_have_left(tmp_path, "worker", LEFT)
+        send(process, LEFT)
+
+
+def test_a_mark_is_on_its_way_to_disk_when_leaving_returns(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here")
+    log.leaving(LEFT)
+    assert str(LEFT) in path_of(tmp_path, "here").read_text().splitlines()
+    log.close(keep=True)
+
+
+def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
+    assert may_have_left(tmp_path, "nobody", LEFT)
+    assert may_have_left(tmp_path / "missing", "nobody", LEFT)
+
+
+def test_after_a_reboot_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = WireLog(tmp_path, "here")
+    log.close(keep=True)
+    assert not may_have_left(tmp_path, "here", STAYED)
+    monkeypatch.setattr(wire_log, "boot_id", lambda: "another boot")
+    assert may_have_left(tmp_path, "here", STAYED)
+
+
+@pytest.mark.parametrize("text", ["", "boot\n", "garbage", "boot \n", "\xff\xfe"])
+def test_a_damaged_file_proves_nothing(tmp_path: Path, text: str) -> None:
+    path_of(tmp_path, "here").write_bytes(text.encode("latin-1"))
+    assert may_have_left(tmp_path, "here", STAYED)
+
+
+def test_a_mark_that_was_cut_off_counts_as_marked_by_nobody_else(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here")
+    log.leaving(LEFT)
+    log.close(keep=True)
+    path = path_of(tmp_path, "here")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert may_have_left(tmp_path, "here", LEFT), "the mark is whole but for its line end"
+    assert not may_have_left(tmp_path, "here", STAYED)
+
+
+def test_a_second_worker_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here")
+    with pytest.raises(BlockingIOError):
+        WireLog(tmp_path, "here")
+    log.close(keep=True)
+
+
+def test_a_clean_end_takes_the_file_away_and_an_unclean_one_keeps_it(tmp_path: Path) -> None:
+    WireLog(tmp_path, "clean").close(keep=False)
+    WireLog(tmp_path, "unclean").close(keep=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["unclean.wire"]
+    wire_log.remove(tmp_path, "unclean")
+    wire_log.remove(tmp_path, "unclean")
+    assert list(tmp_path.iterdir()) == []
