@@ -134,6 +134,7 @@ class RouteInbox:
         self._policy = policy
         self._wait_s = wait_s
         self._running: dict[Key, asyncio.Task[None]] = {}
+        self._draining = False
 
     async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
         """Accept, run (or join the run that is under way) and answer with the stored outcome."""
@@ -199,6 +200,8 @@ class RouteInbox:
 
     async def rescue(self, *, grace_s: float | None = None) -> int:
         """Run what nobody holds. Called at start (without grace) and regularly."""
+        if self._draining:
+            return 0
         grace = self._policy.grace_s if grace_s is None else grace_s
         before = self._clock.now() - timedelta(seconds=grace)
         rescued = 0
@@ -215,7 +218,8 @@ class RouteInbox:
         return rescued
 
     async def drain(self, timeout_s: float) -> None:
-        """Let running work finish; what does not is taken over later by lease."""
+        """Take over nothing more and let running work finish; what does not is taken over later by lease."""
+        self._draining = True
         if tasks := list(self._running.values()):
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
             for task in late:

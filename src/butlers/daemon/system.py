@@ -105,15 +105,11 @@ class System:
             await butler.services.stop(*butler.sources)
         for butler in sorted(self.butlers, key=_drain_order):
             for drain in butler.drains:
-                await drain()
-        for server in self._servers:
-            server.should_exit = True
-        await asyncio.gather(*(server.close() for server in self._servers))
+                await _insist("draining", drain)
+        await asyncio.gather(*(_insist("closing a door", server.close) for server in self._servers))
         for butler in self.butlers:
-            await butler.services.stop()
-            await butler.modules.stop()
-            for close in butler.closes:
-                await close()
+            for end in (butler.services.stop, butler.modules.stop, *butler.closes):
+                await _insist("closing", end)
         await asyncio.gather(*(asyncio.to_thread(butler.telemetry.shutdown) for butler in self.butlers))
         await self._stack.aclose()
 
@@ -201,6 +197,14 @@ class System:
                 await self._register(butler, patient=False)
 
         return beat
+
+
+async def _insist(what: str, end: Callable[[], Awaitable[None]]) -> None:
+    """One part that fails to stop must not keep the others running."""
+    try:
+        await end()
+    except Exception as error:
+        log.error("stopping went wrong", error=error, reason=what.replace(" ", "_"))
 
 
 def _drain_order(butler: Butler) -> int:

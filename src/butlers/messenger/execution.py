@@ -36,6 +36,7 @@ from butlers.telemetry.spans import PROVIDER_SEND
 
 log = get_logger("butlers.messenger")
 
+_INSIST = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds between tries to record an outcome
 _LONGEST_NAP = 5.0  # seconds between looks at the table when nobody calls
 
 
@@ -103,6 +104,7 @@ class DeliveryWorker:
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._tokens: dict[UUID, UUID] = {}
         self._waiters: dict[UUID, asyncio.Event] = {}
+        self._closing = False
 
     def wake(self) -> None:
         self._awake.set()
@@ -132,7 +134,7 @@ class DeliveryWorker:
     async def run_once(self) -> int:
         """Start what is due, as far as there is room; returns how many were started."""
         room = self._policy.max_in_flight - len(self._tasks)
-        if room <= 0:
+        if room <= 0 or self._closing:
             return 0
         claimed = await self._deliveries.claim_due(limit=room, worker=self._name, lease_s=self._policy.lease.ttl)
         for delivery in claimed:
@@ -179,12 +181,25 @@ class DeliveryWorker:
             not_after=delivery.not_after,
             draw=random.random(),  # noqa: S311 - jitter, not a secret
         )
-        try:
-            await self._deliveries.finish(delivery, result, settlement, latency_ms)
-        except LeaseLost:
-            log.warning("delivery was taken over", delivery_id=delivery.id)
-            return
-        self._observe_end(delivery, settlement, latency_ms)
+        if await self._write_down(delivery, result, settlement, latency_ms):
+            self._observe_end(delivery, settlement, latency_ms)
+
+    async def _write_down(
+        self, delivery: ClaimedDelivery, result: AttemptResult, settlement: Settlement, latency_ms: int
+    ) -> bool:
+        """Record the outcome, insistently: what is known now would be doubt after a crash."""
+        for pause in (*_INSIST, None):
+            try:
+                await self._deliveries.finish(delivery, result, settlement, latency_ms)
+                return True
+            except LeaseLost:
+                log.warning("delivery was taken over", delivery_id=delivery.id)
+                return False
+            except Exception as error:
+                log.error("outcome was not recorded", error=error, delivery_id=delivery.id)
+                if pause is not None:
+                    await self._clock.sleep(pause)
+        return False
 
     async def _attempt(self, delivery: ClaimedDelivery) -> AttemptResult:
         if delivery.not_after is not None and self._clock.now() > delivery.not_after:
@@ -241,7 +256,8 @@ class DeliveryWorker:
                 await self._deliveries.renew(list(self._tokens.values()), self._policy.lease.ttl)
 
     async def close(self, timeout_s: float) -> None:
-        """Let attempts under way end, then let go of the wire log."""
+        """Take nothing new, let attempts under way end, then let go of the wire log."""
+        self._closing = True
         if tasks := list(self._tasks.values()):
             await asyncio.wait(tasks, timeout=timeout_s)
         late = [task for task in self._tasks.values() if not task.done()]

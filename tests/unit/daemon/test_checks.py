@@ -80,7 +80,7 @@ def test_every_complaint_has_a_remedy_and_no_secret_is_shown(tmp_path: Path) -> 
         tmp_path,
         llm="on",
         simulators="off",
-        database_url="postgresql://user:db-secret@127.0.0.1:1/x?sslmode=disable",
+        database_url="mysql://user:db-secret@127.0.0.1:1/x",
         otlp_endpoint="http://127.0.0.1:1",
     )
     found = checks.examine(chosen, {"PATH": "", "BUTLER_EMAIL_PASSWORD": "p-secret"})

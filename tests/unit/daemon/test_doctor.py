@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from butlers.daemon.check import Check, Status
-from butlers.daemon.cli import app, doctor
-from butlers.daemon.cli.exits import run_guarded
+from butlers.daemon.cli import doctor, main
 
 FINE = Check(name="python", status=Status.OK, detail="3.11.9")
 DOUBT = Check(name="java", status=Status.WARN, detail="no Java", remedy="install one")
 BROKEN = Check(name="port.general", status=Status.FAIL, detail="taken [red]", remedy="free it")
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     monkeypatch.setattr("sys.argv", ["butlers", "doctor", *arguments])
-    return run_guarded(app)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
 
 
 @pytest.fixture
