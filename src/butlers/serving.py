@@ -78,8 +78,8 @@ def listen(host: str, port: int, *, source: str, remedy: str) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
-    except OSError as problem:
+    except (OSError, OverflowError) as problem:
         listener.close()
-        reason = problem.strerror or "cannot be listened on"
+        reason = getattr(problem, "strerror", None) or "cannot be listened on"
         raise ConfigurationError(reason, source=source, key=f"{host}:{port}", remedy=remedy) from problem
     return listener

@@ -9,21 +9,19 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
-from croniter import CroniterError, croniter
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from butlers.butler.cron import cron_problem
 from butlers.butler.module_config import Modules
 from butlers.errors import ConfigurationError
 
 RuntimeKind = Literal["local", "codex", "claude", "opencode"]
 _SECRET_WORDS = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credential)s?$", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_ANY_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Section(BaseModel):
@@ -80,11 +78,8 @@ class ScheduleSection(Section):
     @field_validator("cron")
     @classmethod
     def _is_cron(cls, value: str) -> str:
-        # The library takes six fields (seconds) and nicknames, too, and dates that never come, such as 31 February.
-        if len(value.split()) != 5 or not croniter.is_valid(value):
-            raise ValueError("must be a cron expression of five fields")
-        if not _comes_to_pass(value):
-            raise ValueError("names a moment that never comes")
+        if (problem := cron_problem(value)) is not None:
+            raise ValueError(problem)
         return value
 
     @model_validator(mode="after")
@@ -220,14 +215,6 @@ def check_credentials(config: ButlerConfig, environment: Mapping[str, str]) -> N
                 key=key,
                 remedy=f"export {variable}=..., or set enabled = false for this scope",
             )
-
-
-def _comes_to_pass(cron: str) -> bool:
-    try:
-        croniter(cron, _ANY_MOMENT).get_next()
-    except CroniterError:
-        return False
-    return True
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from croniter import croniter
-
 from butlers.butler.config import ScheduleSection
+from butlers.butler.cron import cron_problem, next_run
 from butlers.butler.sessions import Spawner
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
@@ -26,12 +25,6 @@ log = get_logger("butlers.schedules")
 
 Job = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 _BATCH = 20
-
-
-def next_run(cron: str, after: datetime) -> datetime:
-    """The first moment after `after` that a cron expression names (in UTC)."""
-    following: datetime = croniter(cron, after).get_next(datetime)
-    return following
 
 
 class Scheduler:
@@ -158,8 +151,8 @@ class Scheduler:
 
 def _first_run(cron: str | None, run_at: datetime | None, now: datetime) -> datetime:
     if cron is not None:
-        if not croniter.is_valid(cron):
-            raise invalid("cron", "must be a cron expression of five fields")
+        if (problem := cron_problem(cron)) is not None:
+            raise invalid("cron", problem)
         return next_run(cron, now)
     if run_at is None:
         raise invalid("cron", "either a cron expression or a moment is required")

@@ -26,19 +26,17 @@ class SystemClient:
         self._places = Places(settings.data_dir)
         self.description = self._places.running()
         if not self.description:
-            raise ConfigurationError(
-                "no system is running here",
-                source="--data-dir",
-                key=str(self._places.root),
-                remedy="start one with: butlers up",
-            )
+            raise self._absent("no system is running here", remedy="start one with: butlers up")
         token = TokenFile(self._places.tokens, SystemClock()).secret_of(OPERATOR)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx2.Client(headers=headers, timeout=30)
+        # Not through a proxy: the system is on this machine, and the token is for it alone.
+        self._http = httpx2.Client(headers=headers, timeout=30, trust_env=False)
 
     @property
     def switchboard(self) -> str:
-        url: str = self.description["doors"]["switchboard"]
+        url: str | None = self.description["doors"].get("switchboard")
+        if url is None:
+            raise self._absent("switchboard is not running here", remedy="start it with: butlers run switchboard")
         return url
 
     def get(self, path: str, **parameters: Any) -> Any:
@@ -65,6 +63,9 @@ class SystemClient:
         if response.status_code < 400:
             return content
         raise _refusal(content.get("error", {}))
+
+    def _absent(self, problem: str, *, remedy: str) -> ConfigurationError:
+        return ConfigurationError(problem, source="--data-dir", key=str(self._places.root), remedy=remedy)
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from butlers.errors import ConfigurationError
 
@@ -18,6 +18,7 @@ class Places:
         self.root = root.expanduser().absolute()
         self.tokens = self.root / "tokens.json"
         self.log = self.root / "logs" / "butlers.jsonl"
+        self.simulator_log = self.root / "logs" / "simulators.log"
         self.wire_logs = self.root / "messenger"
         self.simulators = self.root / "simulators"
         self.run_file = self.root / "run.json"
@@ -27,44 +28,77 @@ class Places:
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             for folder in (self.log.parent, self.wire_logs, self.simulators):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:
-            raise ConfigurationError(
-                f"cannot be created: {error.strerror}",
-                source="--data-dir",
-                key=str(self.root),
-                remedy="choose a folder that you may write to",
-            ) from None
+            raise self._unusable(f"cannot be created: {error.strerror}") from None
 
     @contextmanager
     def owned(self) -> Iterator[None]:
         """Hold the directory for one `butlers up`; a second one is told who has it."""
-        with self._lock.open("a+") as lock:
+        with self._open_lock() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigurationError(
-                    f"a system is running here already (process {self.running().get('pid', 'unknown')})",
+                    f"a system is running here already (process {_read_number(lock)})",
                     source="--data-dir",
                     key=str(self.root),
                     remedy="stop it, or use another --data-dir with a --port-offset",
                 ) from None
+            # In the lock itself, so that a system that is still starting can be named, too.
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
             yield
 
-    def announce(self, description: dict[str, Any]) -> None:
-        """Tell the command line where the doors are."""
-        temporary = self.run_file.with_suffix(".new")
+    def announce(self, description: dict[str, Any], role: str | None = None) -> None:
+        """Tell the command line where the doors are: all of them, or those of one role's own process."""
+        file = self._run_file_of(role)
+        temporary = file.with_suffix(".new")
         temporary.write_text(json.dumps(description | {"pid": os.getpid()}, indent=1))
-        temporary.replace(self.run_file)
+        temporary.replace(file)
 
-    def withdraw(self) -> None:
-        self.run_file.unlink(missing_ok=True)
+    def withdraw(self, role: str | None = None) -> None:
+        self._run_file_of(role).unlink(missing_ok=True)
 
     def running(self) -> dict[str, Any]:
-        """What the running system said of itself; empty when there is none or it died."""
+        """What the running system said of itself, in one process or in several; empty when there is none."""
+        whole = _alive(self.run_file)
+        if whole:
+            return whole
+        parts = [part for file in sorted(self.root.glob("run-*.json")) if (part := _alive(file))]
+        merged: dict[str, Any] = {"doors": {}, "simulators": {}, "pid": ", ".join(str(part["pid"]) for part in parts)}
+        for part in parts:
+            merged["doors"] |= part["doors"]
+            merged["simulators"] |= part["simulators"]
+        return merged if parts else {}
+
+    def _run_file_of(self, role: str | None) -> Path:
+        return self.root / f"run-{role}.json" if role else self.run_file
+
+    def _open_lock(self) -> IO[str]:
         try:
-            description: dict[str, Any] = json.loads(self.run_file.read_text())
-            os.kill(description["pid"], 0)
-        except (OSError, ValueError, KeyError):
-            return {}
-        return description
+            return self._lock.open("a+")
+        except OSError as error:
+            raise self._unusable(f"cannot be written to: {error.strerror}") from None
+
+    def _unusable(self, problem: str) -> ConfigurationError:
+        return ConfigurationError(
+            problem, source="--data-dir", key=str(self.root), remedy="choose a folder that you may write to"
+        )
+
+
+def _alive(file: Path) -> dict[str, Any]:
+    """The description in a file whose process lives; a file that is damaged or out of date says nothing."""
+    try:
+        description: dict[str, Any] = json.loads(file.read_text())
+        os.kill(description["pid"], 0)
+        whole = all(isinstance(description[group], dict) for group in ("doors", "simulators"))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return {}
+    return description if whole else {}
+
+
+def _read_number(lock: IO[str]) -> str:
+    lock.seek(0)
+    return lock.read(20).strip() or "unknown"

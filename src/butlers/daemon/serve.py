@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import uvloop
@@ -20,6 +21,7 @@ from butlers.daemon.simulation import (
     LAST_WORDS_S,
     Simulated,
     SimulatorProcess,
+    addresses,
     run_simulators,
     simulated_environment,
     simulated_settings,
@@ -37,14 +39,18 @@ def serve_all(settings: Settings) -> int:
     """Everything, with simulators for the providers whose credentials are not set."""
     roster = load_roster(settings.roster_dir)
     simulated = what_to_simulate(settings, roster, os.environ)
-    return _serve(settings, roster, list(roster), simulated, exclusive=True)
+    places = _prepare(settings)
+    with places.owned():
+        simulators = SimulatorProcess(settings, simulated, log=places.simulator_log)
+        return _loop(_run(settings, roster, list(roster), simulated, places, simulators=simulators))
 
 
 def serve_role(settings: Settings, role: str) -> int:
     """One butler. A lone role never starts simulators, but uses those of `butlers simulate` when told to."""
     roster = load_roster(settings.roster_dir)
     on = settings.simulators == "on"
-    return _serve(settings, roster, select(roster, role), Simulated(telegram=on, mail=on), exclusive=False)
+    names, simulated = select(roster, role), Simulated(telegram=on, mail=on)
+    return _loop(_run(settings, roster, names, simulated, _prepare(settings), role=role))
 
 
 def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool) -> int:
@@ -77,17 +83,12 @@ def _stop_with_parent(stop: asyncio.Event) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _serve(
-    settings: Settings, roster: Mapping[str, ButlerConfig], names: list[str], simulated: Simulated, *, exclusive: bool
-) -> int:
+def _prepare(settings: Settings) -> Places:
     places = Places(settings.data_dir)
     places.create()
     secrets = [value for key, value in os.environ.items() if any(word in key for word in SECRETS) and len(value) > 7]
     configure_logging(places.log, settings.log_level, secrets=secrets)
-    if not exclusive:
-        return _loop(_run(settings, roster, names, simulated, places, announce=False))
-    with places.owned():
-        return _loop(_run(settings, roster, names, simulated, places, announce=True))
+    return places
 
 
 async def _run(
@@ -97,63 +98,53 @@ async def _run(
     simulated: Simulated,
     places: Places,
     *,
-    announce: bool,
+    role: str | None = None,  # None: the whole system
+    simulators: SimulatorProcess | None = None,
 ) -> int:
     clock = SystemClock()
     stop = _stop_event()
-    environment = simulated_environment(simulated, roster, os.environ)
     settings = simulated_settings(settings, simulated)
-    simulators = SimulatorProcess(settings, simulated) if simulated.any and announce else None
     system = System(
         settings=settings,
         roster=roster,
         names=names,
-        environment=environment,
+        environment=simulated_environment(simulated, roster, os.environ),
         clock=clock,
         new_id=Uuid7Factory(clock),
-        progress=lambda step: print(f"butlers: {step} ...", file=sys.stderr, flush=True),
+        progress=_progress,
     )
-    try:
-        if simulators is not None:
-            print("butlers: starting the simulators ...", file=sys.stderr, flush=True)
+    async with AsyncExitStack() as stack:
+        if simulators is not None and simulated.any:
+            _progress("starting the simulators")
+            stack.push_async_callback(simulators.stop)
             await simulators.start()
         await system.start()
-        if announce:
-            places.announce(_description(settings, system, simulated))
-        _welcome(settings, system, simulated)
+        stack.push_async_callback(system.stop)
+        description = _description(settings, system, simulated)
+        stack.callback(places.withdraw, role)
+        places.announce(description, role)
+        _welcome(description)
         await stop.wait()
-        print("butlers: stopping (ctrl-C again to stop at once) ...", file=sys.stderr, flush=True)
-        if announce:
-            places.withdraw()
-        await system.stop()
-    finally:
-        if simulators is not None:
-            await simulators.stop()
+        _progress("stopping (ctrl-C again to stop at once)")
     print("butlers: stopped", file=sys.stderr, flush=True)
     return 0
 
 
-def _description(settings: Settings, system: System, simulated: Simulated) -> dict[str, object]:
+def _progress(step: str) -> None:
+    print(f"butlers: {step} ...", file=sys.stderr, flush=True)
+
+
+def _description(settings: Settings, system: System, simulated: Simulated) -> dict[str, Any]:
     doors = {butler.name: f"http://{settings.host}:{butler.port}" for butler in system.butlers}
-    simulators: dict[str, object] = {}
-    if simulated.telegram:
-        simulators["telegram"] = settings.telegram_api_url
-    if simulated.mail:
-        simulators["mail_control"] = f"http://{settings.host}:{settings.simulator_port('mail_control')}"
-        simulators["smtp"] = f"{settings.host}:{settings.smtp_port}"
-        simulators["imap"] = f"{settings.host}:{settings.simulator_port('imap_simulator')}"
+    simulators = addresses(settings, simulated)
     return {"doors": doors, "simulators": simulators, "data_dir": str(settings.data_dir)}
 
 
-def _welcome(settings: Settings, system: System, simulated: Simulated) -> None:
-    description = _description(settings, system, simulated)
+def _welcome(description: dict[str, Any]) -> None:
     print("butlers is up")
-    for group in ("doors", "simulators"):
-        entries = description[group]
-        if isinstance(entries, dict):
-            for name, url in entries.items():
-                print(f"  {name:<14} {url}")
-    print(f"  {'data':<14} {settings.data_dir}")
+    for name, address in (description["doors"] | description["simulators"]).items():
+        print(f"  {name:<14} {address}")
+    print(f"  {'data':<14} {description['data_dir']}")
     print('try: butlers ingest "I paid the electricity bill"', flush=True)
 
 

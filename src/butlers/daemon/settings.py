@@ -9,13 +9,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from butlers.errors import ConfigurationError
 
+PortNumber = Annotated[int, Field(ge=1, le=65535)]
 PREFIX = "BUTLERS_"
 PORT_PREFIX = "BUTLERS_PORT_"
 VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
@@ -39,7 +40,9 @@ class Settings(BaseModel):
     roster: Path | None = Field(default=None, description="folder of butlers; default: the one that is shipped")
     host: str = Field(default="127.0.0.1", description="address to listen on; any but loopback requires tokens")
     port_offset: int = Field(default=0, ge=0, le=25_000, description="added to every port, to run two systems at once")
-    ports: dict[str, int] = Field(default={}, description="ports by butler or simulator name, instead of the usual")
+    ports: dict[str, PortNumber] = Field(
+        default={}, description="ports by butler or simulator name, instead of the usual"
+    )
     database_url: str | None = Field(default=None, description="a PostgreSQL >= 15; default: the embedded one")
     database_pool: int = Field(default=20, ge=2, le=200, description="connections this process may open")
     database_durable: bool = Field(default=True, description="embedded database: false is faster and unsafe (tests)")
@@ -98,7 +101,9 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
     path = Path(config) if config else Path(data_dir) / "butlers.toml"
     from_file = _from_file(path, required=config is not None)
     merged = {"data_dir": data_dir} | from_file | from_environment | given
-    merged["ports"] = from_file.get("ports", {}) | from_environment.get("ports", {}) | given.get("ports", {})
+    sources = [source["ports"] for source in (from_file, from_environment, given) if "ports" in source]
+    if sources and all(isinstance(ports, dict) for ports in sources):
+        merged["ports"] = {name: port for ports in sources for name, port in ports.items()}
     try:
         return Settings.model_validate(merged)
     except pydantic.ValidationError as error:

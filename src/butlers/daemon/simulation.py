@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from butlers.butler.config import ButlerConfig
 from butlers.clock import Clock
@@ -79,6 +80,21 @@ def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
     return settings.model_copy(update=changes)
 
 
+def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
+    """Where the simulators are."""
+
+    def at(name: str) -> str:
+        return f"{settings.host}:{settings.simulator_port(name)}"
+
+    found: dict[str, str] = {}
+    if simulated.telegram:
+        found["telegram"] = f"http://{at('telegram_simulator')}"
+    if simulated.mail:
+        found["mail_control"] = f"http://{at('mail_control')}"
+        found |= {"smtp": at("smtp_simulator"), "imap": at("imap_simulator")}
+    return found
+
+
 async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock, stop: asyncio.Event) -> None:
     """Serve until told to stop; announces itself with one JSON line."""
     places = Places(settings.data_dir)
@@ -88,26 +104,28 @@ async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock,
             await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock)))
         if simulated.mail:
             await _patiently(clock, lambda: stack.enter_async_context(_mail(settings, places, clock)))
-        print(json.dumps({"ready": True}), flush=True)  # noqa: T201 - the parent waits for it
+        print(json.dumps({"ready": True} | addresses(settings, simulated)), flush=True)  # noqa: T201 - it is awaited
         await stop.wait()
 
 
 class SimulatorProcess:
     """The child process, from the parent's side."""
 
-    def __init__(self, settings: Settings, simulated: Simulated) -> None:
+    def __init__(self, settings: Settings, simulated: Simulated, *, log: Path) -> None:
         self._settings = settings
         self._simulated = simulated
+        self._log = log  # a file and not a pipe: nobody would read the pipe, and a full one stops the writer
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command(),
-            stdin=asyncio.subprocess.PIPE,  # its end is our end
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # ctrl-C is for us; we stop the child in its turn
-        )
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command(),
+                stdin=asyncio.subprocess.PIPE,  # its end is our end
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # ctrl-C is for us; we stop the child in its turn
+            )
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 line = await self._process.stdout.readline() if self._process.stdout else b""
@@ -130,10 +148,10 @@ class SimulatorProcess:
 
     async def _failure(self) -> ConfigurationError:
         await self.stop()
-        words = await self._process.stderr.read() if self._process and self._process.stderr else b""
-        lines = words.decode(errors="replace").strip().splitlines()
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        problem = lines[-1].removeprefix("butlers: ") if lines else f"did not start within {START_TIMEOUT_S:g} s"
         return ConfigurationError(
-            lines[-1] if lines else "did not start", source="simulators", key="start", remedy="try --port-offset N"
+            problem, source="simulators", key="start", remedy=f"use --port-offset N; details in {self._log}"
         )
 
     def _command(self) -> list[str]:
@@ -141,6 +159,7 @@ class SimulatorProcess:
         names = [name for name, on in (("telegram", self._simulated.telegram), ("mail", self._simulated.mail)) if on]
         command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent"]
         command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
+        command += ["--set", f"host={settings.host}"]
         for name, port in settings.ports.items():
             command += ["--port", f"{name}={port}"]
         return command

@@ -46,6 +46,7 @@ class ClaimedDelivery:
     request_id: UUID | None
     created_at: datetime
     not_after: datetime | None
+    trace_context: Mapping[str, str]  # of the request that is answered
     outgoing: Outgoing
 
     @property
@@ -240,6 +241,7 @@ def _claimed(row: Record, token: UUID, attempt_id: UUID) -> ClaimedDelivery:
         request_id=row["request_id"],
         created_at=row["created_at"],
         not_after=row["not_after"],
+        trace_context=(row["envelope"].get("request_context") or {}).get("trace_context") or {},
         outgoing=Outgoing(
             delivery_id=row["id"],
             idempotency_key=row["idempotency_key"],

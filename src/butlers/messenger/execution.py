@@ -169,7 +169,11 @@ class DeliveryWorker:
         started = self._clock.monotonic()
         self._observe_start(delivery)
         with self._telemetry.span(
-            PROVIDER_SEND, request_id=delivery.request_id, delivery_id=str(delivery.id), channel=delivery.channel
+            PROVIDER_SEND,
+            request_id=delivery.request_id,
+            parent=delivery.trace_context,
+            delivery_id=str(delivery.id),
+            channel=delivery.channel,
         ):
             result = await self._attempt(delivery)
         latency_ms = int((self._clock.monotonic() - started) * 1000)

@@ -7,8 +7,9 @@ Origin is refused, and bodies must say that they are JSON.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from butlers.telemetry.catalogue import MESSAGE_REJECTED
 
 log = get_logger("butlers.api")
 
+LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
 LOCAL = Caller(name="local", role=Role.OPERATOR)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _STATUS = {
@@ -75,10 +77,11 @@ class Api:
         app.add_exception_handler(HTTPException, _answer_http)
         app.add_exception_handler(Exception, _answer_unexpected)
         self._add_routes(app)
+        app.openapi = _described(app.openapi)  # type: ignore[method-assign]
         return app
 
     def _add_routes(self, app: FastAPI) -> None:
-        schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": _INGEST_SCHEMA}}}}
+        schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": _INGEST}}}}
         app.add_api_route(
             "/ingest",
             self._ingest,
@@ -107,7 +110,7 @@ class Api:
         self,
         request: Request,
         before: UUID | None = None,
-        state: str | None = None,
+        state: LifecycleState | None = None,
         limit: int = Query(default=50, ge=1, le=500),
     ) -> Response:
         self._caller(request)
@@ -158,9 +161,16 @@ class Api:
 
 def _refuse_foreign_page(request: Request) -> None:
     origin = request.headers.get("origin")
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
-    if host not in _LOOPBACK or (origin is not None and urlsplit(origin).hostname not in _LOOPBACK):
+    host = _hostname(f"//{request.headers.get('host', '')}")
+    if host not in _LOOPBACK or (origin is not None and _hostname(origin) not in _LOOPBACK):
         raise Refused(403, invalid("host", "requests from other sites are not served"))
+
+
+def _hostname(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:  # half a bracket
+        return None
 
 
 def _json(content: Any, status: int = 200) -> Response:
@@ -199,4 +209,16 @@ async def _answer_unexpected(_request: Request, error: Exception) -> Response:
     return _error(500, InternalError("the request failed unexpectedly"))
 
 
-_INGEST_SCHEMA = IngestEnvelope.model_json_schema(by_alias=True)
+def _described(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """The generated description with the parts of ingest.v1, which FastAPI does not see: bodies are read raw."""
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(_INGEST_PARTS)
+        return document
+
+    return openapi
+
+
+_INGEST = IngestEnvelope.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
+_INGEST_PARTS: dict[str, Any] = _INGEST.pop("$defs")

@@ -83,7 +83,12 @@ class RequestProcessor:
         try:
             decision = await self._decision(message)
         except ClassifiedError as error:
-            await self._finish(message, [], error)
+            if not error.retryable or message.attempts >= MAX_ATTEMPTS:
+                await self._finish(message, [], error)
+            else:
+                # Nobody may be eligible for a moment (a machine that woke up): the scanner brings the message back
+                # when its claim has run out.
+                log.warning("routing failed, trying again", request_id=message.ref.request_id, attempt=message.attempts)
             return
         outcomes = await self.dispatcher.dispatch(message, decision.segments, decision.router)
         await self._log(message, decision, outcomes)

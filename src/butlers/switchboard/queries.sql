@@ -127,6 +127,10 @@ SET endpoint_url = excluded.endpoint_url, transport = excluded.transport, descri
 -- The present state of a butler, held until the transaction ends.
 SELECT eligibility_state FROM {schema}.butler_registry WHERE name = $1 FOR UPDATE;
 
+-- name: lock_butlers
+-- Everybody's state and last sign of life, held until the transaction ends.
+SELECT name, eligibility_state, last_seen_at, liveness_ttl_seconds FROM {schema}.butler_registry ORDER BY name FOR UPDATE;
+
 -- name: touch_butler
 -- A sign of life.
 UPDATE {schema}.butler_registry SET last_seen_at = $2 WHERE name = $1 RETURNING eligibility_state;

@@ -20,6 +20,7 @@ log = get_logger("butlers.registry")
 
 NOT_ROUTABLE = frozenset({"switchboard", "messenger"})  # the doors themselves never take user requests
 FALLBACK = "general"
+_SEVERITY = {"active": 0, "stale": 1, "quarantined": 2}  # silence only makes it worse; a sign of life makes it good
 
 
 class ButlerCard(Value):
@@ -101,14 +102,15 @@ class Registry:
 
     async def sweep(self) -> dict[str, Any]:
         """Judge everybody by the last sign of life (the job `eligibility-sweep`)."""
-        now, changed = self._clock.now(), []
-        for row in await self._database.fetch(self._queries.list_butlers):
-            due = eligibility(row["last_seen_at"], row["liveness_ttl_seconds"], now)
-            if due == row["eligibility_state"] or due == "active":
-                continue
-            async with self._database.transaction() as connection:
-                if await self._move(connection, row["name"], row["eligibility_state"], due, "liveness_expired"):
-                    changed.append({"butler": row["name"], "from": row["eligibility_state"], "to": due})
+        changed = []
+        async with self._database.transaction() as connection:
+            # Locked while they are judged: a sign of life that comes now is not overtaken by an old judgement.
+            for row in await connection.fetch(self._queries.lock_butlers):
+                state = row["eligibility_state"]
+                due = eligibility(row["last_seen_at"], row["liveness_ttl_seconds"], self._clock.now())
+                if _SEVERITY[due] > _SEVERITY[state]:
+                    await self._move(connection, row["name"], state, due, "liveness_expired")
+                    changed.append({"butler": row["name"], "from": state, "to": due})
         return {"changed": changed}
 
     async def butlers(self) -> list[RegisteredButler]:

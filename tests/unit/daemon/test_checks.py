@@ -139,12 +139,6 @@ def test_two_doors_on_one_port_fail(tmp_path: Path) -> None:
     assert "general" in found["port.health"].detail
 
 
-@pytest.mark.parametrize("number", [0, -1, 65_536])
-def test_what_is_no_port_fails(tmp_path: Path, number: int) -> None:
-    check = port_checks(settings(tmp_path, ports={"general": number}))["port.general"]
-    assert (check.status, check.detail) == (Status.FAIL, f"{number} is not a port number")
-
-
 def test_without_credentials_the_providers_are_simulated(tmp_path: Path) -> None:
     found = credential_checks(settings(tmp_path), {})
     assert set(found) == {"credentials.telegram.bot", "credentials.email.bot"}, "the user scopes are off"

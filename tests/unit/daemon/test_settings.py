@@ -68,6 +68,17 @@ def test_a_mistake_names_its_source_and_key(tmp_path: Path, case: dict[str, Any]
     assert error.remedy
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "65536", "x"])
+def test_what_is_no_port_is_refused(tmp_path: Path, number: str) -> None:
+    with pytest.raises(ConfigurationError, match="ports"):
+        load_settings({"data_dir": tmp_path, "ports": {"general": number}}, {})
+
+
+def test_ports_that_are_no_table_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="ports"):
+        load_settings({"data_dir": tmp_path, "ports": "3"}, {})
+
+
 def test_a_file_that_was_named_must_exist(tmp_path: Path) -> None:
     assert mistake(tmp_path, config=tmp_path / "missing.toml").key == "--config"
     assert mistake(tmp_path, {"BUTLERS_CONFIG": str(tmp_path / "missing.toml")}).problem == "file not found"

@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from butlers.clock import SystemClock
 from butlers.telemetry import Telemetry, catalogue, spans
+from tests.collector import Collector, collector
 
-
-class Collector(ThreadingHTTPServer):
-    """A stand-in for an OpenTelemetry collector that keeps what it was sent, by path."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), CollectorHandler)
-        self.received: dict[str, bytes] = {}
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class CollectorHandler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Collector)
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received[self.path] = self.server.received.get(self.path, b"") + body
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    server = Collector()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+__all__ = ["collector"]
 
 
 def work(telemetry: Telemetry) -> None:

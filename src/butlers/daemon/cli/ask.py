@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ import typer
 from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli import explain
@@ -19,6 +21,15 @@ from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import ValidationError
 from butlers.ids import Uuid7Factory
+
+
+class State(StrEnum):
+    """Where a request can be in its life."""
+
+    ACCEPTED = "accepted"
+    PROGRESS = "progress"
+    PARSED = "parsed"
+    ERRORED = "errored"
 
 
 def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
@@ -38,7 +49,7 @@ def status(data_dir: DataDir = None, config: Config = None, as_json: Json = Fals
 
 
 def ingest(
-    text: Annotated[str | None, typer.Argument(help="What is said; - reads an ingest.v1 envelope from stdin.")],
+    text: Annotated[str, typer.Argument(help="What is said; - reads an ingest.v1 envelope from stdin.")],
     sender: Annotated[str, typer.Option("--from", help="Who says it.")] = "cli",
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key is the same message.")] = None,
     target: Annotated[str | None, typer.Option("--to", help="A butler's name, to skip routing.")] = None,
@@ -47,7 +58,7 @@ def ingest(
     as_json: Json = False,
 ) -> int:
     """Hand in a message through POST /api/ingest."""
-    body = sys.stdin.buffer.read() if text == "-" else _envelope(text or "", sender, key, target)
+    body = _from_stdin(key, target) if text == "-" else _envelope(text, sender, key, target)
     with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
         reply = client.post("/api/ingest", body)
     if as_json:
@@ -76,7 +87,7 @@ def trace(
 
 
 def requests(
-    state: Annotated[str | None, typer.Option(help="accepted, progress, parsed or errored.")] = None,
+    state: Annotated[State | None, typer.Option(help="Only requests in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
     before: Annotated[str | None, typer.Option(help="A request id: list what came before it.")] = None,
     data_dir: DataDir = None,
@@ -90,6 +101,12 @@ def requests(
     return OK
 
 
+def _from_stdin(key: str | None, target: str | None) -> bytes:
+    if key is not None or target is not None:
+        raise ValidationError("an envelope from standard input says itself what --key and --to would say")
+    return sys.stdin.buffer.read()
+
+
 def _envelope(text: str, sender: str, key: str | None, target: str | None) -> bytes:
     clock = SystemClock()
     envelope: dict[str, Any] = {
@@ -100,7 +117,10 @@ def _envelope(text: str, sender: str, key: str | None, target: str | None) -> by
         "payload": {"raw": {"text": text}, "normalized_text": text},
         "control": {"idempotency_key": key, "pinned_target": target},
     }
-    return to_json(envelope)
+    try:
+        return to_json(envelope)
+    except ValueError:
+        raise ValidationError("what is said must be text in UTF-8") from None
 
 
 def _print_status(document: dict[str, Any]) -> None:
@@ -117,7 +137,8 @@ def _print_requests(document: dict[str, Any]) -> None:
     for row in document["requests"]:
         butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
         source = f"{row['source_channel']}:{row['source_sender_identity']}"
-        table.add_row(row["request_id"], row["received_at"], source, row["lifecycle_state"], butlers)
+        # As plain text: a sender's name may hold what the console takes for mark-up.
+        table.add_row(row["request_id"], row["received_at"], Text(source), row["lifecycle_state"], butlers)
     Console().print(table)
     if document["next_cursor"]:
         print(f"more: butlers requests --before {document['next_cursor']}")

@@ -31,7 +31,7 @@ async def _demo(*, as_json: bool, keep: bool) -> int:
     from butlers.daemon.tour.lines import Tour
 
     folder = Path(tempfile.mkdtemp(prefix="butlers-demo-"))
-    tour = Tour(folder, SystemClock())
+    tour = Tour(folder, SystemClock(), _progress)
     seen: list[Line] = []
     try:
         async for line in tour.lines(keep=keep):
@@ -49,6 +49,10 @@ async def _demo(*, as_json: bool, keep: bool) -> int:
     if keep:
         print(f"still running: butlers status --data-dir {folder}", file=sys.stderr)
     return OK if passed == len(seen) else FAILED
+
+
+def _progress(name: str) -> None:
+    print(f"butlers: {name} ...", file=sys.stderr, flush=True)
 
 
 def _readable(line: Line) -> str:

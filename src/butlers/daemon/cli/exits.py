@@ -33,6 +33,10 @@ def run_guarded(app: Callable[[], Any]) -> int:
         for field in getattr(error, "fields", ()):
             _say(f"  {field.field or 'input'}: {field.error}")
         return _code(error)
+    except OSError as error:
+        # A file or folder of the operator's that cannot be used; network errors never come here unclassified.
+        _say(f"{error.filename or 'the system'}: {error.strerror or error} (check that you may use it)")
+        return CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED
     return OK

@@ -32,10 +32,12 @@ def settings_from(
     set_: list[str] | None = None,
 ) -> Settings:
     flags: dict[str, Any] = dict(_pair(item, "--set") for item in set_ or ())
-    flags |= {"data_dir": data_dir, "config": config, "port_offset": port_offset} if data_dir or config else {}
-    flags |= {key: value for key, value in (("data_dir", data_dir), ("config", config)) if value is not None}
-    if port_offset is not None:
-        flags["port_offset"] = port_offset
+    if "ports" in flags:
+        raise ConfigurationError(
+            "cannot be set as a whole", source="command line", key="--set ports", remedy="use --port NAME=NUMBER"
+        )
+    named = {"data_dir": data_dir, "config": config, "port_offset": port_offset}
+    flags |= {key: value for key, value in named.items() if value is not None}
     if port:
         flags["ports"] = dict(_pair(item, "--port") for item in port)
     return load_settings(flags, os.environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated
 
 import typer
@@ -15,6 +16,8 @@ from butlers.daemon.places import Places
 from butlers.errors import ValidationError
 
 app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
 
@@ -29,7 +32,11 @@ def issue(
     as_json: Json = False,
 ) -> int:
     """Make a token; an earlier one of the same name stops working at once."""
-    token = _tokens(data_dir, config).issue(name, role)
+    if not _NAME.fullmatch(name):
+        raise ValidationError(f"{name!r} cannot name a caller: use letters, digits, and . _ - between them")
+    places = _places(data_dir, config)
+    places.create()
+    token = _tokens(places).issue(name, role)
     print(json.dumps({"name": name, "role": role.value, "token": token.secret}) if as_json else token.secret)
     return 0
 
@@ -38,7 +45,7 @@ def issue(
 @exiting
 def show(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
     """Print a token that exists."""
-    secret = _tokens(data_dir, config).secret_of(name)
+    secret = _tokens(_places(data_dir, config)).secret_of(name)
     if secret is None:
         raise ValidationError(f"there is no token for {name!r}")
     print(secret)
@@ -49,7 +56,8 @@ def show(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
 @exiting
 def revoke(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
     """Make a token worthless; running services notice at once."""
-    if not _tokens(data_dir, config).revoke(name):
+    tokens = _tokens(_places(data_dir, config))
+    if tokens.secret_of(name) is None or not tokens.revoke(name):
         raise ValidationError(f"there is no token for {name!r}")
     print(f"revoked {name}")
     return 0
@@ -59,7 +67,7 @@ def revoke(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
 @exiting
 def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
     """Names and roles; the secrets stay hidden."""
-    tokens = _tokens(data_dir, config).tokens()
+    tokens = _tokens(_places(data_dir, config)).tokens()
     rows = [{"name": t.name, "role": t.role.value, "issued_at": t.issued_at} for t in tokens]
     if as_json:
         print(json.dumps({"tokens": rows}))
@@ -69,7 +77,9 @@ def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False
     return 0
 
 
-def _tokens(data_dir: DataDir, config: Config) -> TokenFile:
-    places = Places(settings_from(data_dir=data_dir, config=config).data_dir)
-    places.create()
+def _places(data_dir: DataDir, config: Config) -> Places:
+    return Places(settings_from(data_dir=data_dir, config=config).data_dir)
+
+
+def _tokens(places: Places) -> TokenFile:
     return TokenFile(places.tokens, SystemClock())

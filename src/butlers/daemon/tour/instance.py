@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import sys
@@ -17,10 +18,12 @@ from butlers.butler.config import load_roster
 from butlers.clock import Clock
 from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
 from butlers.errors import ButlersError, TimeoutExceeded
+from butlers.storage.embedded import EmbeddedPostgres
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 PROVIDER_VARIABLES = ("BUTLER_TELEGRAM_TOKEN", "BUTLER_EMAIL_ADDRESS", "BUTLER_EMAIL_PASSWORD")
+_OFFSETS = range(21_000, 25_000, 125)
 
 
 class Instance:
@@ -33,7 +36,7 @@ class Instance:
         self._usual = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
         self.offset = free_offset([*self._usual.values(), *SIMULATOR_PORTS.values()])
         self._process: asyncio.subprocess.Process | None = None
-        self._http = httpx2.AsyncClient(timeout=30)
+        self._http = httpx2.AsyncClient(timeout=30, trust_env=False)
 
     @property
     def pid(self) -> int:
@@ -80,7 +83,12 @@ class Instance:
     async def close(self) -> None:
         """Make sure that nothing is left behind, whatever happened."""
         if self._process is not None and self._process.returncode is None:
-            await self.stop()
+            try:
+                await self.stop()
+            except TimeoutError:
+                await self.kill()
+        # A process that was killed could not stop its database.
+        await asyncio.to_thread(EmbeddedPostgres(self._data_dir).stop)
         await self._http.aclose()
 
     async def ingest(self, body: Any, *, token: str | None = None) -> httpx2.Response:
@@ -154,9 +162,12 @@ class Instance:
         return self._process.returncode or 0
 
 
-def free_offset(ports: list[int], start: int = 2_000) -> int:
-    """An offset with which all ports are free now."""
-    for offset in range(start, 20_000, 250):
+def free_offset(ports: list[int]) -> int:
+    """An offset with which all ports are free now; drawn, so that two who look at the same time seldom meet.
+
+    The range lies above the ports that Linux hands to outgoing connections: one of those cannot come in between.
+    """
+    for offset in random.sample(_OFFSETS, len(_OFFSETS)):
         if all(_is_free(port + offset) for port in ports):
             return offset
     raise ButlersError("no free range of ports was found")

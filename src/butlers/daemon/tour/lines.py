@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from butlers.clock import Clock
 from butlers.daemon.tour.instance import Instance
 from butlers.errors import ButlersError
@@ -34,7 +36,8 @@ class Line:
 class Tour:
     """Runs the lines against one instance; a line that fails does not stop the others."""
 
-    def __init__(self, data_dir: Path, clock: Clock) -> None:
+    def __init__(self, data_dir: Path, clock: Clock, progress: Callable[[str], None] = lambda _: None) -> None:
+        self._progress = progress
         self.instance = Instance(data_dir, clock=clock)
         self._data_dir = data_dir
         self._clock = clock
@@ -64,13 +67,14 @@ class Tour:
         if not keep:
             steps.append(("stop", "ctrl-C drains, exits 0 and leaves no process", self._stop))
         for name, shows, step in steps:
+            self._progress(name)
             yield await self._line(name, shows, step)
 
     async def _line(self, name: str, shows: str, step: Callable[[], Awaitable[str]]) -> Line:
         began = self._clock.monotonic()
         try:
             detail, passed = await step(), True
-        except (ButlersError, AssertionError, OSError, KeyError, TimeoutError, ValueError) as error:
+        except (ButlersError, httpx2.HTTPError, OSError, LookupError, ValueError) as error:
             detail, passed = f"{type(error).__name__}: {error}", False
         return Line(name=name, shows=shows, passed=passed, detail=detail, seconds=self._clock.monotonic() - began)
 
@@ -216,14 +220,16 @@ class Tour:
 
 
 def processes_of(data_dir: Path) -> list[int]:
-    """Processes whose command line or working directory names the data directory."""
+    """Processes whose command line or working directory names the data directory, as far as we may look."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            # PostgreSQL's command line names no folder; it works in its own.
+            folder = (entry / "cwd").readlink()
         except OSError:
             continue
-        if str(data_dir) in command and " demo" not in command:
+        if str(data_dir) in command or folder.is_relative_to(data_dir):
             found.append(int(entry.name))
     return found
 

@@ -82,10 +82,9 @@ def _sent(result: Any) -> Sent:
 
 def _refusal(answer: dict[str, Any]) -> ClassifiedError:
     code, text = answer.get("error_code"), str(answer.get("description", ""))[:200]
-    parameters = answer.get("parameters") or {}
     match code:
         case 429:
-            return TargetUnavailable(f"Telegram asks to wait: {text}", retry_after=parameters.get("retry_after"))
+            return TargetUnavailable(f"Telegram asks to wait: {text}", retry_after=_retry_after(answer))
         case 403:
             return TargetUnavailable(f"the recipient cannot be reached: {text}", retryable=False)
         case 401 | 404:
@@ -93,6 +92,12 @@ def _refusal(answer: dict[str, Any]) -> ClassifiedError:
         case int() if code >= 500:
             return TargetUnavailable(f"Telegram failed: {text}")
     return ValidationError(f"Telegram refused the message: {text}")
+
+
+def _retry_after(answer: dict[str, Any]) -> float | None:
+    parameters = answer.get("parameters")
+    seconds = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) else None
 
 
 def _redacted(answer: dict[str, Any]) -> dict[str, Any]:

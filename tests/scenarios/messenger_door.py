@@ -1,0 +1,145 @@
+"""Messenger's public door, as Switchboard and others would use it: envelopes to hand in, and what became of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from butlers.daemon.settings import shipped_roster
+from butlers.ids import Uuid7Factory
+from tests.system import OWNER_CHAT_ID, RunningSystem
+
+MESSENGER_TABLES = ("delivery_requests", "delivery_attempts", "delivery_receipts", "route_inbox")
+
+
+def changed_roster(tmp_path: Path, butler: str, *changes: tuple[str, str]) -> Path:
+    """A copy of the shipped roster in which the butler.toml of one butler reads differently."""
+    copy = tmp_path / "roster"
+    if not copy.exists():
+        shutil.copytree(shipped_roster(), copy)
+    path = copy / butler / "butler.toml"
+    text = path.read_text(encoding="utf-8")
+    for pattern, replacement in changes:
+        text, times = re.subn(pattern, replacement, text, count=1, flags=re.MULTILINE)
+        assert times == 1, f"{pattern} is not in {path}"
+    path.write_text(text, encoding="utf-8")
+    return copy
+
+
+def quick(tmp_path: Path, *more: tuple[str, str]) -> Path:
+    """A roster whose Messenger does not wait long before it tries again."""
+    return changed_roster(tmp_path, "messenger", (r"base_delay_s = 1\.0", "base_delay_s = 0.05"), *more)
+
+
+def lineage(running: RunningSystem, **fields: Any) -> dict[str, Any]:
+    """The request that is answered; `fields` replace its own, None takes one away."""
+    context = {
+        "request_id": str(Uuid7Factory(running.clock)()),
+        "received_at": running.clock.now().isoformat(),
+        "source_channel": "telegram",
+        "source_endpoint_identity": "bot",
+        "source_sender_identity": str(OWNER_CHAT_ID),
+        "source_thread_identity": str(OWNER_CHAT_ID),
+    } | fields
+    return {name: value for name, value in context.items() if value is not None}
+
+
+def wish(message: str = "hello", **fields: Any) -> dict[str, Any]:
+    """A notify.v1 of the health butler; `delivery` fields and top-level fields alike are given by name."""
+    top = {"origin_butler", "request_context", "contact_id", "idempotency_key", "not_after", "priority"}
+    delivery = {"intent": "send", "channel": "telegram", "message": message}
+    delivery |= {name: value for name, value in fields.items() if name not in top}
+    document = {"schema_version": "notify.v1", "origin_butler": "health", "delivery": delivery}
+    return document | {name: value for name, value in fields.items() if name in top}
+
+
+def route(running: RunningSystem, notify: Any, **context: Any) -> dict[str, Any]:
+    """The route.v1 that carries a notify.v1, as Switchboard makes it."""
+    origin = notify.get("origin_butler") if isinstance(notify, Mapping) else None
+    carried = {"notify_request": notify, "authenticated_origin": origin} | context
+    request = notify.get("request_context") if isinstance(notify, Mapping) else None
+    complete = isinstance(request, Mapping) and {"request_id", "source_channel", "received_at"} <= request.keys()
+    return {
+        "schema_version": "route.v1",
+        "request_context": lineage(running, **(request if complete and request else {})),
+        "input": {"prompt": "Execute outbound delivery request through Messenger.", "context": carried},
+        "subrequest": {"subrequest_id": str(uuid4()), "segment_id": f"notify-{uuid4()}"},
+        "target": {"butler": "messenger"},
+    }
+
+
+async def call(
+    running: RunningSystem, butler: str, tool: str, arguments: dict[str, Any], **as_whom: Any
+) -> dict[str, Any]:
+    """One tool call by the official client; `as_whom` is the caller, the token or the path."""
+    async with running.mcp(butler, **as_whom) as client:
+        result = await client.call_tool(tool, arguments)
+        assert isinstance(result.structured_content, dict), result
+        return result.structured_content
+
+
+async def execute(running: RunningSystem, envelope: dict[str, Any], **as_whom: Any) -> dict[str, Any]:
+    return await call(running, "messenger", "route.execute", envelope, **({"caller": "switchboard"} | as_whom))
+
+
+async def deliver(running: RunningSystem, notify: dict[str, Any]) -> dict[str, Any]:
+    """What Messenger answers to a notify.v1 from Switchboard: its notify_response.v1."""
+    response = await execute(running, route(running, notify))
+    assert response["status"] == "ok", response
+    answer: dict[str, Any] = response["result"]["notify_response"]
+    return answer
+
+
+async def refusal(running: RunningSystem, notify: Any, **context: Any) -> dict[str, Any]:
+    """The error with which Messenger refuses it; nothing may have been stored."""
+    before = await stored(running)
+    response = await execute(running, route(running, notify, **context))
+    assert response["status"] == "error", response
+    assert await stored(running) == before
+    error: dict[str, Any] = response["error"]
+    assert (error["class"], error["retryable"]) == ("validation_error", False)
+    return error
+
+
+async def stored(running: RunningSystem) -> dict[str, int]:
+    """How many rows each of Messenger's tables holds."""
+    return {
+        table: await running.database.fetchval(f"select count(*) from messenger.{table}") for table in MESSENGER_TABLES
+    }
+
+
+async def rows(running: RunningSystem) -> list[dict[str, Any]]:
+    """All deliveries, oldest first."""
+    return [dict(row) for row in await running.database.fetch("select * from messenger.delivery_requests order by id")]
+
+
+async def attempts(running: RunningSystem, delivery_id: str | UUID | None = None) -> list[dict[str, Any]]:
+    query = "select * from messenger.delivery_attempts where $1::uuid is null or delivery_id = $1 order by id"
+    return [dict(row) for row in await running.database.fetch(query, delivery_id)]
+
+
+async def mails(running: RunningSystem) -> list[dict[str, Any]]:
+    """What the mail server accepted."""
+    response = await running.http.get(f"{running.mail.control_url}/accepted")
+    accepted: list[dict[str, Any]] = response.json()["accepted"]
+    return accepted
+
+
+async def mail_fault(running: RunningSystem, **fault: Any) -> None:
+    response = await running.http.post(f"{running.mail.control_url}/faults", json={"server": "smtp", **fault})
+    assert response.status_code == 201, response.text
+
+
+async def fault(running: RunningSystem, kind: str, **more: Any) -> None:
+    """Let the next sendMessage meet a fault."""
+    await running.control("POST", "/faults", {"method": "sendMessage", "kind": kind, **more})
+
+
+async def sends(running: RunningSystem) -> int:
+    """How many sendMessage calls Telegram saw, whatever it answered."""
+    report = await running.control("GET", "/requests?method=sendMessage")
+    return len(report["requests"])
