@@ -9,6 +9,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -67,6 +68,11 @@ async def take_in() -> None:
     """Let the loop read what the kernel already holds for us: it was received, so it is to be answered."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is this machine's own; such calls never go through a proxy."""
+    return urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def listen(host: str, port: int, *, source: str, remedy: str) -> socket.socket:

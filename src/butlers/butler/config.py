@@ -116,9 +116,6 @@ class DeliverySection(Section):
     max_delay_s: float = Field(default=60.0, ge=0, description="longest pause between attempts")
     jitter: float = Field(default=0.3, ge=0, le=1, description="share of the pause that chance may add or take")
 
-    def timeout_for(self, channel: str) -> float:
-        return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
-
 
 class ButlerSection(Section):
     name: str = Field(description="lower-case identifier, unique in the roster")

@@ -20,6 +20,7 @@ from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value, invalid
 from butlers.contracts.notify import Channel
+from butlers.errors import from_wire
 
 Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
 PAGE = 50
@@ -116,32 +117,38 @@ class CoreTools:
         return [
             _tool("status", "How this butler is doing.", NoArguments, self._status, roles=EVERY_ROLE),
             _tool("trace", "What this butler did for one request.", TraceArguments, self._trace),
-            _tool("trigger", "Run a prompt in a session now.", TriggerArguments, self._trigger),
-            _tool("tick", "Run the schedules that are due.", NoArguments, self._tick),
-            _tool("state_get", "Read one value.", KeyArguments, self._state_get),
-            _tool("state_set", "Write one value.", SetArguments, self._state_set),
-            _tool("state_delete", "Forget one value.", KeyArguments, self._state_delete),
-            _tool("state_list", "List values by prefix.", ListStateArguments, self._state_list),
-            _tool("schedule_list", "List the schedules.", NoArguments, self._schedule_list),
-            _tool("schedule_create", "Add a schedule.", CreateScheduleArguments, self._schedule_create),
-            _tool("schedule_update", "Change or disable a schedule.", UpdateScheduleArguments, self._schedule_update),
-            _tool("schedule_delete", "Remove a schedule.", NameArguments, self._schedule_delete),
-            _tool("sessions_list", "Recent sessions, newest first.", ListSessionsArguments, self._sessions_list),
-            _tool("sessions_get", "One session.", SessionArguments, self._sessions_get),
+            self._own("trigger", "Run a prompt in a session now.", TriggerArguments, self._trigger),
+            self._own("tick", "Run the schedules that are due.", NoArguments, self._tick),
+            self._own("state_get", "Read one value.", KeyArguments, self._state_get),
+            self._own("state_set", "Write one value.", SetArguments, self._state_set),
+            self._own("state_delete", "Forget one value.", KeyArguments, self._state_delete),
+            self._own("state_list", "List values by prefix.", ListStateArguments, self._state_list),
+            self._own("schedule_list", "List the schedules.", NoArguments, self._schedule_list),
+            self._own("schedule_create", "Add a schedule.", CreateScheduleArguments, self._schedule_create),
+            self._own(
+                "schedule_update", "Change or disable a schedule.", UpdateScheduleArguments, self._schedule_update
+            ),
+            self._own("schedule_delete", "Remove a schedule.", NameArguments, self._schedule_delete),
+            self._own("sessions_list", "Recent sessions, newest first.", ListSessionsArguments, self._sessions_list),
+            self._own("sessions_get", "One session.", SessionArguments, self._sessions_get),
         ]
 
     def speaking_tools(self) -> list[Tool]:
         """Tools that make a message leave. Messenger, where messages leave, has none of them."""
         return [
-            _tool("notify", "Send a message to an address, a contact or the owner.", NotifyArguments, self._notify),
-            _tool(
+            self._own("notify", "Send a message to an address, a contact or the owner.", NotifyArguments, self._notify),
+            self._own(
                 "send_message",
                 "Send a message to people, each by the preferred channel.",
                 SendMessageArguments,
                 self._send_message,
             ),
-            _tool("remind", "Send a message at a later moment.", RemindArguments, self._remind),
+            self._own("remind", "Send a message at a later moment.", RemindArguments, self._remind),
         ]
+
+    def _own(self, name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
+        """A tool for this butler itself and the operator: nobody acts in another butler's name."""
+        return Tool(name=name, description=description, arguments=arguments, handler=handler, owner=self.butler)
 
     async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return self.status()
@@ -150,7 +157,7 @@ class CoreTools:
         return wire(await self.trace(arguments.request_id))
 
     async def _trigger(self, caller: Caller, arguments: TriggerArguments) -> dict[str, Any]:
-        result = await self.spawner.trigger(arguments.prompt, trigger_source=f"trigger:{caller.name}")
+        result = await self.spawner.instruct(arguments.prompt, trigger_source=f"trigger:{caller.name}")
         return {"status": "ok", "text": result.text, "duration_ms": result.duration_ms}
 
     async def _tick(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
@@ -160,6 +167,8 @@ class CoreTools:
         return {"key": arguments.key, **await self.state.get(arguments.key)}
 
     async def _state_set(self, _caller: Caller, arguments: SetArguments) -> dict[str, Any]:
+        if arguments.value is None:
+            raise invalid("value", "null is not kept; state_delete forgets a key")
         await self.state.set(arguments.key, arguments.value)
         return {"key": arguments.key, "status": "ok"}
 
@@ -243,6 +252,10 @@ def remind_job(notifier: Notifier) -> Job:
             recipient=arguments.get("recipient"),
             key=f"remind:{arguments['key']}",
         )
+        if (error := response.error) is not None:
+            # Once Messenger has it, its own retries are over, too; trying again would only get the same answer.
+            retryable = error.retryable and response.delivery is None
+            raise from_wire(error.error_class, error.message, retryable=retryable)
         return response.to_wire()
 
     return remind

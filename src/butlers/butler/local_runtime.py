@@ -19,7 +19,7 @@ class LocalRuntime:
 
     async def run(self, prompt: Prompt, *, timeout_s: float) -> RuntimeResult:
         started = self._clock.monotonic()
-        text = f"{self._butler} runs without an LLM; nothing was done for this prompt of {len(prompt.text)} characters."
+        text = f"{self._butler} runs without an LLM; nothing was done for this prompt."
         return RuntimeResult(
             text=text,
             model=None,

@@ -150,10 +150,11 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: advance_schedule
 -- Move on before running: a crash then skips one run instead of repeating it.
-UPDATE {schema}.scheduled_tasks
-SET next_run_at = $2, enabled = enabled AND $2::timestamptz IS NOT NULL, last_run_at = $3, updated_at = $3
-WHERE name = $1;
+UPDATE {schema}.scheduled_tasks SET next_run_at = $2, last_run_at = $3, updated_at = $3 WHERE name = $1;
 
 -- name: record_schedule_result
--- What the last run said.
-UPDATE {schema}.scheduled_tasks SET last_result = $2, updated_at = $3 WHERE name = $1;
+-- What the last run said; a schedule for one moment is over with it, unless it may be tried again.
+UPDATE {schema}.scheduled_tasks
+SET last_result = $2, updated_at = $3, enabled = enabled AND (cron IS NOT NULL OR $4::boolean),
+    next_run_at = CASE WHEN cron IS NOT NULL OR $4::boolean THEN next_run_at END
+WHERE name = $1;

@@ -2,12 +2,15 @@
 
 A schedule is moved on before it runs, in the transaction that locked it: two processes never run one twice, and a
 crash skips a run rather than repeating it. Missed runs of a sleeping machine are run once, not once per miss.
+
+A schedule for one moment has no next run to make up for a skipped one, so it is only put off: a crash repeats it, and
+the key of its side effect makes the repetition harmless. Its record of the result ends it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from butlers.butler.config import ScheduleSection
@@ -25,6 +28,7 @@ log = get_logger("butlers.schedules")
 
 Job = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 _BATCH = 20
+_AGAIN = timedelta(minutes=5)  # when a schedule for one moment is tried again after a crash
 
 
 class Scheduler:
@@ -80,7 +84,7 @@ class Scheduler:
         async with self._database.transaction() as connection:
             due = await connection.fetch(self._queries.due_schedules, now, _BATCH)
             for task in due:
-                following = next_run(task["cron"], now) if task["cron"] else None
+                following = next_run(task["cron"], now) if task["cron"] else now + _AGAIN
                 await connection.execute(self._queries.advance_schedule, task["name"], following, now)
         return due
 
@@ -94,7 +98,8 @@ class Scheduler:
             log.error("schedule failed", error=error, schedule=name)
             outcome = {"status": "error", "error": {"class": "internal_error", "message": type(error).__name__}}
         self._telemetry.count(SCHEDULE_RUNS, 1, outcome=outcome["status"])
-        await self._database.execute(self._queries.record_schedule_result, name, outcome, self._clock.now())
+        again = bool(outcome.get("error", {}).get("retryable"))
+        await self._database.execute(self._queries.record_schedule_result, name, outcome, self._clock.now(), again)
         return {"name": name, **outcome}
 
     async def _dispatch(self, task: Record) -> dict[str, Any]:
@@ -102,7 +107,7 @@ class Scheduler:
         if job is not None:
             return {"status": "ok", "mode": "native", "result": await job(task["job_args"])}
         prompt = task["prompt"] or f"Run the scheduled task {task['name']}."
-        answer = await self._spawner.trigger(prompt, trigger_source=f"schedule:{task['name']}")
+        answer = await self._spawner.instruct(prompt, trigger_source=f"schedule:{task['name']}")
         # Without a model nobody carried the prompt out, and the record must not say otherwise.
         status = "skipped" if self._spawner.runtime_name == "local" else "ok"
         return {"status": status, "mode": "runtime", "result": {"text": answer.text}}

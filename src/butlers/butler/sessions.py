@@ -19,6 +19,9 @@ from butlers.telemetry.catalogue import SESSIONS
 log = get_logger("butlers.sessions")
 
 
+NO_MESSAGE = "(nobody wrote anything; carry out the task above)"
+
+
 class Spawner:
     """Runs prompts in the butler's runtime."""
 
@@ -49,8 +52,16 @@ class Spawner:
     def runtime_name(self) -> str:
         return self._runtime.name
 
-    async def trigger(self, prompt: str, *, trigger_source: str, request_id: UUID | None = None) -> RuntimeResult:
-        """Run one prompt in a session of its own."""
+    async def instruct(self, task: str, *, trigger_source: str) -> RuntimeResult:
+        """Carry out what an operator wrote: a schedule's prompt, or a trigger."""
+        prompt = Prompt(system=f"{self._instructions}\n\n{task}".strip(), text=NO_MESSAGE)
+        return await self._session(prompt, trigger_source, None)
+
+    async def answer(self, text: str, *, trigger_source: str, request_id: UUID) -> RuntimeResult:
+        """Answer what somebody wrote. The text is data, whatever it says."""
+        return await self._session(Prompt(system=self._instructions, text=text), trigger_source, request_id)
+
+    async def _session(self, prompt: Prompt, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
         async with self._slots:
             session_id = self._new_id()
             await self._database.execute(
@@ -62,7 +73,7 @@ class Spawner:
                 None,
                 self._clock.now(),
             )
-            return await self._run(session_id, Prompt(system=self._instructions, text=prompt))
+            return await self._run(session_id, prompt)
 
     async def _run(self, session_id: UUID, prompt: Prompt) -> RuntimeResult:
         started = self._clock.monotonic()

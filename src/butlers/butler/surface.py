@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 
 from butlers.butler.identity import Caller, Role, TokenFile
-from butlers.contracts.envelope import Value, field_errors, invalid
+from butlers.contracts.envelope import Value, field_errors, holds_nul, invalid
 from butlers.errors import ClassifiedError, InternalError, ValidationError
 from butlers.telemetry import get_logger
 
@@ -44,11 +44,16 @@ class Tool:
     arguments: type[Value] = NoArguments
     handler: Callable[[Caller, Any], Awaitable[dict[str, Any]]]
     roles: frozenset[Role] = BUTLERS  # who may call it
+    owner: str | None = None  # of butlers, only this one: its own sessions
 
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        if caller is None or caller.role not in self.roles:
+        if caller is None or not self._allows(caller):
             raise invalid("authorization", f"{_who(caller)} may not call {self.name}")
         return await self.handler(caller, _parse(self.arguments, arguments))
+
+    def _allows(self, caller: Caller) -> bool:
+        owned = self.owner is None or caller.role is not Role.BUTLER or caller.name == self.owner
+        return owned and caller.role in self.roles
 
     def input_schema(self) -> dict[str, Any]:
         return self.arguments.model_json_schema(by_alias=True)
@@ -153,6 +158,8 @@ def authenticate(request: Request | None, tokens: TokenFile) -> Caller | None:
 
 
 def _parse(model: type[Value], arguments: dict[str, Any]) -> Value:
+    if nul := tuple(name for name, value in arguments.items() if holds_nul({name: value})):
+        raise invalid(nul[0].replace("\x00", ""), "must not contain NUL characters, which cannot be stored")
     try:
         return model.model_validate_json(to_json(arguments))
     except pydantic.ValidationError as error:

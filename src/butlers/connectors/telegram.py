@@ -18,6 +18,7 @@ from butlers.connectors.source import Counters, IngestPort
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
 from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
+from butlers.serving import is_loopback
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.connectors.telegram")
@@ -52,7 +53,9 @@ class TelegramConnector:
     """Polls one bot's updates and hands them in."""
 
     def __init__(self, *, token: str, base_url: str, ingest: IngestPort, clock: Clock, poll_s: int = POLL_S) -> None:
-        self._client = httpx2.AsyncClient(base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=poll_s + 10)
+        self._client = httpx2.AsyncClient(
+            base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=poll_s + 10, trust_env=not is_loopback(base_url)
+        )
         self._ingest = ingest
         self._clock = clock
         self._poll_s = poll_s

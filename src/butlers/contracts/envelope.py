@@ -121,7 +121,7 @@ def _decode(encoded: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise invalid("", "must be a JSON object")
     # PostgreSQL stores neither NUL nor infinity; a raw payload is kept verbatim, so it cannot be cleaned silently.
-    if b"\\u0000" in encoded and _holds(document, _is_nul_text):
+    if b"\\u0000" in encoded and holds_nul(document):
         raise invalid("", "must not contain NUL characters")
     if _HUGE_NUMBER.search(encoded) and _holds(document, _is_infinite):
         raise invalid("", "must not contain numbers beyond the range of a double")
@@ -134,6 +134,11 @@ def _holds(value: Any, unwanted: Callable[[Any], bool]) -> bool:
     if isinstance(value, list):
         return any(_holds(item, unwanted) for item in value)
     return unwanted(value)
+
+
+def holds_nul(value: Any) -> bool:
+    """Whether a NUL stands anywhere in JSON data; PostgreSQL stores none."""
+    return _holds(value, _is_nul_text)
 
 
 def _is_nul_text(value: Any) -> bool:

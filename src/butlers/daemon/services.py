@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from butlers.clock import Clock
 from butlers.telemetry import get_logger
@@ -11,6 +11,7 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.services")
 
 RESTART_S = 1.0
+REMEMBERED_S = 60.0  # how long a failure shows in the health of its butler
 Loop = Callable[[], Awaitable[None]]
 
 
@@ -18,7 +19,7 @@ class Services:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._failing: set[str] = set()
+        self._failed_at: dict[str, float] = {}
 
     def start(self, name: str, loop: Loop) -> None:
         self._tasks[name] = asyncio.create_task(self._supervise(name, loop), name=name)
@@ -26,29 +27,32 @@ class Services:
     def every(self, name: str, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
         self.start(name, repeated(self._clock, seconds, action))
 
-    async def stop(self, *names: str) -> None:
-        """Cancel some loops, or all."""
-        chosen = [self._tasks.pop(name) for name in (names or tuple(self._tasks)) if name in self._tasks]
+    async def stop(self, names: Iterable[str]) -> None:
+        """Cancel these loops and nothing else."""
+        chosen = [self._tasks.pop(name) for name in names if name in self._tasks]
         for task in chosen:
             task.cancel()
         await asyncio.gather(*chosen, return_exceptions=True)
 
+    async def stop_all(self) -> None:
+        await self.stop(tuple(self._tasks))
+
     @property
     def failing(self) -> list[str]:
-        """Loops that failed and have not run well since."""
-        return sorted(self._failing)
+        """Loops that failed within the last minute."""
+        now = self._clock.monotonic()
+        return sorted(name for name, failed_at in self._failed_at.items() if now - failed_at < REMEMBERED_S)
 
     async def _supervise(self, name: str, loop: Loop) -> None:
         while True:
             try:
                 await loop()
             except Exception as error:
-                self._failing.add(name)
+                self._failed_at[name] = self._clock.monotonic()
                 log.error("service failed, starting it again", error=error, job_name=name)
             else:
                 log.warning("service ended, starting it again", job_name=name)
             await self._clock.sleep(RESTART_S)
-            self._failing.discard(name)
 
 
 def repeated(clock: Clock, seconds: float, action: Callable[[], Awaitable[object]]) -> Loop:

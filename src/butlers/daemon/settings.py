@@ -9,10 +9,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from butlers.errors import ConfigurationError
 
@@ -64,6 +64,9 @@ class Settings(BaseModel):
     content_dedupe_window_s: float = Field(
         default=300.0, ge=0, description="API messages without a key that repeat within this time are one message"
     )
+    request_patience_s: float = Field(
+        default=300.0, ge=0, description="how long a message waits for a butler that is away before it is given up"
+    )
     inbox_keep_months: int = Field(default=1, ge=1, description="months of message_inbox kept beside the present one")
     dedupe_keep_days: int = Field(default=62, ge=1, description="how long an event is recognised when it comes again")
     lease_ttl_s: float = Field(default=10.0, gt=0, description="silence after which a worker counts as dead")
@@ -71,6 +74,12 @@ class Settings(BaseModel):
     heartbeat_s: float = Field(default=30.0, gt=0, description="how often butlers report to Switchboard")
     otlp_endpoint: str | None = Field(default=None, description="send metrics and traces there (OTLP over HTTP)")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of the log file")
+
+    @model_validator(mode="after")
+    def _renewed_before_stale(self) -> Self:
+        if self.lease_renew_s >= self.lease_ttl_s:
+            raise ValueError("lease_renew_s must be shorter than lease_ttl_s")
+        return self
 
     def port(self, name: str, usual: int) -> int:
         """The port of a butler or simulator."""
@@ -154,9 +163,9 @@ def _mistake(
     error: pydantic.ValidationError, flags: Mapping[str, Any], environment: Mapping[str, Any], path: Path
 ) -> ConfigurationError:
     first = error.errors(include_url=False, include_input=False)[0]
-    field = str(first["loc"][0])
+    field = str(first["loc"][0]) if first["loc"] else "lease_renew_s"
     problem = "unknown key" if first["type"] == "extra_forbidden" else str(first["msg"])
-    key = ".".join(map(str, first["loc"]))
+    key = ".".join(map(str, first["loc"])) or field
     remedy = "see docs/operating/configuration.md"
     if field in flags:
         return ConfigurationError(problem, source="command line", key=f"--{key.replace('_', '-')}", remedy=remedy)

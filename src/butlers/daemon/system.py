@@ -74,7 +74,7 @@ class System:
         try:
             await self._start()
         except BaseException:
-            await self._stack.aclose()
+            await self.stop()
             raise
 
     async def _start(self) -> None:
@@ -102,13 +102,13 @@ class System:
         """Drain and close; what does not finish in time is taken up again by the next start."""
         for butler in self.butlers:
             butler.state = "stopping"
-            await butler.services.stop(*butler.sources)
+            await butler.services.stop(butler.sources)
         for butler in sorted(self.butlers, key=_drain_order):
             for drain in butler.drains:
                 await _insist("draining", drain)
         await asyncio.gather(*(_insist("closing a door", server.close) for server in self._servers))
         for butler in self.butlers:
-            for end in (butler.services.stop, butler.modules.stop, *butler.closes):
+            for end in (butler.services.stop_all, butler.modules.stop, *butler.closes):
                 await _insist("closing", end)
         await asyncio.gather(*(asyncio.to_thread(butler.telemetry.shutdown) for butler in self.butlers))
         await self._stack.aclose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, get_args
@@ -184,11 +184,15 @@ class Deliveries:
         expires = self._clock.now() + timedelta(seconds=lease_s)
         await self._database.execute(self._queries.renew_claims, tokens, expires)
 
-    async def claim_abandoned(self, *, limit: int, worker: str, lease_s: float) -> list[tuple[ClaimedDelivery, str]]:
-        """Deliveries of dead workers, each with the name of the worker whose evidence counts."""
+    async def claim_abandoned(
+        self, *, limit: int, worker: str, lease_s: float, in_hand: Sequence[UUID]
+    ) -> list[tuple[ClaimedDelivery, str]]:
+        """Deliveries of dead workers, each with the name of the worker whose evidence counts; ours are not dead."""
         now, token = self._clock.now(), self._new_id()
         expires = now + timedelta(seconds=lease_s)
-        rows = await self._database.fetch(self._queries.claim_abandoned, now, limit, token, worker, expires)
+        rows = await self._database.fetch(
+            self._queries.claim_abandoned, now, limit, token, worker, expires, list(in_hand)
+        )
         return [(_claimed(row, token, row["attempt_id"]), row["attempt_worker"]) for row in rows]
 
     async def open_attempts_of(self, worker: str) -> int:
@@ -249,7 +253,7 @@ def _claimed(row: Record, token: UUID, attempt_id: UUID) -> ClaimedDelivery:
             target=row["target_identity"],
             message=row["message"],
             subject=row["subject"],
-            emoji=row["envelope"]["delivery"].get("emoji"),
+            emoji=(row["envelope"].get("delivery") or {}).get("emoji"),
             source_event=row["source_event"] or {},
         ),
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, InternalError, LeaseLost, TimeoutExceeded
@@ -36,7 +37,7 @@ from butlers.telemetry.spans import PROVIDER_SEND
 
 log = get_logger("butlers.messenger")
 
-_INSIST = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds between tries to record an outcome
+_INSIST_S = 0.5  # between tries to record an outcome
 _LONGEST_NAP = 5.0  # seconds between looks at the table when nobody calls
 
 
@@ -103,14 +104,22 @@ class DeliveryWorker:
         self._awake = asyncio.Event()
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._tokens: dict[UUID, UUID] = {}
-        self._waiters: dict[UUID, asyncio.Event] = {}
+        # Weak: a waiter that gives up, or waits for another process's delivery, leaves nothing behind.
+        self._waiters: WeakValueDictionary[UUID, asyncio.Event] = WeakValueDictionary()
         self._closing = False
 
     def wake(self) -> None:
         self._awake.set()
 
     async def finished(self, delivery_id: UUID) -> None:
-        await self._waiters.setdefault(delivery_id, asyncio.Event()).wait()
+        ended = self._waiters.setdefault(delivery_id, asyncio.Event())
+        await ended.wait()
+
+    async def tidy(self) -> None:
+        """Remove the wire logs of workers that ended without an open attempt."""
+        for worker in wire_log.dead_workers(self._wire_directory):
+            if await self._deliveries.open_attempts_of(worker) == 0:
+                wire_log.remove(self._wire_directory, worker)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -128,8 +137,9 @@ class DeliveryWorker:
             await self.rescue()
             while await self.run_once():
                 pass
-        except (OSError, LeaseLost) as error:
-            log.warning("delivery round failed", error=error)
+        except Exception as error:
+            # Attempts under way depend on this loop; whatever is wrong may have passed by the next round.
+            log.error("delivery round failed", error=error)
 
     async def run_once(self) -> int:
         """Start what is due, as far as there is room; returns how many were started."""
@@ -192,7 +202,7 @@ class DeliveryWorker:
         self, delivery: ClaimedDelivery, result: AttemptResult, settlement: Settlement, latency_ms: int
     ) -> bool:
         """Record the outcome, insistently: what is known now would be doubt after a crash."""
-        for pause in (*_INSIST, None):
+        while True:
             try:
                 await self._deliveries.finish(delivery, result, settlement, latency_ms)
                 return True
@@ -201,9 +211,7 @@ class DeliveryWorker:
                 return False
             except Exception as error:
                 log.error("outcome was not recorded", error=error, delivery_id=delivery.id)
-                if pause is not None:
-                    await self._clock.sleep(pause)
-        return False
+                await self._clock.sleep(_INSIST_S)
 
     async def _attempt(self, delivery: ClaimedDelivery) -> AttemptResult:
         if delivery.not_after is not None and self._clock.now() > delivery.not_after:
@@ -230,7 +238,9 @@ class DeliveryWorker:
 
     async def rescue(self) -> int:
         """Settle what dead workers were doing, by the evidence they left."""
-        abandoned = await self._deliveries.claim_abandoned(limit=100, worker=self._name, lease_s=self._policy.lease.ttl)
+        abandoned = await self._deliveries.claim_abandoned(
+            limit=100, worker=self._name, lease_s=self._policy.lease.ttl, in_hand=list(self._tasks)
+        )
         for delivery, worker in abandoned:
             await self._rescue_one(delivery, worker)
         for worker in {worker for _, worker in abandoned}:
@@ -256,8 +266,10 @@ class DeliveryWorker:
     async def _keep_renewed(self) -> None:
         while True:
             await self._clock.sleep(self._policy.lease.renew_every)
-            if self._tokens:
+            try:
                 await self._deliveries.renew(list(self._tokens.values()), self._policy.lease.ttl)
+            except Exception as error:
+                log.error("leases were not renewed", error=error)
 
     async def close(self, timeout_s: float) -> None:
         """Take nothing new, let attempts under way end, then let go of the wire log."""

@@ -73,7 +73,7 @@ WHERE claim_token = ANY($1::uuid[]) AND status = 'in_progress';
 -- Deliveries whose worker died while it held them, with the attempt that has no outcome.
 WITH lost AS (
     SELECT id FROM {schema}.delivery_requests
-    WHERE status = 'in_progress' AND lease_expires_at <= $1
+    WHERE status = 'in_progress' AND lease_expires_at <= $1 AND id <> ALL($6::uuid[])
     ORDER BY lease_expires_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -90,7 +90,12 @@ FROM taken LEFT JOIN {schema}.delivery_attempts AS attempt
 -- name: next_due
 -- When there is something to send or to rescue next.
 SELECT min(moment) FROM (
-    SELECT min(next_attempt_at) AS moment FROM {schema}.delivery_requests WHERE status IN ('pending', 'awaiting_retry')
+    SELECT min(next_attempt_at) AS moment FROM {schema}.delivery_requests AS candidate
+    WHERE status IN ('pending', 'awaiting_retry')
+      AND NOT EXISTS (
+          SELECT 1 FROM {schema}.delivery_requests AS earlier
+          WHERE earlier.ordering_key = candidate.ordering_key AND earlier.id < candidate.id
+            AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry'))
     UNION ALL
     SELECT min(lease_expires_at) FROM {schema}.delivery_requests WHERE status = 'in_progress'
 ) AS moments;

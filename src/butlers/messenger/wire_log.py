@@ -13,6 +13,7 @@ The worker holds a lock on its file for life; only when the lock is free is the 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -49,6 +50,16 @@ def may_have_left(directory: Path, worker: str, attempt_id: UUID) -> bool:
             return not _is_dead(file) or not _proves_absence(file.read().decode("ascii", "replace"), attempt_id)
     except OSError:
         return True
+
+
+def dead_workers(directory: Path) -> list[str]:
+    """Workers whose file is there and whose lock is free."""
+    found = []
+    for path in directory.glob("*.wire"):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if _is_dead(file):
+                found.append(path.stem)
+    return found
 
 
 def remove(directory: Path, worker: str) -> None:

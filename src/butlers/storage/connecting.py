@@ -18,6 +18,22 @@ _PAUSE = 0.1  # seconds between two attempts
 # In quotes, because the driver's classes take parameters only in its stubs.
 Connection: TypeAlias = "asyncpg.Connection[Any]"
 
+DATABASE_AWAY: tuple[type[Exception], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the server, and not the statement or its values, is the trouble."""
+    # The driver counts values it cannot encode among its interface errors; those are nobody's absence.
+    return isinstance(error, DATABASE_AWAY) and not isinstance(error, ValueError)
+
+
 _NOT_YET = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
 
 

@@ -11,8 +11,8 @@ Two rules keep the pool cheap and safe:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
@@ -21,7 +21,8 @@ from asyncpg.pool import PoolConnectionProxy
 from pydantic_core import from_json, to_json
 
 from butlers.clock import Clock
-from butlers.storage.connecting import Connection, open_connection
+from butlers.errors import TargetUnavailable
+from butlers.storage.connecting import DATABASE_AWAY, Connection, is_away, open_connection
 
 Record = asyncpg.Record
 # Whatever runs SQL: a connection, in the pool or outside.
@@ -87,14 +88,16 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Executor]:
         """A connection without a transaction."""
-        async with self._pool.acquire() as connection:
-            yield connection
+        with _translated():
+            async with self._pool.acquire() as connection:
+                yield connection
 
     @asynccontextmanager
     async def transaction(self, *, isolation: Isolation | None = None) -> AsyncIterator[Executor]:
         """A connection inside a transaction: committed at the end, rolled back on any error."""
-        async with self._pool.acquire() as connection, connection.transaction(isolation=isolation):
-            yield connection
+        with _translated():
+            async with self._pool.acquire() as connection, connection.transaction(isolation=isolation):
+                yield connection
 
     async def fetch(self, query: str, *values: Any) -> list[Record]:
         return await self._pool.fetch(query, *values)
@@ -111,6 +114,17 @@ class Database:
     async def executemany(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
         """All rows or none."""
         await self._pool.executemany(query, rows)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A server that is away is a passing fault of ours, not of whoever asked."""
+    try:
+        yield
+    except DATABASE_AWAY as error:
+        if not is_away(error):
+            raise
+        raise TargetUnavailable(f"the database is away ({type(error).__name__})", retry_after=1.0) from error
 
 
 async def speak_json(connection: Executor) -> None:

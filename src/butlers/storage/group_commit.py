@@ -29,9 +29,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-import asyncpg
-
 from butlers.errors import InternalError, OverloadRejected, TargetUnavailable
+from butlers.storage.connecting import is_away
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -162,15 +161,4 @@ class GroupCommitter(Generic[T, R]):
 
 
 def _blames_an_item(error: Exception) -> bool:
-    return not isinstance(error, _NOBODYS_FAULT)
-
-
-_NOBODYS_FAULT = (
-    OSError,
-    TimeoutError,
-    InternalError,
-    asyncpg.InterfaceError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.OperatorInterventionError,
-)
+    return not (is_away(error) or isinstance(error, InternalError | TargetUnavailable))

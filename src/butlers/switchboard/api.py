@@ -71,7 +71,14 @@ class Api:
     policy: ApiPolicy
 
     def app(self) -> FastAPI:
-        app = FastAPI(title="butlers", version=__version__, openapi_url="/openapi.json", docs_url=None, redoc_url=None)
+        app = FastAPI(
+            title="butlers",
+            version=__version__,
+            openapi_url="/openapi.json",
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,  # a redirect would repeat whatever Host it was asked for
+        )
         app.add_exception_handler(Refused, _answer_refusal)
         app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
         app.add_exception_handler(HTTPException, _answer_http)
@@ -100,7 +107,7 @@ class Api:
         caller = self._caller(request)
         try:
             envelope = IngestEnvelope.parse(await self._body(request))
-            reply = await self.ingress.accept(envelope, submitted_by=caller.name)
+            reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
             self.telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
             raise Refused(_STATUS.get(error.error_class, 500), error) from error
@@ -220,5 +227,6 @@ def _described(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str,
     return openapi
 
 
-_INGEST = IngestEnvelope.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
-_INGEST_PARTS: dict[str, Any] = _INGEST.pop("$defs")
+_SCHEMA = IngestEnvelope.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
+_INGEST = {key: part for key, part in _SCHEMA.items() if key != "$defs"}
+_INGEST_PARTS = _SCHEMA["$defs"]

@@ -24,10 +24,10 @@ class DedupeIdentity:
     strategy: Strategy
 
 
-def dedupe_identity(envelope: IngestEnvelope) -> DedupeIdentity:
+def dedupe_identity(envelope: IngestEnvelope, *, from_connector: bool) -> DedupeIdentity:
     source = envelope.source
     if source.channel in _NAMED_BY_PROVIDER:
-        return _named("event", envelope, envelope.event.external_event_id)
+        return _named("event", envelope, envelope.event.external_event_id, from_connector=from_connector)
     if envelope.control.idempotency_key is not None:
         return _named("idempotency_key", envelope, envelope.control.idempotency_key)
     key = content_key(
@@ -40,9 +40,11 @@ def dedupe_identity(envelope: IngestEnvelope) -> DedupeIdentity:
     return DedupeIdentity(key=key, strategy="content")
 
 
-def _named(strategy: Strategy, envelope: IngestEnvelope, name: str) -> DedupeIdentity:
+def _named(strategy: Strategy, envelope: IngestEnvelope, name: str, *, from_connector: bool = False) -> DedupeIdentity:
+    # Whoever hands an event in by its number must not be able to make the connector's own one look like a repeat.
+    seen_by = "connector" if from_connector else "caller"
     key = event_key(
-        channel=f"{envelope.source.channel}:{strategy}",
+        channel=f"{envelope.source.channel}:{strategy}:{seen_by}",
         endpoint_identity=envelope.source.endpoint_identity,
         external_event_id=name,
     )

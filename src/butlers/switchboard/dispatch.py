@@ -39,6 +39,11 @@ class SegmentOutcome:
     error: ClassifiedError | None = None
     raw_response: Mapping[str, Any] | None = None  # as the butler sent it, for the audit
 
+    @property
+    def unreached(self) -> bool:
+        """Nobody answered, so the butler has not seen it, or its record answers a repeat."""
+        return self.error is not None and self.error.retryable and self.raw_response is None
+
     def to_wire(self) -> dict[str, Any]:
         return {
             "segment_id": self.segment.segment_id,

@@ -65,6 +65,17 @@ class MessageInbox:
         )
         _must_hold(written, message)
 
+    async def put_off(self, message: ClaimedMessage, *, not_before: datetime) -> None:
+        written = await self._database.fetchval(
+            self._queries.put_off_message,
+            message.ref.request_id,
+            message.ref.received_at,
+            message.claim_token,
+            not_before,
+            self._clock.now(),
+        )
+        _must_hold(written, message)
+
     async def finish(
         self,
         message: ClaimedMessage,

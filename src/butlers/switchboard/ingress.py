@@ -12,8 +12,10 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from butlers.butler.identity import Caller, Role
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
@@ -24,6 +26,8 @@ from butlers.telemetry.catalogue import INGRESS_ACCEPT_LATENCY, MESSAGE_DEDUPLIC
 from butlers.telemetry.spans import INGEST
 
 log = get_logger("butlers.ingress")
+
+CLIENT_CHANNELS = frozenset({"api", "mcp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +91,12 @@ class Ingress:
         self._window = timedelta(seconds=content_window_s)
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
-    async def accept(self, envelope: IngestEnvelope, *, submitted_by: str) -> IngestReply:
+    async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats."""
+        if submitted_by.role is Role.CLIENT and envelope.source.channel not in CLIENT_CHANNELS:
+            raise invalid(
+                "source.channel", f"a client may hand in {' and '.join(sorted(CLIENT_CHANNELS))} messages only"
+            )
         started = self._clock.monotonic()
         with self._telemetry.span(
             INGEST, parent=envelope.control.trace_context, source_channel=envelope.source.channel
@@ -104,7 +112,7 @@ class Ingress:
     async def close(self) -> None:
         await self._committer.close()
 
-    def _submission(self, envelope: IngestEnvelope, submitted_by: str) -> Submission:
+    def _submission(self, envelope: IngestEnvelope, submitted_by: Caller) -> Submission:
         context = RequestContext(
             request_id=self._new_id(),
             received_at=self._clock.now(),
@@ -115,7 +123,10 @@ class Ingress:
             trace_context=envelope.control.trace_context or self._telemetry.inject(),
         )
         return Submission(
-            envelope=envelope, context=context, identity=dedupe_identity(envelope), submitted_by=submitted_by
+            envelope=envelope,
+            context=context,
+            identity=dedupe_identity(envelope, from_connector=submitted_by.role is Role.CONNECTOR),
+            submitted_by=submitted_by.name,
         )
 
     async def _commit(self, submissions: Sequence[Submission]) -> Sequence[UUID]:

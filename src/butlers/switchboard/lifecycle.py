@@ -1,14 +1,18 @@
 """One request from the buffer to its end.
 
     claim -> decide (or take the decision of a worker that died) -> dispatch -> finish: parsed | errored
+                                                                             -> put off: nobody could be reached
 
-A request is `parsed` when every required target finished well, `errored` with class and message otherwise.
+A request is `parsed` when every required target finished well, `errored` with class and message otherwise. A target
+that is not there now (it restarts, or starts later) is no reason to give a message up: it is put off until
+`patience_s` after its arrival.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -33,6 +37,7 @@ from butlers.telemetry.spans import REQUEST
 
 log = get_logger("butlers.lifecycle")
 
+PUT_OFF_S = 5.0
 MAX_ATTEMPTS = 5  # workers that may die over one message before it counts as poisonous
 
 
@@ -43,12 +48,15 @@ class RequestProcessor:
     dispatcher: Dispatcher
     worker: str
     lease: LeasePolicy
+    patience_s: float  # how long after its arrival a message waits for a butler that is away
     clock: Clock
     telemetry: Telemetry
     _held: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)  # claim token -> message
 
     async def process(self, ref: MessageRef) -> bool:
         """Bring one request to its end; false when somebody else holds it."""
+        if any(held.ref.request_id == ref.request_id for held in self._held.values()):
+            return False  # ours: a stepping clock may make a fresh lease look old
         message = await self.inbox.claim(ref, worker=self.worker, lease_s=self.lease.ttl)
         if message is None:
             return False
@@ -83,17 +91,24 @@ class RequestProcessor:
         try:
             decision = await self._decision(message)
         except ClassifiedError as error:
-            if not error.retryable or message.attempts >= MAX_ATTEMPTS:
+            if not (error.retryable and await self._put_off(message)):
                 await self._finish(message, [], error)
-            else:
-                # Nobody may be eligible for a moment (a machine that woke up): the scanner brings the message back
-                # when its claim has run out.
-                log.warning("routing failed, trying again", request_id=message.ref.request_id, attempt=message.attempts)
             return
         outcomes = await self.dispatcher.dispatch(message, decision.segments, decision.router)
         await self._log(message, decision, outcomes)
+        if any(outcome.unreached for outcome in outcomes) and await self._put_off(message):
+            return
         failed = [outcome.error for outcome in outcomes if outcome.error is not None]
         await self._finish(message, outcomes, failed[0] if failed else None)
+
+    async def _put_off(self, message: ClaimedMessage) -> bool:
+        """Try again later; false when the patience is used up."""
+        now = self.clock.now()
+        if (now - message.ref.received_at).total_seconds() + PUT_OFF_S > self.patience_s:
+            return False
+        await self.inbox.put_off(message, not_before=now + timedelta(seconds=PUT_OFF_S))
+        log.warning("nobody could take the request, put off", request_id=message.context.request_id)
+        return True
 
     async def _decision(self, message: ClaimedMessage) -> Decision:
         if message.attempts > MAX_ATTEMPTS:

@@ -102,7 +102,7 @@ class NotifyDispatcher:
                 notify.delivery.recipient,
                 notify.delivery.message,
                 {"delivery": response.delivery.to_wire() if response.delivery else None},
-                "sent" if response.status == "ok" else "failed",
+                _status(response),
                 response.error.message if response.error else None,
                 self.telemetry.trace_id(),
                 self.clock.now(),
@@ -110,6 +110,13 @@ class NotifyDispatcher:
         except Exception as error:
             # The record is for people to read later; the delivery itself is Messenger's and must not fail for it.
             log.error("notification was not recorded", error=error, request_id=notify.request_id)
+
+
+def _status(response: NotifyResponse) -> str:
+    """Accepted by Messenger is not yet sent; the delivery itself tells what became of it."""
+    if response.status == "error":
+        return "failed"
+    return "sent" if response.delivery is not None and response.delivery.status == "delivered" else "pending"
 
 
 def _verify_origin(caller: Caller | None, notify: NotifyEnvelope) -> None:

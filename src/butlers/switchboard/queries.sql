@@ -34,7 +34,8 @@ UPDATE {schema}.message_inbox
 SET lifecycle_state = 'progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5, attempts = attempts + 1,
     updated_at = $6
 WHERE request_id = $1 AND received_at = $2
-  AND (lifecycle_state = 'accepted' OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
+  AND ((lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $6))
+       OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
 RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
           routing_output, attempts;
 
@@ -49,6 +50,14 @@ UPDATE {schema}.message_inbox SET routing_output = $4, updated_at = $5
 WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
 RETURNING 1;
 
+-- name: put_off_message
+-- Nobody could take it: back into the queue for later, and the count of dead workers starts anew.
+UPDATE {schema}.message_inbox
+SET lifecycle_state = 'accepted', not_before = $4, attempts = 0, routing_output = NULL, claim_token = NULL,
+    lease_expires_at = NULL, updated_at = $5
+WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
+RETURNING 1;
+
 -- name: finish_message
 -- The end of a request, written only by the holder of the claim.
 UPDATE {schema}.message_inbox
@@ -60,7 +69,7 @@ RETURNING 1;
 -- name: waiting_messages
 -- Accepted a while ago and in nobody's queue, or left behind by a dead worker; oldest first.
 SELECT request_id, received_at, policy_tier FROM {schema}.message_inbox
-WHERE (lifecycle_state = 'accepted' AND received_at <= $1)
+WHERE (lifecycle_state = 'accepted' AND received_at <= $1 AND (not_before IS NULL OR not_before <= $2))
    OR (lifecycle_state = 'progress' AND lease_expires_at <= $2)
 ORDER BY received_at
 LIMIT $3;

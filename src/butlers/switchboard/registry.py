@@ -40,11 +40,9 @@ class ButlerCard(Value):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredButler:
     name: str
-    endpoint_url: str
     eligibility_state: str
     triggers: tuple[str, ...]
     capabilities: tuple[str, ...]
-    route_timeout_s: float
 
     @property
     def takes_routes(self) -> bool:
@@ -136,9 +134,7 @@ class Registry:
 def _registered(row: Record) -> RegisteredButler:
     return RegisteredButler(
         name=row["name"],
-        endpoint_url=row["endpoint_url"],
         eligibility_state=row["eligibility_state"],
         triggers=tuple(row["triggers"]),
         capabilities=tuple(row["capabilities"]),
-        route_timeout_s=row["route_timeout_s"],
     )

@@ -63,7 +63,7 @@ class SwitchboardTools:
     async def _ingest(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
         if caller is None:
             raise invalid("authorization", "a bearer token is required to hand in messages")
-        reply = await self.ingress.accept(IngestEnvelope.parse(raw), submitted_by=caller.name)
+        reply = await self.ingress.accept(IngestEnvelope.parse(raw), submitted_by=caller)
         return reply.to_wire()
 
     async def _notify(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:

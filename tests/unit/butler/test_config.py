@@ -277,9 +277,3 @@ def test_a_roster_is_found_by_name(tmp_path: Path) -> None:
     write(tmp_path / "b", MINIMUM.replace("40105", "40106").replace("finance", "travel"))
     (tmp_path / "notes").mkdir()
     assert sorted(load_roster(tmp_path)) == ["finance", "travel"]
-
-
-def test_a_channel_without_its_own_timeout_takes_the_default(tmp_path: Path) -> None:
-    delivery = load(tmp_path, "[delivery.timeout_s]\ntelegram = 1\ndefault = 2\n").delivery
-    assert (delivery.timeout_for("telegram"), delivery.timeout_for("email")) == (1, 2)
-    assert load(tmp_path, "[delivery.timeout_s]\ntelegram = 1\n").delivery.timeout_for("email") == 30

@@ -21,6 +21,7 @@ def identity(
     sender: str = "anna",
     text: str = "hello",
     key: str | None = None,
+    from_connector: bool = True,
 ) -> DedupeIdentity:
     usual = {"telegram": "telegram", "email": "imap"}.get(channel, "internal")
     return dedupe_identity(
@@ -33,8 +34,14 @@ def identity(
                 "payload": {"raw": None, "normalized_text": text},
                 "control": {"idempotency_key": key},
             }
-        )
+        ),
+        from_connector=from_connector,
     )
+
+
+@pytest.mark.parametrize("channel", ["telegram", "email"])
+def test_an_event_handed_in_by_a_caller_never_passes_for_the_connectors_own(channel: str) -> None:
+    assert identity(channel=channel).key != identity(channel=channel, from_connector=False).key
 
 
 @pytest.mark.parametrize("channel", ["telegram", "email"])

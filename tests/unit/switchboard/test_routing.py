@@ -19,11 +19,9 @@ from butlers.switchboard.routing.local import decide
 def butler(name: str, *triggers: str, state: str = "active", capabilities: tuple[str, ...] = ("route.execute",)) -> Any:
     return RegisteredButler(
         name=name,
-        endpoint_url="http://127.0.0.1:1",
         eligibility_state=state,
         triggers=triggers,
         capabilities=capabilities,
-        route_timeout_s=60,
     )
 
 

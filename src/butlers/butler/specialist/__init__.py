@@ -81,7 +81,7 @@ class Specialist:
     async def _compose(self, envelope: RouteEnvelope) -> str:
         context, text = envelope.request_context, envelope.input.prompt
         if self.spawner.runtime_name != "local":
-            result = await self.spawner.trigger(text, trigger_source="route", request_id=context.request_id)
+            result = await self.spawner.answer(text, trigger_source="route", request_id=context.request_id)
             return result.text.strip() or "Done."
         notes = await self._recall(context.source_sender_identity, text) if is_question(text) else []
         return local_answer(self.name, text, notes)

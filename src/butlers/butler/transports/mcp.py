@@ -12,9 +12,10 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, from_wire
+from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, from_wire
 
 _CONNECT_S = 5.0
+_CALL_S = 120.0  # longer than any butler may take; only a hung one reaches it
 
 
 class McpTransport:
@@ -29,10 +30,22 @@ class McpTransport:
         url = self._url_of(butler)
         if url is None:
             raise TargetUnavailable(f"no address is known for {butler}")
-        session = self._sessions.get(butler)
-        if session is None or session.broken:
-            session = self._sessions[butler] = _Session(url, self._token())
-        return _answer(butler, await session.call(tool, dict(arguments)))
+        session = await self._session(butler, url)
+        try:
+            async with asyncio.timeout(_CALL_S):
+                return _answer(butler, await session.call(tool, dict(arguments)))
+        except TimeoutError:
+            raise TimeoutExceeded(f"{butler} gave no answer within {_CALL_S:g} s") from None
+
+    async def _session(self, butler: str, url: str) -> _Session:
+        """The open session, or a new one when it broke or our token was replaced meanwhile."""
+        session, token = self._sessions.get(butler), self._token()
+        if session is not None and not session.broken and session.token == token:
+            return session
+        if session is not None:
+            await session.close()
+        self._sessions[butler] = _Session(url, token)
+        return self._sessions[butler]
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
@@ -43,7 +56,7 @@ class _Session:
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url
-        self._token = token
+        self.token = token
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._live(), name=f"mcp session {url}")
@@ -66,9 +79,9 @@ class _Session:
     async def _live(self) -> None:
         try:
             async with AsyncExitStack() as stack:
-                headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+                headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
                 timeout = httpx2.Timeout(None, connect=_CONNECT_S)
-                http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+                http = await stack.enter_async_context(_http_client(headers, timeout))
                 transport = streamable_http_client(self._url, http_client=http)
                 client = await stack.enter_async_context(Client(transport))
                 self._client.set_result(client)
@@ -78,6 +91,11 @@ class _Session:
                 self._client.set_exception(_root(error))
         finally:
             self.broken = True
+
+
+def _http_client(headers: dict[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
+    # A proxy from the environment must never see the butlers' tokens.
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=False)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +31,9 @@ def demo(as_json: Json = False, keep: Keep = False) -> int:
 async def _demo(*, as_json: bool, keep: bool) -> int:
     from butlers.daemon.tour.lines import Tour
 
+    current = asyncio.current_task()
+    if current is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)
     folder = Path(tempfile.mkdtemp(prefix="butlers-demo-"))
     tour = Tour(folder, SystemClock(), _progress)
     seen: list[Line] = []

@@ -35,6 +35,7 @@ from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry
 
 TICK_S = 1.0
+LOST_SESSIONS_S = 60.0
 
 
 def base_migrations(schema: str) -> MigrationSet:
@@ -88,6 +89,7 @@ class Butler:
             await recover()
         if self.scheduler is not None:
             self.services.every("schedules", TICK_S, self.scheduler.tick)
+        self.services.every("lost sessions", LOST_SESSIONS_S, self.spawner.close_lost)
         for name, loop in (self.loops | self.sources).items():
             self.services.start(name, loop)
         self.state = "ok"

@@ -58,6 +58,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     # Messenger is where messages leave: it must not ask itself to send (no notify, send_message or remind).
     finish_butler(butler, handle=intake.handle, jobs={}, trace=trace, speaks=False)
     butler.drains.append(drain)
+    butler.before_loops.append(worker.tidy)
     butler.loops["delivery worker"] = worker.run
     return butler
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from starlette.routing import Mount
 
 from butlers.butler.config import ButlerConfig
+from butlers.butler.identity import Caller, Role
 from butlers.butler.module import Module
 from butlers.connectors.telegram import TelegramConnector
 from butlers.contracts.envelope import invalid
@@ -48,9 +49,9 @@ def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
 class _DirectIngest:
     """The connectors' way in when they live in this process."""
 
-    def __init__(self, ingress: Ingress, submitted_by: str) -> None:
+    def __init__(self, ingress: Ingress, connector: str) -> None:
         self._ingress = ingress
-        self._submitted_by = submitted_by
+        self._submitted_by = Caller(name=connector, role=Role.CONNECTOR)
 
     async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
         return await self._ingress.accept(envelope, submitted_by=self._submitted_by)
@@ -69,6 +70,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         dispatcher=_dispatcher(butler),
         worker=process.instance,
         lease=process.lease,
+        patience_s=process.settings.request_patience_s,
         clock=clock,
         telemetry=butler.telemetry,
     )

@@ -23,16 +23,24 @@ from butlers.storage.embedded import EmbeddedPostgres
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 PROVIDER_VARIABLES = ("BUTLER_TELEGRAM_TOKEN", "BUTLER_EMAIL_ADDRESS", "BUTLER_EMAIL_PASSWORD")
-_OFFSETS = range(21_000, 25_000, 125)
+_LOWEST_OFFSET, _HIGHEST_OFFSET, _STEP = 21_000, 25_000, 125
 
 
 class Instance:
     """`butlers up` in a data directory, and the doors it opened."""
 
-    def __init__(self, data_dir: Path, *, clock: Clock, settings: Mapping[str, str] | None = None) -> None:
-        self._data_dir = data_dir
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        clock: Clock,
+        settings: Mapping[str, str] | None = None,  # as flags
+        environment: Mapping[str, str] | None = None,  # on top of a clean one
+    ) -> None:
+        self.data_dir = data_dir
         self._clock = clock
         self._settings = dict(settings or {})
+        self._environment = dict(environment or {})
         self._usual = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
         self.offset = free_offset([*self._usual.values(), *SIMULATOR_PORTS.values()])
         self._process: asyncio.subprocess.Process | None = None
@@ -51,17 +59,13 @@ class Instance:
     async def start(self) -> float:
         """Start and wait until every door is healthy; returns the seconds it took."""
         began = self._clock.monotonic()
-        command = [sys.executable, "-m", "butlers.daemon.cli", "up", "--data-dir", str(self._data_dir)]
+        command = [sys.executable, "-m", "butlers.daemon.cli", "up", "--data-dir", str(self.data_dir)]
         command += ["--port-offset", str(self.offset)]
         for key, value in self._settings.items():
             command += ["--set", f"{key}={value}"]
-        environment = {
-            k: v for k, v in os.environ.items() if not k.startswith("BUTLERS_") and k not in PROVIDER_VARIABLES
-        }
-        environment.pop("DATABASE_URL", None)
         self._process = await asyncio.create_subprocess_exec(
             *command,
-            env=environment,
+            env=clean_environment() | self._environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -73,12 +77,12 @@ class Instance:
     async def kill(self) -> None:
         """kill -9: no goodbye."""
         os.kill(self.pid, signal.SIGKILL)
-        await self._ended()
+        await self.ended()
 
     async def stop(self) -> int:
         """ctrl-C; returns the exit code."""
         os.kill(self.pid, signal.SIGINT)
-        return await self._ended()
+        return await self.ended()
 
     async def close(self) -> None:
         """Make sure that nothing is left behind, whatever happened."""
@@ -88,7 +92,7 @@ class Instance:
             except TimeoutError:
                 await self.kill()
         # A process that was killed could not stop its database.
-        await asyncio.to_thread(EmbeddedPostgres(self._data_dir).stop)
+        await asyncio.to_thread(EmbeddedPostgres(self.data_dir).stop)
         await self._http.aclose()
 
     async def ingest(self, body: Any, *, token: str | None = None) -> httpx2.Response:
@@ -154,7 +158,8 @@ class Instance:
             words = (await process.stderr.read()).decode(errors="replace").strip() if process.stderr else ""
             raise ButlersError(f"the system ended with exit code {process.returncode}: {words.splitlines()[-1:]}")
 
-    async def _ended(self) -> int:
+    async def ended(self) -> int:
+        """Wait for the end; returns the exit code."""
         if self._process is None:
             return 0
         async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -162,12 +167,19 @@ class Instance:
         return self._process.returncode or 0
 
 
+def clean_environment() -> dict[str, str]:
+    """Our environment without anything that would configure a system."""
+    ours = ("BUTLERS_", *PROVIDER_VARIABLES, "DATABASE_URL")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+
+
 def free_offset(ports: list[int]) -> int:
     """An offset with which all ports are free now; drawn, so that two who look at the same time seldom meet.
 
     The range lies above the ports that Linux hands to outgoing connections: one of those cannot come in between.
     """
-    for offset in random.sample(_OFFSETS, len(_OFFSETS)):
+    offsets = range(_LOWEST_OFFSET, _HIGHEST_OFFSET, _STEP)
+    for offset in random.sample(offsets, len(offsets)):
         if all(_is_free(port + offset) for port in ports):
             return offset
     raise ButlersError("no free range of ports was found")

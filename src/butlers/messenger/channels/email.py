@@ -7,6 +7,7 @@ Until the final dot of the message nothing is sent; after it, only the server's 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -17,7 +18,9 @@ import aiosmtplib
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.ids import made_at
 from butlers.messenger.channel import AttemptResult, Certainty, Leaving, NotSent, Outgoing, Sent
+from butlers.serving import is_loopback
 
+IMPLICIT_TLS = 465
 _CONTROL = dict.fromkeys((*range(32), 127), " ")
 
 
@@ -33,11 +36,11 @@ class EmailChannel:
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, leaving: Leaving) -> AttemptResult:
         try:
             mail = compose(outgoing, sender=self._address)
+            raw = mail.as_bytes()
         except ValueError:
             return NotSent(error=ValidationError("the recipient is not a mail address"), answered=True)
-        # STARTTLS is used, and the certificate checked, whenever the server offers it.
-        client = aiosmtplib.SMTP(hostname=self._host, port=self._port, timeout=timeout_s)
-        left = False
+        client = self._client(timeout_s)
+        left = accepted = False
         try:
             async with client:
                 if client.supports_extension("auth"):
@@ -46,30 +49,57 @@ class EmailChannel:
                 await client.rcpt(outgoing.target)
                 left = True
                 leaving()
-                await client.data(mail.as_bytes())
-        except aiosmtplib.SMTPResponseException as error:
-            return NotSent(error=_refusal(error), answered=True, response={"code": error.code})
-        except aiosmtplib.SMTPRecipientsRefused as error:
-            return NotSent(error=_refusal(error.recipients[0]), answered=True)
+                await client.data(raw)
+                accepted = True
         except (aiosmtplib.SMTPException, OSError) as error:
-            return NotSent(error=_fault(error), certainty=Certainty.UNCERTAIN if left else Certainty.NOT_SENT)
+            if not accepted:  # after the server's yes, a clumsy goodbye changes nothing
+                return _judge(error, left)
         return Sent(provider_delivery_id=mail["Message-ID"])
+
+    def _client(self, timeout_s: float) -> aiosmtplib.SMTP:
+        """Beyond this machine the password and the mail travel encrypted, or not at all."""
+        away = not is_loopback(f"smtp://{self._host}")
+        return aiosmtplib.SMTP(
+            hostname=self._host,
+            port=self._port,
+            timeout=timeout_s,
+            use_tls=away and self._port == IMPLICIT_TLS,
+            start_tls=True if away and self._port != IMPLICIT_TLS else None,
+        )
 
     async def close(self) -> None:
         return
 
 
+def _judge(error: Exception, left: bool) -> NotSent:
+    """What a failed conversation means: the server's own no, or silence."""
+    if isinstance(error, aiosmtplib.SMTPRecipientsRefused):
+        return NotSent(error=_refusal(error.recipients[0]), answered=True)
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        return NotSent(error=_refusal(error), answered=True, response={"code": error.code})
+    return NotSent(error=_fault(error), certainty=Certainty.UNCERTAIN if left else Certainty.NOT_SENT)
+
+
 def compose(outgoing: Outgoing, *, sender: str) -> EmailMessage:
     """The mail; raises ValueError for a recipient that is no address."""
     mail = EmailMessage()
-    mail["From"] = Address(addr_spec=sender)
-    mail["To"] = Address(addr_spec=outgoing.target)
+    mail["From"] = _address(sender)
+    mail["To"] = _address(outgoing.target)
     mail["Subject"] = (outgoing.subject or "").translate(_CONTROL)
     mail["Date"] = _date(outgoing)
     mail["Message-ID"] = f"<{_digest(outgoing)}@{sender.partition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(outgoing.message)
     return mail
+
+
+def _address(text: str) -> Address:
+    if not text.isascii():
+        raise ValueError("beyond what SMTP carries without an extension")
+    try:
+        return Address(addr_spec=text)
+    except (MessageError, IndexError) as error:  # the parser's own ways to say that it is none
+        raise ValueError("not an address") from error
 
 
 def _digest(outgoing: Outgoing) -> str:

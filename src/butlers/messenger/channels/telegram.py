@@ -12,6 +12,7 @@ import httpx2
 
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.messenger.channel import AttemptResult, Certainty, Leaving, NotSent, Outgoing, Sent
+from butlers.serving import is_loopback
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
 _BODY_LEAVES = "send_request_body.started"
@@ -21,7 +22,9 @@ class TelegramChannel:
     name = "telegram"
 
     def __init__(self, *, token: str, base_url: str = DEFAULT_BASE_URL) -> None:
-        self._client = httpx2.AsyncClient(base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=None)
+        self._client = httpx2.AsyncClient(
+            base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=None, trust_env=not is_loopback(base_url)
+        )
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, leaving: Leaving) -> AttemptResult:
         left = False

@@ -34,6 +34,7 @@ CREATE TABLE {schema}.message_inbox (
     claimed_by        text,
     lease_expires_at  timestamptz,
     attempts          integer     NOT NULL DEFAULT 0,
+    not_before        timestamptz,                  -- put off: nobody could take it yet
     final_state_at    timestamptz,
     updated_at        timestamptz NOT NULL,
     PRIMARY KEY (received_at, request_id)
@@ -104,7 +105,7 @@ CREATE TABLE {schema}.notifications (
     recipient     text,
     message       text        NOT NULL,
     metadata      jsonb       NOT NULL DEFAULT '{}',
-    status        text        NOT NULL CHECK (status IN ('sent', 'failed', 'read')),
+    status        text        NOT NULL CHECK (status IN ('pending', 'sent', 'failed', 'read')),
     error         text,
     trace_id      text,
     created_at    timestamptz NOT NULL

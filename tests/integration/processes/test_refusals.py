@@ -1,0 +1,139 @@
+"""Commands that cannot do what they are asked: one plain message, and an exit code that says whose turn it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+import pytest
+
+from tests.integration.processes.command import butlers, butlers_here, pretend_running, write_settings
+
+ASKING = (["status"], ["requests"], ["ingest", "hello"], ["trace", "00000000-0000-7000-8000-000000000000"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nosuch"],
+        ["status", "--nosuch"],
+        ["ingest"],
+        ["trace"],
+        ["run"],
+        ["requests", "--limit", "0"],
+        ["requests", "--limit", "many"],
+        ["requests", "--state", "lost"],
+        ["up", "--port-offset", "high"],
+        ["token", "issue", "ann", "--role", "king"],
+    ],
+)
+def test_usage_errors(arguments, tmp_path):
+    completed = butlers_here(*arguments, environment={"XDG_DATA_HOME": str(tmp_path)})
+    assert completed.returncode == 2
+    assert "Usage:" in completed.stderr
+
+
+@pytest.mark.parametrize("arguments", ASKING)
+def test_no_system_in_the_data_directory(arguments, tmp_path):
+    completed = butlers_here(*arguments, "--data-dir", tmp_path / "unknown")
+    assert completed.returncode == 3
+    assert completed.stderr == (
+        f"butlers: --data-dir: {tmp_path / 'unknown'}: no system is running here (start one with: butlers up)\n"
+    )
+    assert not (tmp_path / "unknown").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b'{"pid": "one"}',
+        b'{"pid": 99999999999999999999}',
+        json.dumps({"pid": os.getpid()}).encode(),
+        json.dumps({"pid": os.getpid(), "doors": [], "simulators": {}}).encode(),
+        json.dumps({"pid": 2**22 + 1, "doors": {}, "simulators": {}}).encode(),
+    ],
+)
+def test_a_damaged_or_stale_run_file_counts_as_no_system(content, tmp_path):
+    (tmp_path / "run.json").write_bytes(content)
+    completed = butlers_here("status", "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert "no system is running here" in completed.stderr
+
+
+def test_a_system_without_switchboard_is_told_apart(tmp_path):
+    pretend_running(tmp_path, {"general": "http://127.0.0.1:9"})
+    completed = butlers_here("requests", "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert "butlers run switchboard" in completed.stderr
+
+
+@pytest.mark.parametrize("arguments", ASKING)
+def test_a_system_that_does_not_answer(arguments, tmp_path):
+    with socket.socket() as closed:  # bound and not listening: nobody can take the port, nobody answers there
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        pretend_running(tmp_path, {"switchboard": address})
+        completed = butlers_here(*arguments, "--data-dir", tmp_path)
+    assert completed.returncode == 4
+    assert f"{address} did not answer" in completed.stderr
+
+
+@pytest.mark.parametrize("command", [["up"], ["run", "general"], ["token", "issue", "ann"]])
+def test_a_data_directory_that_cannot_be_made(command, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    completed = butlers_here(*command, "--data-dir", tmp_path / "file")
+    assert completed.returncode == 3
+    assert f"{tmp_path / 'file'}: cannot be created" in completed.stderr
+
+
+@pytest.mark.parametrize("folder", ["up.lock", "logs/butlers.jsonl", "logs/simulators.log"])
+def test_a_data_directory_with_something_in_the_way(folder, tmp_path):
+    (tmp_path / folder).mkdir(parents=True)
+    completed = butlers("up", "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert "Is a directory" in completed.stderr
+    assert str(tmp_path) in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["run", "nobody"], "nobody: no such role (choose one of finance, general,"),
+        (["simulate", "pigeons"], "pigeons: no such simulator (choose telegram or mail)"),
+        (["up", "--set", "simulators"], "--set simulators: must be NAME=VALUE"),
+        (["up", "--set", "surprise=1"], "unknown key"),
+        (["up", "--set", "ports=1"], "--port NAME=NUMBER"),
+        (["up", "--set", "port_offset=-1"], "--port-offset"),
+        (["up", "--config", "/nonexistent.toml"], "/nonexistent.toml: --config: file not found"),
+        (["up", "--set", "roster=/nonexistent"], "/nonexistent: roster: no butler.toml found"),
+    ],
+)
+def test_wrong_settings_are_named(command, says, tmp_path):
+    completed = butlers_here(*command, "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert says in completed.stderr
+
+
+def test_missing_credentials_name_file_key_and_variable(tmp_path):
+    completed = butlers("run", "messenger", "--data-dir", tmp_path, "--set", "simulators=off")
+    assert completed.returncode == 3
+    assert "messenger/butler.toml: modules.telegram.bot.token_env" in completed.stderr
+    assert "BUTLER_TELEGRAM_TOKEN is not set" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("surprise = 1\n", "surprise: unknown key"), ("port_offset = \n", "not valid TOML"), ("\xff", "not valid TOML")],
+)
+def test_a_wrong_settings_file_is_named(text, says, tmp_path):
+    write_settings(tmp_path, "")
+    (tmp_path / "butlers.toml").write_bytes(text.encode("latin-1"))
+    completed = butlers_here("up", "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert f"{tmp_path / 'butlers.toml'}: " in completed.stderr
+    assert says in completed.stderr

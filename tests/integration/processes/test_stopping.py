@@ -1,0 +1,73 @@
+"""ctrl-C and TERM: what is in hand is finished or kept for the next start, and nobody is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from butlers.clock import SystemClock
+from butlers.daemon.tour.instance import Instance
+from tests.integration.processes.command import (
+    finished,
+    nothing_left,
+    slow_telegram,
+    telegram_event,
+    until_on_the_wire,
+    up,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CHAT = 6201
+
+
+async def _ask(instance: Instance, update_id: int, text: str) -> str:
+    reply = (await instance.ingest(telegram_event(update_id, CHAT, text))).json()
+    request_id: str = reply["request_id"]
+    return request_id
+
+
+async def test_a_message_in_flight_at_ctrl_c_is_answered_once(tmp_path):
+    async with up(tmp_path) as instance:
+        await slow_telegram(instance, 1.0, times=1)
+        request_id = await _ask(instance, 1, "on its way")
+        await until_on_the_wire(instance)
+        assert await instance.stop() == 0
+        assert not (tmp_path / "run.json").exists()
+        await nothing_left(tmp_path)
+
+        await instance.start()
+        [trace] = await finished(instance, request_id)
+        assert trace["lifecycle_state"] == "parsed"
+        assert await instance.bot_messages(CHAT) == ["[general] Noted: on its way"]
+
+        os.kill(instance.pid, signal.SIGTERM)  # the second life ends in the other polite way
+        assert await instance.ended() == 0
+        assert not (tmp_path / "run.json").exists()
+        await nothing_left(tmp_path)
+
+
+async def test_the_second_ctrl_c_stops_at_once(tmp_path):
+    clock = SystemClock()
+    async with up(tmp_path) as instance:
+        await slow_telegram(instance, 60.0, times=1)
+        request_id = await _ask(instance, 1, "stuck")
+        await until_on_the_wire(instance)
+        os.kill(instance.pid, signal.SIGINT)
+        async with asyncio.timeout(10):
+            while (tmp_path / "run.json").exists():  # gone: the system is draining
+                await asyncio.sleep(0.01)
+        began = clock.monotonic()
+        assert await instance.stop() == 130
+        assert clock.monotonic() - began < 2
+
+        # The bytes had left and no answer came: said so, and not sent again.
+        await instance.start()
+        [trace] = await finished(instance, request_id)
+        [delivery] = trace["deliveries"]
+        assert delivery["status"] == "uncertain"
+        assert trace["final_state_at"]
+        assert len(await instance.bot_messages(CHAT)) <= 1

@@ -1,0 +1,84 @@
+"""`butlers token`, and what a running system makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from butlers.daemon.tour.instance import Instance
+from tests.integration.processes.command import answer, answer_here, butlers, butlers_here, telegram_event
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_token_from_issue_to_revocation(running: Instance):
+    where = ("--data-dir", running.data_dir)
+    issued = answer("token", "issue", "ann", *where)
+    assert (issued["name"], issued["role"]) == ("ann", "client")
+    assert butlers_here("token", "show", "ann", *where).stdout.strip() == issued["token"]
+    accepted = await running.ingest(telegram_event(601, 6101, "with a token"), token=issued["token"])
+    assert accepted.status_code == 202
+
+    completed = butlers("token", "revoke", "ann", *where)
+    assert (completed.returncode, completed.stdout) == (0, "revoked ann\n")
+    refused = await running.ingest(telegram_event(602, 6101, "with a worthless one"), token=issued["token"])
+    assert refused.status_code == 401
+    assert refused.json()["error"]["class"] == "validation_error"
+    assert butlers_here("token", "show", "ann", *where).returncode == 2
+
+
+async def test_issuing_again_replaces_the_token(running: Instance):
+    where = ("--data-dir", running.data_dir)
+    old = butlers_here("token", "issue", "bob", *where).stdout.strip()
+    new = butlers_here("token", "issue", "bob", *where).stdout.strip()
+    codes = [(await running.ingest(telegram_event(603, 6102, "hello"), token=t)).status_code for t in (old, new)]
+    assert codes == [401, 202]
+
+
+async def test_list_shows_names_and_roles_and_no_secrets(running: Instance):
+    secret = answer_here("token", "issue", "eve", "--role", "connector", "--data-dir", running.data_dir)["token"]
+    listed = {
+        row["name"]: row["role"] for row in answer_here("token", "list", "--data-dir", running.data_dir)["tokens"]
+    }
+    assert listed["eve"] == "connector"
+    assert listed["operator"] == "operator"
+    assert listed["messenger"] == "butler"
+    readable = butlers_here("token", "list", "--data-dir", running.data_dir)
+    assert "eve" in readable.stdout
+    assert secret not in readable.stdout
+
+
+async def test_only_the_owner_may_read_the_file(tmp_path):
+    butlers_here("token", "issue", "ann", "--data-dir", tmp_path)
+    file = tmp_path / "tokens.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.chmod(0o644)
+    for command in (["list"], ["show", "ann"], ["revoke", "ann"], ["issue", "bob"]):
+        completed = butlers_here("token", *command, "--data-dir", tmp_path)
+        assert completed.returncode == 3
+        assert completed.stderr == f"butlers: {file}: mode: readable by others (chmod 600 {file})\n"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tokens": [{"name": "hunter2"}]}', '{"tokens": 1}'])
+async def test_a_damaged_file_is_named_and_not_quoted(content, tmp_path):
+    file = tmp_path / "tokens.json"
+    file.touch(mode=0o600)
+    file.write_text(content)
+    completed = butlers_here("token", "list", "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert f"{file}: tokens: is not a token file" in completed.stderr
+    assert "hunter2" not in completed.stderr
+
+
+@pytest.mark.parametrize("name", ["", " ", "two words", "line\nbreak", "-", "../up", "x" * 65])
+async def test_a_name_that_cannot_be_a_callers(name, tmp_path):
+    assert butlers_here("token", "issue", "--data-dir", tmp_path, "--", name).returncode == 2
+    assert not (tmp_path / "tokens.json").exists()
+
+
+async def test_looking_makes_no_data_directory(tmp_path):
+    assert butlers_here("token", "list", "--json", "--data-dir", tmp_path / "unknown").stdout == '{"tokens": []}\n'
+    for command in ("show", "revoke"):
+        completed = butlers_here("token", command, "ann", "--data-dir", tmp_path / "unknown")
+        assert completed.returncode == 2
+        assert completed.stderr == "butlers: there is no token for 'ann'\n"
+    assert not (tmp_path / "unknown").exists()
