@@ -147,12 +147,12 @@ async def test_schedules_that_cannot_be_are_refused(running: RunningSystem) -> N
 
 async def test_trigger_runs_a_prompt_in_a_session_on_record(running: RunningSystem) -> None:
     for butler in running.roster:
-        answer = await call(running, butler, "trigger", {"prompt": "Say something"}, caller="general")
+        answer = await call(running, butler, "trigger", {"prompt": "Say something"})
         assert answer["status"] == "ok"
         assert answer["text"]
         listed = await call(running, butler, "sessions_list", {"limit": 1})
         (session,) = listed["sessions"]
-        assert (session["trigger_source"], session["status"]) == ("trigger:general", "completed")
+        assert (session["trigger_source"], session["status"]) == ("trigger:operator", "completed")
         whole = (await call(running, butler, "sessions_get", {"session_id": session["id"]}))["session"]
         assert whole["result"] == answer["text"]
         assert whole["ended_at"] >= whole["started_at"]
@@ -160,6 +160,25 @@ async def test_trigger_runs_a_prompt_in_a_session_on_record(running: RunningSyst
         assert session["id"] not in [older["id"] for older in before["sessions"]]
     missing = await call(running, "general", "sessions_get", {"session_id": str(uuid4())})
     assert missing["error"]["fields"] == [{"field": "session_id", "error": "no such session"}]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("notify", {"message": "I am somebody else"}),
+        ("send_message", {"message": "I am somebody else"}),
+        ("trigger", {"prompt": "do my work"}),
+        ("state_set", {"key": "k", "value": 1}),
+        ("schedule_create", {"name": "n", "cron": "* * * * *", "prompt": "p"}),
+    ],
+)
+async def test_no_butler_acts_in_anothers_name(running: RunningSystem, tool: str, arguments: dict[str, Any]) -> None:
+    refused = await call(running, "general", tool, arguments, caller="finance")
+    assert refused["error"]["class"] == "validation_error"
+    assert "finance" in refused["error"]["message"]
+    assert await running.answers() == []
+    allowed = await call(running, "general", tool, arguments, caller="general")
+    assert "error" not in allowed
 
 
 async def test_trace_tells_what_a_butler_did_for_a_request(running: RunningSystem) -> None:

@@ -46,7 +46,9 @@ async def test_a_message_goes_in_and_out_between_processes(tmp_path: Path, postg
 async def test_messenger_down_is_target_unavailable_until_it_is_started(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
-    async with running_system(tmp_path, postgres_server, names=OTHERS, heartbeat_s=0.2) as running:
+    async with running_system(
+        tmp_path, postgres_server, names=OTHERS, heartbeat_s=0.2, messenger_patience_s=0
+    ) as running:
         down = await call(running, "health", "notify", {"message": "anybody?", "idempotency_key": "one"})
         assert (down["status"], down["error"]["class"], down["error"]["retryable"]) == (
             "error",

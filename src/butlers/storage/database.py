@@ -100,20 +100,25 @@ class Database:
                 yield connection
 
     async def fetch(self, query: str, *values: Any) -> list[Record]:
-        return await self._pool.fetch(query, *values)
+        with _translated():
+            return await self._pool.fetch(query, *values)
 
     async def fetchrow(self, query: str, *values: Any) -> Record | None:
-        return await self._pool.fetchrow(query, *values)
+        with _translated():
+            return await self._pool.fetchrow(query, *values)
 
     async def fetchval(self, query: str, *values: Any) -> Any:
-        return await self._pool.fetchval(query, *values)
+        with _translated():
+            return await self._pool.fetchval(query, *values)
 
     async def execute(self, query: str, *values: Any) -> str:
-        return await self._pool.execute(query, *values)
+        with _translated():
+            return await self._pool.execute(query, *values)
 
     async def executemany(self, query: str, rows: Iterable[Sequence[Any]]) -> None:
         """All rows or none."""
-        await self._pool.executemany(query, rows)
+        with _translated():
+            await self._pool.executemany(query, rows)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.notify")
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
 PROMPT = "Execute outbound delivery request through Messenger."
 
 
@@ -39,6 +40,7 @@ class NotifyDispatcher:
     new_id: Callable[[], UUID]
     telemetry: Telemetry
     timeout_s: float
+    patience_s: float  # how long a keyed message waits for a Messenger that is away
 
     async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse:
         try:
@@ -47,11 +49,25 @@ class NotifyDispatcher:
         except ClassifiedError as error:
             return _refused(None, error)
         try:
-            response = await self._deliver(notify)
+            response = await self._deliver_patiently(notify)
         except ClassifiedError as error:
             response = _refused(notify.request_id, error)
         await self._record(notify, response)
         return response
+
+    async def _deliver_patiently(self, notify: NotifyEnvelope) -> NotifyResponse:
+        """Messenger may be restarting. Only what is keyed is asked for again: a lost answer must not send twice."""
+        keyed = notify.idempotency_key is not None or notify.request_id is not None
+        deadline, pause = self.clock.monotonic() + self.patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return await self._deliver(notify)
+            except TargetUnavailable as error:
+                if not (keyed and error.retryable) or self.clock.monotonic() + pause > deadline:
+                    raise
+                log.warning("messenger is away, trying again", request_id=notify.request_id)
+                await self.clock.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _deliver(self, notify: NotifyEnvelope) -> NotifyResponse:
         envelope = await self._envelope(notify)

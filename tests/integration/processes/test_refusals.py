@@ -53,13 +53,13 @@ def test_no_system_in_the_data_directory(arguments, tmp_path):
         b"null",
         b'{"pid": "one"}',
         b'{"pid": 99999999999999999999}',
-        json.dumps({"pid": os.getpid()}).encode(),
-        json.dumps({"pid": os.getpid(), "doors": [], "simulators": {}}).encode(),
+        b'{"pid": OURS}',
+        b'{"pid": OURS, "doors": [], "simulators": {}}',
         json.dumps({"pid": 2**22 + 1, "doors": {}, "simulators": {}}).encode(),
     ],
 )
 def test_a_damaged_or_stale_run_file_counts_as_no_system(content, tmp_path):
-    (tmp_path / "run.json").write_bytes(content)
+    (tmp_path / "run.json").write_bytes(content.replace(b"OURS", b"%d" % os.getpid()))
     completed = butlers_here("status", "--data-dir", tmp_path)
     assert completed.returncode == 3
     assert "no system is running here" in completed.stderr

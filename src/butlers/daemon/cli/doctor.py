@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from butlers.daemon.check import Check, Status, refused
-from butlers.daemon.checks import examine
 from butlers.daemon.cli.exits import FAILED, OK
 from butlers.daemon.cli.options import Config, DataDir, Json, Port, PortOffset, Set, settings_from
 from butlers.errors import ConfigurationError
@@ -29,6 +28,8 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check the machine and the configuration; exit code 1 when something stops a start."""
+    from butlers.daemon.checks import examine
+
     try:
         settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)
         checks = examine(settings, os.environ)

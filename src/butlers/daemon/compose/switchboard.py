@@ -99,6 +99,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         new_id=new_id,
         telemetry=butler.telemetry,
         timeout_s=_timeout_of(process.roster, "messenger") + ANSWER_MARGIN_S,
+        patience_s=process.settings.messenger_patience_s,
     )
     requests = RequestReader(database=database, queries=queries, transport=butler.transport)
     finish_butler(
