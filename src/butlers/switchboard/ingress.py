@@ -15,7 +15,6 @@ from uuid import UUID
 from butlers.butler.identity import Caller, Role
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
-from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
@@ -26,8 +25,6 @@ from butlers.telemetry.catalogue import INGRESS_ACCEPT_LATENCY, MESSAGE_DEDUPLIC
 from butlers.telemetry.spans import INGEST
 
 log = get_logger("butlers.ingress")
-
-CLIENT_CHANNELS = frozenset({"api", "mcp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +90,6 @@ class Ingress:
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats."""
-        if submitted_by.role is Role.CLIENT and envelope.source.channel not in CLIENT_CHANNELS:
-            raise invalid(
-                "source.channel", f"a client may hand in {' and '.join(sorted(CLIENT_CHANNELS))} messages only"
-            )
         started = self._clock.monotonic()
         with self._telemetry.span(
             INGEST, parent=envelope.control.trace_context, source_channel=envelope.source.channel

@@ -13,6 +13,7 @@ from tests.integration.processes.command import up, write_settings
 MAX_BODY_BYTES = 8_192
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Two whole systems are enough for two cores: these tests never run side by side.
     for item in items if config.pluginmanager.hasplugin("xdist") else ():

@@ -60,10 +60,17 @@ def test_install_does_nothing_when_it_is_current(copy: Copy, arguments):
 
 
 def test_install_works_again_when_the_lock_changed(copy: Copy, tmp_path):
-    with (tmp_path / "requirements.lock").open("a") as lock:
-        lock.write("# changed\n")
+    for name in ("requirements.lock", "requirements-dev.lock"):
+        with (tmp_path / name).open("a") as lock:
+            lock.write("# changed\n")
     assert "installed" in copy.run("install").stderr
     assert any("requirements.lock" in call for call in copy.calls)
+
+
+def test_install_has_nothing_to_do_when_the_test_tools_are_current(copy: Copy, tmp_path):
+    (tmp_path / ".venv" / ".stamp-requirements.lock").unlink()
+    assert copy.run("install").stderr == ""
+    assert copy.calls == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from butlers.clock import ManualClock
-from butlers.errors import ConfigurationError
+from butlers.errors import ConfigurationError, TargetUnavailable
 from butlers.storage import connecting
 from butlers.storage.address import with_database
 from butlers.storage.connecting import create_database_if_missing, open_connection
@@ -97,7 +97,7 @@ async def test_a_slow_command_is_cut_off(postgres_server: EmbeddedPostgres):
         cloned_database_uri(postgres_server) as uri,
         await Database.connect(uri, command_timeout=0.05) as database,
     ):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TargetUnavailable, match="TimeoutError"):
             await database.execute("select pg_sleep(60)")
         assert await database.fetchval("select 1") == 1
 

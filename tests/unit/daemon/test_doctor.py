@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from butlers.daemon import checks as checks_module
 from butlers.daemon.check import Check, Status
-from butlers.daemon.cli import doctor, main
+from butlers.daemon.cli import main
 
 FINE = Check(name="python", status=Status.OK, detail="3.11.9")
 DOUBT = Check(name="java", status=Status.WARN, detail="no Java", remedy="install one")
@@ -26,7 +27,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     checks: list[Check] = []
-    monkeypatch.setattr(doctor, "examine", lambda _settings, _environment: tuple(checks))
+    monkeypatch.setattr(checks_module, "examine", lambda _settings, _environment: tuple(checks))
     return checks
 
 
@@ -71,7 +72,7 @@ def test_the_settings_reach_the_checks(monkeypatch: pytest.MonkeyPatch, tmp_path
         seen.append(settings)
         return ()
 
-    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr(checks_module, "examine", examine)
     assert run(monkeypatch, "--data-dir", str(tmp_path), "--port-offset", "77", "--port", "general=5", "--json") == 0
     (settings,) = seen
     assert (settings.data_dir, settings.port_offset, settings.ports) == (tmp_path, 77, {"general": 5})

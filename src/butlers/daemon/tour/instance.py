@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2
 
@@ -42,7 +44,8 @@ class Instance:
         self._settings = dict(settings or {})
         self._environment = dict(environment or {})
         self._usual = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
-        self.offset = free_offset([*self._usual.values(), *SIMULATOR_PORTS.values()])
+        self._ports = PortRange([*self._usual.values(), *SIMULATOR_PORTS.values()])
+        self.offset = self._ports.offset
         self._process: asyncio.subprocess.Process | None = None
         self._http = httpx2.AsyncClient(timeout=30, trust_env=False)
 
@@ -94,6 +97,7 @@ class Instance:
         # A process that was killed could not stop its database.
         await asyncio.to_thread(EmbeddedPostgres(self.data_dir).stop)
         await self._http.aclose()
+        self._ports.give_back()
 
     async def ingest(self, body: Any, *, token: str | None = None) -> httpx2.Response:
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
@@ -173,16 +177,36 @@ def clean_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
 
 
-def free_offset(ports: list[int]) -> int:
-    """An offset with which all ports are free now; drawn, so that two who look at the same time seldom meet.
+class PortRange:
+    """An offset with which all ports are free, kept from other instances also while this one is down.
 
     The range lies above the ports that Linux hands to outgoing connections: one of those cannot come in between.
     """
-    offsets = range(_LOWEST_OFFSET, _HIGHEST_OFFSET, _STEP)
-    for offset in random.sample(offsets, len(offsets)):
-        if all(_is_free(port + offset) for port in ports):
-            return offset
-    raise ButlersError("no free range of ports was found")
+
+    def __init__(self, ports: list[int]) -> None:
+        offsets = range(_LOWEST_OFFSET, _HIGHEST_OFFSET, _STEP)
+        for offset in random.sample(offsets, len(offsets)):
+            lock = _locked(Path(tempfile.gettempdir()) / f"butlers-ports-{offset}.lock")
+            if lock is None:
+                continue
+            if all(_is_free(port + offset) for port in ports):
+                self.offset, self._lock = offset, lock
+                return
+            lock.close()
+        raise ButlersError("no free range of ports was found")
+
+    def give_back(self) -> None:
+        self._lock.close()
+
+
+def _locked(path: Path) -> IO[str] | None:
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 def _is_free(port: int) -> bool:
