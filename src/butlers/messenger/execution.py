@@ -12,18 +12,18 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError, InternalError, LeaseLost, TimeoutExceeded
+from butlers.errors import InternalError, LeaseLost, TimeoutExceeded
 from butlers.messenger import wire_log
-from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent, Sent
+from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent
 from butlers.messenger.deliveries import ClaimedDelivery, Deliveries, Settlement
+from butlers.messenger.settling import settle, uncertain
 from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
+from butlers.reliability.retry import RetryPolicy
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     DELIVERY_FAILED,
@@ -50,33 +50,6 @@ class ExecutionPolicy:
 
     def timeout_for(self, channel: str) -> float:
         return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
-
-
-def settle(
-    result: AttemptResult, *, attempt: int, policy: RetryPolicy, now: datetime, not_after: datetime | None, draw: float
-) -> Settlement:
-    """What an attempt's result means for its delivery."""
-    if isinstance(result, Sent):
-        return Settlement(status="delivered")
-    if result.certainty is Certainty.UNCERTAIN:
-        return Settlement(status="uncertain", error=_uncertain(result.error))
-    error = result.error
-    if not_after is not None and now > not_after:
-        return Settlement(status="expired", error=error)
-    decision = next_retry(
-        policy, attempt=attempt, retryable=error.retryable, retry_after=error.retry_after, random=draw
-    )
-    if not isinstance(decision, RetryAfter):
-        return Settlement(status="failed", error=error)
-    due = now + timedelta(seconds=decision.delay)
-    if not_after is not None and due > not_after:
-        return Settlement(status="expired", error=error)
-    return Settlement(status="awaiting_retry", next_attempt_at=due, error=error)
-
-
-def _uncertain(error: ClassifiedError) -> ClassifiedError:
-    # Retrying is exactly what must not happen without somebody's decision.
-    return TimeoutExceeded(f"the message may or may not have been sent: {error.message}", retryable=False)
 
 
 class DeliveryWorker:
@@ -256,7 +229,7 @@ class DeliveryWorker:
         now = self._clock.now()
         # A crash of ours says nothing about the provider: try at once, whatever the count of attempts.
         settlement = (
-            Settlement(status="uncertain", error=_uncertain(lost))
+            Settlement(status="uncertain", error=uncertain(lost))
             if doubtful
             else Settlement(status="awaiting_retry", next_attempt_at=now, error=lost)
         )
@@ -280,8 +253,6 @@ class DeliveryWorker:
         for task in late:
             task.cancel()
         self._wire.close(keep=bool(late))
-        for channel in self._channels.values():
-            await channel.close()
 
     def _observe_start(self, delivery: ClaimedDelivery) -> None:
         if delivery.attempt == 1:

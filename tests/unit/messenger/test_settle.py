@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.deliveries import Settlement
-from butlers.messenger.execution import settle
+from butlers.messenger.settling import settle
 from butlers.reliability.retry import RetryPolicy
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -24,12 +25,11 @@ def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
 
 
 def build(process: Process, config: ButlerConfig) -> Butler:
-    modules = {name: Module(name=name) for name in config.modules.enabled()}
-    butler = build_butler(process, config, modules=modules)
+    channels = _channels(process, config)
+    butler = build_butler(process, config, modules=_modules(config, channels))
     deliveries = Deliveries(
         database=process.database, schema=config.schema_name, clock=process.clock, new_id=process.new_id
     )
-    channels = _channels(process, config)
     worker = DeliveryWorker(
         deliveries=deliveries,
         channels=channels,
@@ -61,6 +61,12 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     butler.before_loops.append(worker.tidy)
     butler.loops["delivery worker"] = worker.run
     return butler
+
+
+def _modules(config: ButlerConfig, channels: Mapping[str, Channel]) -> dict[str, Module]:
+    """A module that brings a channel closes it when it stops."""
+    brought = {name: Module(name=name, stop=channel.close) for name, channel in channels.items()}
+    return {name: brought.get(name, Module(name=name)) for name in config.modules.enabled()}
 
 
 def _channels(process: Process, config: ButlerConfig) -> dict[str, Channel]:
