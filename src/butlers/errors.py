@@ -59,6 +59,7 @@ class ClassifiedError(ButlersError):
         self.message = message
         self.retryable = self.default_retryable if retryable is None else retryable
         self.retry_after = retry_after  # seconds
+        self.partial: dict[str, Any] | None = None  # what is known in spite of the failure, for the answer
 
     def describe(self) -> dict[str, Any]:
         """The error as callers see it."""

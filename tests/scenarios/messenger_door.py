@@ -158,8 +158,8 @@ async def official_execute(running: RunningSystem, envelope: dict[str, Any], **a
 async def deliver(running: RunningSystem, notify: dict[str, Any]) -> dict[str, Any]:
     """What Messenger answers to a notify.v1 from Switchboard: its notify_response.v1."""
     response = await execute(running, route(running, notify))
-    assert response["status"] == "ok", response
     answer: dict[str, Any] = response["result"]["notify_response"]
+    assert (response["status"], response.get("error")) == (answer["status"], answer.get("error")), response
     return answer
 
 

@@ -90,7 +90,7 @@ class RouteExecutor:
         return RouteResponse(
             request_context=ResponseContext(request_id=request_id) if request_id else None,
             status="error" if error else "ok",
-            result=result,
+            result=error.partial if error else result,
             error=WireError.of(error) if error else None,
             timing=Timing(duration_ms=int(elapsed_ms)),
         )

@@ -113,6 +113,7 @@ class Intake:
             return
 
     def _answer(self, notify: NotifyEnvelope, row: Record, *, deduplicated: bool) -> dict[str, Any]:
+        """The outcome; a failed delivery is a failed route, with the whole response beside the error."""
         error = _terminal_error(row)
         response = NotifyResponse(
             request_context=NotifyResponseContext(request_id=notify.request_id),
@@ -120,7 +121,11 @@ class Intake:
             delivery=outcome_of(row, deduplicated=deduplicated),
             error=WireError.of(error) if error else None,
         )
-        return {"notify_response": response.to_wire()}
+        answer = {"notify_response": response.to_wire()}
+        if error is not None:
+            error.partial = answer
+            raise error
+        return answer
 
     def _count(self, notify: NotifyEnvelope, fresh: bool) -> None:
         self.telemetry.count(

@@ -76,8 +76,11 @@ class NotifyDispatcher:
                 raw = await self.transport.call("messenger", "route.execute", envelope.to_wire())
         except TimeoutError:
             raise TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s") from None
-        result = read_response(raw, envelope.request_context.request_id)
-        response = result.get("notify_response")
+        # A failed delivery comes as an error with the notify_response beside it; only without one is it a failed call.
+        partial = raw.get("result")
+        if not (isinstance(partial, Mapping) and isinstance(partial.get("notify_response"), Mapping)):
+            partial = read_response(raw, envelope.request_context.request_id)
+        response = partial.get("notify_response")
         if not isinstance(response, Mapping):
             raise TargetUnavailable("messenger answered without a notify_response", retryable=False)
         return NotifyResponse.parse(response)
