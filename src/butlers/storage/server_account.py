@@ -69,6 +69,8 @@ def _borrowed_account(uid: int, gid: int, *, source: str) -> ServerAccount:
         f"--reuid={uid}",
         f"--regid={gid}",
         "--clear-groups",
+        # Without it access(2), which PostgreSQL asks before it runs a program, would not count the capability.
+        "--securebits=+no_setuid_fixup",
         f"--inh-caps={capability}",
         f"--ambient-caps={capability}",
         "--",

