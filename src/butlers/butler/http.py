@@ -52,7 +52,8 @@ def build_app(
         routes=[
             Route("/healthz", healthz),
             Route("/metrics", metrics),
-            *(Route(path, endpoint=door.app) for path, door in doors.items()),
+            # Stateless: there is no stream that a GET could open, and a caller must not hang on it.
+            *(Route(path, endpoint=door.app, methods=["POST", "DELETE"]) for path, door in doors.items()),
             *routes,
         ],
     )

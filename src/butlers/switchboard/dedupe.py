@@ -34,7 +34,7 @@ def dedupe_identity(envelope: IngestEnvelope, *, from_connector: bool) -> Dedupe
         channel=source.channel,
         endpoint_identity=source.endpoint_identity,
         sender_identity=envelope.sender.identity,
-        payload=envelope.payload.normalized_text,
+        payload=f"{envelope.control.pinned_target or ''}\n{envelope.payload.normalized_text}",
         window=0,  # the window slides: the age of the stored row is compared instead
     )
     return DedupeIdentity(key=key, strategy="content")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.specialist.local import LONGEST_QUOTE, is_question, local_answer, search_words
+from butlers.butler.specialist.local import HELP, LONGEST_QUOTE, is_question, local_answer, search_words
+
+DAY = date(2026, 11, 15)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +30,13 @@ def test_a_note_is_acknowledged_with_its_words() -> None:
 
 
 def test_a_question_is_answered_from_the_notes() -> None:
-    answer = local_answer("finance", "What did I pay?", ["I paid 80 euros", "I paid the rent"])
-    assert answer == "This is what you told me:\n- I paid 80 euros\n- I paid the rent"
+    answer = local_answer("finance", "What did I pay?", [("I paid 80 euros", DAY), ("I paid the rent", DAY)])
+    assert answer == ("This is what you told me:\n- I paid 80 euros (on 2026-11-15)\n- I paid the rent (on 2026-11-15)")
+
+
+@pytest.mark.parametrize("text", ["/start", " /help ", "Help"])
+def test_a_newcomer_is_told_what_to_say(text: str) -> None:
+    assert local_answer("general", text, []) == HELP
 
 
 def test_a_question_without_notes_says_so_and_invents_nothing() -> None:
@@ -49,6 +58,6 @@ def test_words_are_safe_to_search_with(text: str) -> None:
 
 @given(st.text(min_size=1))
 def test_an_answer_is_never_blank_and_never_endless(text: str) -> None:
-    answer = local_answer("general", text, [text] if is_question(text) else [])
+    answer = local_answer("general", text, [(text, DAY)] if is_question(text) else [])
     assert answer.strip()
-    assert len(answer) <= LONGEST_QUOTE + 40
+    assert len(answer) <= LONGEST_QUOTE + 60

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 from uuid import UUID
 
@@ -86,11 +87,11 @@ class Specialist:
         notes = await self._recall(context.source_sender_identity, text) if is_question(text) else []
         return local_answer(self.name, text, notes)
 
-    async def _recall(self, sender: str, question: str) -> list[str]:
+    async def _recall(self, sender: str, question: str) -> list[tuple[str, date]]:
         if not (words := search_words(question)):
             return []
         rows = await self.database.fetch(self.queries.recall, sender, " | ".join(words), RECALLED)
-        return [row["text"] for row in rows]
+        return [(row["text"], row["created_at"].date()) for row in rows]
 
     async def trace(self, request_id: UUID) -> list[dict[str, Any]]:
         return [dict(row) for row in await self.database.fetch(self.queries.entries_of_request, request_id)]

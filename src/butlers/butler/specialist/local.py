@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from datetime import date
 
+GREETINGS = frozenset({"/start", "/help", "help"})
+HELP = (
+    "Tell me what I should remember, for example: I paid the electricity bill, 84 euros. "
+    "Ask me about it later: When did I pay the electricity bill?"
+)
 LONGEST_QUOTE = 120  # characters of a kept note that an answer repeats
 
 _WORD = re.compile(r"[^\W_]+")
@@ -30,12 +36,15 @@ def search_words(text: str) -> list[str]:
     return list(dict.fromkeys(word for word in words if word not in _EMPTY_WORDS))[:20]
 
 
-def local_answer(butler: str, text: str, notes: Sequence[str]) -> str:
+def local_answer(butler: str, text: str, notes: Sequence[tuple[str, date]]) -> str:
+    """`notes` are what was told before, each with its day."""
+    if text.strip().casefold() in GREETINGS:
+        return HELP
     if not is_question(text):
         return f"Noted: {_quote(text)}"
     if not notes:
         return f"I have nothing on that yet. Tell me, and {butler} will remember it."
-    lines = "\n".join(f"- {_quote(note)}" for note in notes)
+    lines = "\n".join(f"- {_quote(note)} (on {day.isoformat()})" for note, day in notes)
     return f"This is what you told me:\n{lines}"
 
 

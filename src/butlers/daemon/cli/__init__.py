@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from butlers import __version__
 from butlers.daemon.cli import ask, demo, doctor, token, up
 from butlers.daemon.cli.exits import exiting, run_guarded
 
@@ -16,6 +18,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        print(f"butlers {__version__}")
+        sys.exit(0)
+
+
 app.command("up")(exiting(up.up))
 app.command("run")(exiting(up.run))
 app.command("simulate")(exiting(up.simulate))

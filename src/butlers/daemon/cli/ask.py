@@ -12,7 +12,6 @@ import typer
 from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli import explain
@@ -133,12 +132,11 @@ def _print_status(document: dict[str, Any]) -> None:
 
 
 def _print_requests(document: dict[str, Any]) -> None:
-    table = Table("request", "received", "from", "state", "to")
+    # Plain lines: a table would cut the ids that people copy.
     for row in document["requests"]:
         butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
         source = f"{row['source_channel']}:{row['source_sender_identity']}"
-        # As plain text: a sender's name may hold what the console takes for mark-up.
-        table.add_row(row["request_id"], row["received_at"], Text(source), row["lifecycle_state"], butlers)
-    Console().print(table)
+        when = row["received_at"][:19].replace("T", " ")
+        print(f"{row['request_id']}  {when}  {row['lifecycle_state']:<8}  {butlers or '-':<12}  {source}")
     if document["next_cursor"]:
         print(f"more: butlers requests --before {document['next_cursor']}")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from butlers.daemon.check import Check, Status, refused
@@ -39,16 +38,16 @@ def doctor(
     if as_json:
         print(json.dumps({"checks": [asdict(check) for check in checks], "ok": healthy}))
     else:
-        _print_table(checks)
+        _print_lines(checks)
     return OK if healthy else FAILED
 
 
-def _print_table(checks: Sequence[Check]) -> None:
-    table = Table("check", "status", "found", "what to do")
+def _print_lines(checks: Sequence[Check]) -> None:
+    # Not a table: it would cut the names, variables and remedies that people copy.
+    console = Console(soft_wrap=True)
     for check in checks:
-        # As plain text: a path or a message may hold what the console takes for mark-up.
-        style = _STYLES[check.status]
-        table.add_row(Text(check.name), Text(check.status.value, style), Text(check.detail), Text(check.remedy))
-    Console().print(table)
+        console.print(Text(f"{check.status.value:<4}", _STYLES[check.status]), Text(f"{check.name:<26} {check.detail}"))
+        if check.remedy and check.status is not Status.OK:
+            console.print(Text(f"     what to do: {check.remedy}"))
     counts = {status: sum(check.status is status for check in checks) for status in Status}
     print(", ".join(f"{count} {status.value}" for status, count in counts.items()))

@@ -31,7 +31,8 @@ def run_guarded(app: Callable[[], Any]) -> int:
     except ClassifiedError as error:
         _say(error.message)
         for field in getattr(error, "fields", ()):
-            _say(f"  {field.field or 'input'}: {field.error}")
+            if field.error not in error.message:  # not what the message says already
+                _say(f"  {field.field or 'input'}: {field.error}")
         return _code(error)
     except OSError as error:
         # A file or folder of the operator's that cannot be used; network errors never come here unclassified.

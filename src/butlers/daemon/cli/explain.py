@@ -14,7 +14,7 @@ def print_trace(document: dict[str, Any]) -> None:
 
 def trace_lines(document: dict[str, Any]) -> Iterator[str]:
     yield from _ingress(document["ingress"])
-    yield from _routing(document["routing"])
+    yield from _routing(document["routing"], ended=document["final_state_at"] is not None)
     yield from _butlers(document["butlers"])
     yield from _deliveries(document["deliveries"])
     yield from _end(document)
@@ -28,10 +28,10 @@ def _ingress(ingress: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _routing(routing: dict[str, Any]) -> Iterator[str]:
+def _routing(routing: dict[str, Any], *, ended: bool) -> Iterator[str]:
     decision = routing["decision"]
     if decision is None:
-        yield "route    not decided yet"
+        yield "route    nobody" if ended else "route    not decided yet"
         return
     targets = ", ".join(segment["butler"] for segment in decision["segments"])
     yield f"route    to {targets} by {decision['router']}: {decision['why']}"

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from butlers.butler.identity import Role, TokenFile
+from butlers.butler.config import load_roster
+from butlers.butler.identity import OPERATOR, Role, TokenFile
 from butlers.clock import SystemClock
 from butlers.daemon.cli.exits import exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
@@ -27,11 +28,15 @@ Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
 def issue(
     name: Name,
     role: Annotated[Role, typer.Option(help="What the caller may do.")] = Role.CLIENT,
+    force: Annotated[bool, typer.Option("--force", help="Also for the system's own members.")] = False,
     data_dir: DataDir = None,
     config: Config = None,
     as_json: Json = False,
 ) -> int:
     """Make a token; an earlier one of the same name stops working at once."""
+    settings = settings_from(data_dir=data_dir, config=config)
+    if not force and name in {OPERATOR, *load_roster(settings.roster_dir)}:
+        raise ValidationError(f"{name!r} is the system's own: a new token would take its place (--force does it)")
     if not _NAME.fullmatch(name):
         raise ValidationError(f"{name!r} cannot name a caller: use letters, digits, and . _ - between them")
     places = _places(data_dir, config)

@@ -196,6 +196,7 @@ class PortRange:
         raise ButlersError("no free range of ports was found")
 
     def give_back(self) -> None:
+        Path(self._lock.name).unlink(missing_ok=True)
         self._lock.close()
 
 

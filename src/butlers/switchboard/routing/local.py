@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Sequence
 
 from butlers.errors import RoutingError
-from butlers.switchboard.registry import FALLBACK, RegisteredButler
+from butlers.switchboard.registry import FALLBACK, NOT_ROUTABLE, RegisteredButler
 from butlers.switchboard.routing.decision import Decision, Router, Segment
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
@@ -24,7 +24,7 @@ def decide(text: str, *, pinned_target: str | None, butlers: Sequence[Registered
     eligible = {butler.name: butler for butler in butlers if butler.takes_routes}
     if pinned_target is not None:
         if pinned_target not in eligible:
-            raise RoutingError(f"the pinned target {pinned_target!r} does not take routes now")
+            raise _no_such_target(pinned_target, butlers)
         return _whole(text, pinned_target, router="policy", confidence=1.0, why="the source pinned the target")
     scores = {name: _score(text, butler.triggers) for name, butler in eligible.items() if name != FALLBACK}
     ranked = sorted(((score, name) for name, score in scores.items() if score), key=lambda pair: (-pair[0], pair[1]))
@@ -36,6 +36,12 @@ def decide(text: str, *, pinned_target: str | None, butlers: Sequence[Registered
         raise RoutingError("no butler takes routes now", retryable=True)
     why = "two butlers answer to it equally" if ranked else "no butler's trigger words are in it"
     return _whole(text, FALLBACK, router="fallback", confidence=0.0, why=why)
+
+
+def _no_such_target(name: str, butlers: Sequence[RegisteredButler]) -> RoutingError:
+    if all(butler.name != name for butler in butlers):
+        return RoutingError(f"no butler is called {name!r}")
+    return RoutingError(f"the pinned target {name!r} takes no requests" + (" now" if name not in NOT_ROUTABLE else ""))
 
 
 def _whole(text: str, butler: str, *, router: Router, confidence: float, why: str) -> Decision:
