@@ -281,11 +281,11 @@ async def test_a_message_waits_while_nobody_is_eligible(
         await sweep(running)
         reply = await running.ingest("good morning")
 
-        async def tried() -> bool:
-            return bool((await running.request(reply["request_id"]))["ingress"]["attempts"])
+        async def put_off() -> bool:
+            return bool(await running.database.fetchval("select not_before is not null from switchboard.message_inbox"))
 
-        await running.until(tried)
+        await running.until(put_off)
         await beat(running, "general")
-        trace = await running.finished(reply["request_id"])
+        trace = await running.finished(reply["request_id"], deadline_s=30)
         assert trace["lifecycle_state"] == "parsed"
         assert await running.answers() == ["[general] Noted: good morning"]
