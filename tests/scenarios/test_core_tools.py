@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from butlers.butler.identity import Role
-from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import call, fault, forget, mails, quick
-from tests.system import RunningSystem, running_system
+from tests.scenarios.messenger_door import call, fault, mails
+from tests.scenarios.shared_system import running, system
+from tests.system import RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["running", "system"]  # fixtures
 
 CORE = {
     "status",
@@ -36,21 +35,6 @@ CORE = {
 }
 SPEAKING = {"notify", "send_message", "remind"}
 NEVER = "0 0 30 2 *"  # the thirtieth of February
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    tmp_path = tmp_path_factory.mktemp("system")
-    async with running_system(tmp_path, postgres_server, roster_dir=quick(tmp_path)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
 
 
 async def test_every_butler_has_the_core_tools_and_messenger_alone_cannot_speak(running: RunningSystem) -> None:

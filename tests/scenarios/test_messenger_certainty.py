@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
@@ -26,26 +24,13 @@ from tests.scenarios.messenger_door import (
     sends,
     wish,
 )
+from tests.scenarios.shared_system import running, system
 from tests.system import HOST, RunningSystem, running_system
 
 MESSAGES = 30
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    tmp_path = tmp_path_factory.mktemp("system")
-    async with running_system(tmp_path, postgres_server, roster_dir=quick(tmp_path)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+__all__ = ["running", "system"]  # fixtures
 
 
 @pytest.mark.scenario("M1-036")

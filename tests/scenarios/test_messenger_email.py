@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
     attempts,
     deliver,
@@ -15,31 +11,17 @@ from tests.scenarios.messenger_door import (
     lineage,
     mail_fault,
     mails,
-    quick,
     rows,
     stored,
     wish,
 )
-from tests.system import RunningSystem, running_system
+from tests.scenarios.shared_system import running, system
+from tests.system import RunningSystem
 
 OWNER_MAIL = "owner@butlers.example"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    tmp_path = tmp_path_factory.mktemp("system")
-    async with running_system(tmp_path, postgres_server, roster_dir=quick(tmp_path)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+__all__ = ["running", "system"]  # fixtures
 
 
 async def test_a_mail_says_what_it_is_and_who_it_is_from(running: RunningSystem) -> None:

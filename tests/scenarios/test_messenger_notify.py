@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-import pytest_asyncio
 
 from butlers.contracts.notify import NotifyResponse
 from butlers.contracts.route import RouteResponse
@@ -20,36 +18,21 @@ from tests.scenarios.messenger_door import (
     deliver,
     execute,
     fault,
-    forget,
     lineage,
     mails,
-    quick,
     refusal,
     route,
     rows,
     stored,
     wish,
 )
+from tests.scenarios.shared_system import running, system
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
 
 OWNER_MAIL = "owner@butlers.example"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    tmp_path = tmp_path_factory.mktemp("system")
-    async with running_system(tmp_path, postgres_server, roster_dir=quick(tmp_path)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+__all__ = ["running", "system"]  # fixtures
 
 
 @pytest.mark.scenario("M1-002")
