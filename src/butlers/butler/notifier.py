@@ -11,7 +11,6 @@ from butlers.contracts.notify import Channel, Delivery, NotifyContext, NotifyEnv
 
 # Where an answer goes when its source cannot be answered on its own channel (an API or MCP call): to the owner.
 OWNER_CHANNEL: Channel = "telegram"
-ANSWERABLE: frozenset[str] = frozenset({"telegram", "email"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,6 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.surface")
 
 EVERY_ROLE = frozenset(Role)
-OPERATORS = frozenset({Role.OPERATOR})
 BUTLERS = frozenset({Role.BUTLER, Role.OPERATOR})
 
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from starlette.routing import BaseRoute
 
 from butlers.butler.config import ButlerConfig
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.errors import ConfigurationError
-from butlers.simulators.mail import serve_mail
-from butlers.simulators.telegram import DEFAULT_TOKEN, serve_telegram
+from butlers.simulators.mail import MailSimulator, serve_mail
+from butlers.simulators.telegram import DEFAULT_TOKEN, TelegramSimulator, serve_telegram
 
 ADDRESS = "butler@butlers.example"
 PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
@@ -26,6 +29,7 @@ OWNER_CHAT = "1000"
 OWNER_ADDRESS = "owner@butlers.example"
 START_TIMEOUT_S = 15.0
 LAST_WORDS_S = 1.0  # requests that a dead system had already sent are still answered and remembered
+T = TypeVar("T")
 _PORT_PATIENCE_S = 5.0  # a predecessor may still be saying its last words
 
 
@@ -100,10 +104,12 @@ async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock,
     places = Places(settings.data_dir)
     places.create()
     async with AsyncExitStack() as stack:
-        if simulated.telegram:
-            await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock)))
+        mail_control: list[BaseRoute] = []
         if simulated.mail:
-            await _patiently(clock, lambda: stack.enter_async_context(_mail(settings, places, clock)))
+            mail = await _patiently(clock, lambda: stack.enter_async_context(_mail(settings, places, clock)))
+            mail_control += mail.control_routes()
+        if simulated.telegram:
+            await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock, mail_control)))
         print(json.dumps({"ready": True} | addresses(settings, simulated)), flush=True)  # noqa: T201 - it is awaited
         await stop.wait()
 
@@ -165,12 +171,16 @@ class SimulatorProcess:
         return command
 
 
-def _telegram(settings: Settings, places: Places, clock: Clock):  # type: ignore[no-untyped-def]
+def _telegram(
+    settings: Settings, places: Places, clock: Clock, beside: Sequence[BaseRoute]
+) -> AbstractAsyncContextManager[TelegramSimulator]:
     port = settings.simulator_port("telegram_simulator")
-    return serve_telegram(settings.host, port, clock=clock, journal_path=places.simulators / "telegram.jsonl")
+    return serve_telegram(
+        settings.host, port, clock=clock, journal_path=places.simulators / "telegram.jsonl", extra_routes=beside
+    )
 
 
-def _mail(settings: Settings, places: Places, clock: Clock):  # type: ignore[no-untyped-def]
+def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[MailSimulator]:
     return serve_mail(
         settings.host,
         settings.simulator_port("smtp_simulator"),
@@ -182,7 +192,7 @@ def _mail(settings: Settings, places: Places, clock: Clock):  # type: ignore[no-
     )
 
 
-async def _patiently(clock: Clock, start):  # type: ignore[no-untyped-def]
+async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
     deadline = clock.monotonic() + _PORT_PATIENCE_S
     while True:
         try:

@@ -91,7 +91,7 @@ class Dispatcher:
             raw: Mapping[str, Any] | None = None
             try:
                 raw = await self._call(segment.butler, envelope)
-                result = read_response(raw, envelope.request_context.request_id)
+                result = result_of(parse_response(raw, envelope.request_context.request_id))
                 return SegmentOutcome(
                     segment=segment, duration_ms=self._since(started), attempts=attempt, result=result
                 )
@@ -137,11 +137,16 @@ class Dispatcher:
         self.telemetry.observe(SUBROUTE_LATENCY, outcome.duration_ms, target_butler=butler, outcome=label)
 
 
-def read_response(raw: Mapping[str, Any], request_id: UUID) -> Mapping[str, Any]:
-    """The result of a route_response.v1, or the error it carries."""
+def parse_response(raw: Mapping[str, Any], request_id: UUID) -> RouteResponse:
+    """A route_response.v1 that answers this request."""
     response = RouteResponse.parse(raw)
     if response.request_context is not None and response.request_context.request_id != request_id:
         raise ValidationError("the response belongs to another request")
+    return response
+
+
+def result_of(response: RouteResponse) -> Mapping[str, Any]:
+    """What a response brings, or the error it carries."""
     if response.error is not None:
         error = response.error
         raise from_wire(

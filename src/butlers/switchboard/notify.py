@@ -22,7 +22,7 @@ from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Targe
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.dispatch import read_response
+from butlers.switchboard.dispatch import parse_response, result_of
 from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.notify")
@@ -76,14 +76,14 @@ class NotifyDispatcher:
                 raw = await self.transport.call("messenger", "route.execute", envelope.to_wire())
         except TimeoutError:
             raise TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s") from None
+        route_response = parse_response(raw, envelope.request_context.request_id)
         # A failed delivery comes as an error with the notify_response beside it; only without one is it a failed call.
-        partial = raw.get("result")
-        if not (isinstance(partial, Mapping) and isinstance(partial.get("notify_response"), Mapping)):
-            partial = read_response(raw, envelope.request_context.request_id)
-        response = partial.get("notify_response")
-        if not isinstance(response, Mapping):
+        answer = (route_response.result or {}).get("notify_response") or result_of(route_response).get(
+            "notify_response"
+        )
+        if not isinstance(answer, Mapping):
             raise TargetUnavailable("messenger answered without a notify_response", retryable=False)
-        return NotifyResponse.parse(response)
+        return NotifyResponse.parse(answer)
 
     async def _envelope(self, notify: NotifyEnvelope) -> RouteEnvelope:
         identity = self.new_id()

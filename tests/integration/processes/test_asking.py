@@ -34,6 +34,13 @@ async def test_every_door_is_healthy_and_has_metrics(running: Instance):
             assert "# TYPE" in metrics.text
 
 
+async def test_the_mail_world_is_moved_at_either_control_port(running: Instance):
+    letter = {"from": "friend@elsewhere.example", "to": "owner@butlers.example", "subject": "hi", "text": "hello"}
+    await running.post("telegram_simulator", "/control/mail/messages", letter)
+    mailbox = await running.get("mail_control", "/control/mail/mailboxes/owner@butlers.example")
+    assert "hi" in str(mailbox)
+
+
 async def test_run_file_tells_where_everything_is(running: Instance):
     description = json.loads((running.data_dir / "run.json").read_text())
     assert description["pid"] == running.pid
