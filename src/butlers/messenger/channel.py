@@ -1,16 +1,20 @@
-"""The port to the outside world. Adapters are in `channels/`.
+"""The port to the outside world. Adapters are in `channels/`; other packages may bring more by entry point.
 
-An adapter makes one attempt and tells how it ended and how sure it is. It calls `leaving()` immediately before the
-first byte that the provider could act on: everything that fails earlier was certainly not sent, everything that fails
-later without an answer may have been.
+An adapter makes one attempt and tells how it ended and how sure it is. It says `wire.leaving(part)` immediately before
+the first byte that the provider could act on: everything that fails earlier was certainly not sent, everything that
+fails later without an answer may have been.
+
+A message may need several parts. Parts before the last are put on record with `wire.part_sent` as they come through;
+`Sent` is about the last one. An attempt that comes after a failure finds them in `Outgoing.parts_sent` and goes on
+behind them, so nothing is said twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 from butlers.errors import ClassifiedError
@@ -34,12 +38,23 @@ class Outgoing:
     subject: str | None = None
     emoji: str | None = None
     source_event: Mapping[str, Any] = field(default_factory=dict)  # the message that is answered
+    parts_sent: Mapping[int, str] = field(default_factory=dict)  # part -> what the provider calls it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """The provider asks to wait, with this one recipient or with everybody."""
+
+    scope: Literal["target", "channel"]
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    provider_delivery_id: str
+    provider_delivery_id: str  # of the last part
+    part: int = 1  # its number
     response: Mapping[str, Any] = field(default_factory=dict)  # redacted
+    moved_to: str | None = None  # the recipient's new address, when the provider named one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +65,33 @@ class NotSent:
     certainty: Certainty = Certainty.NOT_SENT
     answered: bool = False  # the provider refused, rather than failing to answer
     response: Mapping[str, Any] = field(default_factory=dict)
+    throttle: Throttle | None = None
+    recipient_gone: bool = False  # blocked us or is no more: not to be tried again
+    moved_to: str | None = None
 
 
 AttemptResult = Sent | NotSent
-Leaving = Callable[[], None]
+
+
+class Wire(Protocol):
+    """Whom an adapter tells what happens while it happens."""
+
+    def leaving(self, part: int = 1) -> None:
+        """The next byte could be acted on. Returns when that is on record."""
+
+    async def part_sent(self, part: int, provider_delivery_id: str) -> None:
+        """A part that is not the last came through. Returns when that is durable."""
 
 
 class Channel(Protocol):
-    name: str
+    name: str  # telegram, email, sms, chat
+    identity_scope: str  # bot | user
 
-    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, leaving: Leaving) -> AttemptResult:
+    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
         """Make one attempt. Never raises for what a provider or the network does."""
+
+    async def find(self, outgoing: Outgoing) -> bool | None:
+        """Whether the provider has the message of an uncertain attempt; None when it cannot be asked."""
 
     async def close(self) -> None:
         """Give connections back."""

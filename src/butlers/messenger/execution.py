@@ -52,6 +52,22 @@ class ExecutionPolicy:
         return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
 
 
+class _AttemptWire:
+    """What one attempt says while it runs."""
+
+    def __init__(self, log: wire_log.WireLog, attempt_id: UUID) -> None:
+        self._log = log
+        self._attempt_id = attempt_id
+        self.left = False
+
+    def leaving(self, part: int = 1) -> None:
+        self.left = True
+        self._log.leaving(self._attempt_id)
+
+    async def part_sent(self, part: int, provider_delivery_id: str) -> None:
+        raise NotImplementedError
+
+
 class DeliveryWorker:
     """Claims, attempts, settles and rescues."""
 
@@ -189,24 +205,18 @@ class DeliveryWorker:
     async def _attempt(self, delivery: ClaimedDelivery) -> AttemptResult:
         if delivery.not_after is not None and self._clock.now() > delivery.not_after:
             return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False))
-        left = False
-
-        def leaving() -> None:
-            nonlocal left
-            left = True
-            self._wire.leaving(delivery.attempt_id)
-
+        wire = _AttemptWire(self._wire, delivery.attempt_id)
         timeout_s = self._policy.timeout_for(delivery.channel)
         try:
             async with asyncio.timeout(timeout_s):
                 channel = self._channels[delivery.channel]
-                return await channel.attempt(delivery.outgoing, timeout_s=timeout_s, leaving=leaving)
+                return await channel.attempt(delivery.outgoing, timeout_s=timeout_s, wire=wire)
         except TimeoutError:
-            certainty = Certainty.UNCERTAIN if left else Certainty.NOT_SENT
+            certainty = Certainty.UNCERTAIN if wire.left else Certainty.NOT_SENT
             return NotSent(error=TimeoutExceeded(f"no answer within {timeout_s:g} s"), certainty=certainty)
         except Exception as error:
             log.error("channel failed unexpectedly", error=error, delivery_id=delivery.id, channel=delivery.channel)
-            certainty = Certainty.UNCERTAIN if left else Certainty.NOT_SENT
+            certainty = Certainty.UNCERTAIN if wire.left else Certainty.NOT_SENT
             return NotSent(error=InternalError(f"{type(error).__name__} in the channel"), certainty=certainty)
 
     async def rescue(self) -> int:

@@ -17,7 +17,7 @@ import aiosmtplib
 
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.ids import made_at
-from butlers.messenger.channel import AttemptResult, Certainty, Leaving, NotSent, Outgoing, Sent
+from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.serving import is_loopback
 
 IMPLICIT_TLS = 465
@@ -26,6 +26,7 @@ _CONTROL = dict.fromkeys((*range(32), 127), " ")
 
 class EmailChannel:
     name = "email"
+    identity_scope = "bot"
 
     def __init__(self, *, host: str, port: int, address: str, password: str) -> None:
         self._host = host
@@ -33,7 +34,7 @@ class EmailChannel:
         self._address = address
         self._password = password
 
-    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, leaving: Leaving) -> AttemptResult:
+    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
         try:
             mail = compose(outgoing, sender=self._address)
             raw = mail.as_bytes()
@@ -48,7 +49,7 @@ class EmailChannel:
                 await client.mail(self._address)
                 await client.rcpt(outgoing.target)
                 left = True
-                leaving()
+                wire.leaving()
                 await client.data(raw)
                 accepted = True
         except (aiosmtplib.SMTPException, OSError) as error:
@@ -66,6 +67,9 @@ class EmailChannel:
             use_tls=away and self._port == IMPLICIT_TLS,
             start_tls=True if away and self._port != IMPLICIT_TLS else None,
         )
+
+    async def find(self, outgoing: Outgoing) -> bool | None:
+        return None
 
     async def close(self) -> None:
         return

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.messenger.channel import AttemptResult, Certainty, Leaving, NotSent, Outgoing, Sent
+from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.serving import is_loopback
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
@@ -20,20 +20,21 @@ _BODY_LEAVES = "send_request_body.started"
 
 class TelegramChannel:
     name = "telegram"
+    identity_scope = "bot"
 
     def __init__(self, *, token: str, base_url: str = DEFAULT_BASE_URL) -> None:
         self._client = httpx2.AsyncClient(
             base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=None, trust_env=not is_loopback(base_url)
         )
 
-    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, leaving: Leaving) -> AttemptResult:
+    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
         left = False
 
         async def trace(event: str, _info: Any) -> None:
             nonlocal left
             if event.endswith(_BODY_LEAVES):
                 left = True
-                leaving()
+                wire.leaving()
 
         method, body = _call(outgoing)
         try:
@@ -43,6 +44,9 @@ class TelegramChannel:
         except httpx2.HTTPError as error:
             return _unanswered(TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})"), left)
         return _judge(response)
+
+    async def find(self, outgoing: Outgoing) -> bool | None:
+        return None
 
     async def close(self) -> None:
         await self._client.aclose()
