@@ -24,6 +24,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from butlers.butler.config import ButlerConfig, load_roster
+from butlers.butler.delivery_config import LimitsSection
 from butlers.butler.identity import OPERATOR, Role, TokenFile
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.base import Butler
@@ -40,6 +41,7 @@ from butlers.daemon.simulation import (
 )
 from butlers.daemon.system import System, migration_sets
 from butlers.ids import Uuid7Factory
+from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 from butlers.simulators.mail import MailSimulator, serve_mail
 from butlers.simulators.telegram import TelegramSimulator, serve_telegram
 from butlers.storage.database import Database
@@ -49,6 +51,7 @@ from tests.database import cloned_database_uri
 HOST = "127.0.0.1"
 OWNER_CHAT_ID = int(OWNER_CHAT)
 DEADLINE_S = 10.0
+EVERY_PROVIDER = Simulated(telegram=True, mail=True, calendar=True)
 _LOOK_AGAIN_S = 0.01
 
 T = TypeVar("T")
@@ -64,6 +67,7 @@ class RunningSystem:
     clock: Clock
     telegram: TelegramSimulator
     mail: MailSimulator
+    calendar: CalendarSimulator
     tokens: TokenFile
     database: Database  # a pool of the test's own, also good while the system is stopped
     http: httpx2.AsyncClient  # without a token
@@ -193,6 +197,18 @@ class RunningSystem:
         return seen
 
 
+def _lifted(config: ButlerConfig) -> ButlerConfig:
+    """The same butler without a rate limit, or a notice to the owner, in the way of what a test is about."""
+    limits = LimitsSection(
+        max_in_flight=100_000,
+        global_per_minute=1e6,
+        channel_per_minute=dict.fromkeys(config.delivery.limits.channel_per_minute, 1e6),
+        recipient_per_minute=1e6,
+    )
+    delivery = config.delivery.model_copy(update={"limits": limits, "tell_owner": False})
+    return config.model_copy(update={"delivery": delivery})
+
+
 @asynccontextmanager
 async def running_system(
     tmp_path: Path,
@@ -201,28 +217,32 @@ async def running_system(
     clock: Clock | None = None,
     names: Sequence[str] | None = None,  # default: the whole roster
     roster_dir: Path | None = None,
+    shipped_limits: bool = False,  # True: deliveries are limited, and the owner is told, as the roster says
     start: bool = True,
+    simulated: Simulated = EVERY_PROVIDER,  # who is not among them has no credentials
     **settings: Any,
 ) -> AsyncIterator[RunningSystem]:
     """Everything started; `settings` are fields of `Settings`. Stopped, drained and dropped at the end."""
     clock = clock or SystemClock()
     roster = load_roster(roster_dir or shipped_roster())
+    if not shipped_limits:
+        roster = {name: _lifted(config) for name, config in roster.items()}
     places = Places(tmp_path / "data")
     places.create()
     async with AsyncExitStack() as stack:
         telegram = await stack.enter_async_context(serve_telegram(HOST, 0, clock=clock))
         accounts = {ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD}
         mail = await stack.enter_async_context(serve_mail(HOST, 0, 0, 0, clock=clock, accounts=accounts))
+        calendar = await stack.enter_async_context(serve_calendar(HOST, 0, clock=clock))
         uri = await stack.enter_async_context(cloned_database_uri(postgres_server, migration_sets([*roster.values()])))
         ports = {name: stack.enter_context(_reserved()).getsockname()[1] for name in roster}
-        both = Simulated(telegram=True, mail=True)
         chosen = Settings(
             **{"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False}
             | settings
-            | {"ports": ports | _simulator_ports(telegram, mail) | settings.get("ports", {})}
+            | {"ports": ports | _simulator_ports(telegram, mail, calendar) | settings.get("ports", {})}
         )
-        chosen = simulated_settings(chosen, both)
-        environment = simulated_environment(both, roster, {})
+        chosen = simulated_settings(chosen, simulated)
+        environment = simulated_environment(simulated, roster, {})
 
         def build() -> System:
             return System(
@@ -241,6 +261,7 @@ async def running_system(
             clock=clock,
             telegram=telegram,
             mail=mail,
+            calendar=calendar,
             tokens=TokenFile(places.tokens, clock),
             database=await stack.enter_async_context(await Database.connect(uri, max_size=3)),
             http=await stack.enter_async_context(httpx2.AsyncClient(timeout=30)),
@@ -252,12 +273,13 @@ async def running_system(
         yield running
 
 
-def _simulator_ports(telegram: TelegramSimulator, mail: MailSimulator) -> dict[str, int]:
+def _simulator_ports(telegram: TelegramSimulator, mail: MailSimulator, calendar: CalendarSimulator) -> dict[str, int]:
     ports = {
         "telegram_simulator": telegram.port,
         "mail_control": mail.control_port or 0,
         "smtp_simulator": mail.smtp_port,
         "imap_simulator": mail.imap_port,
+        "calendar_simulator": calendar.port,
     }
     assert ports.keys() == SIMULATOR_PORTS.keys()
     return ports

@@ -39,7 +39,8 @@ def changed_roster(tmp_path: Path, butler: str, *changes: tuple[str, str]) -> Pa
 
 def quick(tmp_path: Path, *more: tuple[str, str]) -> Path:
     """A roster whose Messenger does not wait long before it tries again."""
-    return changed_roster(tmp_path, "messenger", (r"base_delay_s = 1\.0", "base_delay_s = 0.05"), *more)
+    both = ((r"base_delay_s = 1\.0", "base_delay_s = 0.05"), (r"base_delay_s = 60\.0", "base_delay_s = 0.05"))
+    return changed_roster(tmp_path, "messenger", *both, *more)
 
 
 @asynccontextmanager
@@ -66,6 +67,13 @@ async def beside(running: RunningSystem, names: Sequence[str], **ports: int) -> 
 async def forget(running: RunningSystem) -> None:
     """Empty what earlier tests left in a system they share: deliveries, chats, mail and faults."""
     await running.database.execute("truncate messenger.delivery_requests cascade")
+    for table in ("throttles", "recipient_rules", "admission_outcomes", "pending_actions", "approval_rules"):
+        await running.database.execute(f"delete from messenger.{table}")
+    await running.database.execute("delete from messenger.rate_buckets where name <> 'lock'")
+    await running.database.execute(
+        "update messenger.channel_states set state = 'closed', generation = generation + 1, consecutive_failures = 0,"
+        " probes_out = 0, probe_successes = 0, trip_reason = null, tripped_at = null, probe_at = null, stance = 'normal'"
+    )
     await running.control("POST", "/reset")
     response = await running.http.post(f"{running.mail.control_url}/reset")
     assert response.status_code == 204, response.text
@@ -187,7 +195,7 @@ async def rows(running: RunningSystem) -> list[dict[str, Any]]:
 
 
 async def attempts(running: RunningSystem, delivery_id: str | UUID | None = None) -> list[dict[str, Any]]:
-    query = "select * from messenger.delivery_attempts where $1::uuid is null or delivery_id = $1 order by id"
+    query = "select * from messenger.delivery_attempts where $1::uuid is null or delivery_id = $1 order by started_at, attempt_number"
     return [dict(row) for row in await running.database.fetch(query, delivery_id)]
 
 
@@ -206,6 +214,12 @@ async def mail_fault(running: RunningSystem, **fault: Any) -> None:
 async def fault(running: RunningSystem, kind: str, **more: Any) -> None:
     """Let the next sendMessage meet a fault."""
     await running.control("POST", "/faults", {"method": "sendMessage", "kind": kind, **more})
+
+
+async def hurry(running: RunningSystem) -> None:
+    """Let everything that waits for its time be due: retries, and windows that providers asked for."""
+    await running.database.execute("delete from messenger.throttles")
+    await running.database.execute("update messenger.delivery_requests set next_attempt_at = now()")
 
 
 async def sends(running: RunningSystem) -> int:

@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from butlers.butler.cron import cron_problem
+from butlers.butler.delivery_config import DeliverySection
 from butlers.butler.module_config import Modules
+from butlers.butler.section import Section
 from butlers.errors import ConfigurationError
 
 RuntimeKind = Literal["local", "codex", "claude", "opencode"]
 _SECRET_WORDS = re.compile(r"(^|_)(token|password|passwd|secret|api_?key|credential)s?$", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
 
 class DatabaseSection(Section):
@@ -101,20 +99,6 @@ class BufferSection(Section):
     max_consecutive_same_tier: int = Field(
         default=10, ge=1, description="messages of one tier in a row before a lower tier gets its turn"
     )
-
-
-class DeliverySection(Section):
-    """Messenger's delivery policy (seed 001 section 11.3), as far as it is enforced."""
-
-    max_in_flight: int = Field(default=100, ge=1, description="deliveries under way at one time")
-    timeout_s: dict[str, float] = Field(
-        default={"telegram": 15.0, "email": 45.0, "default": 30.0},
-        description="seconds one attempt may take, by channel",
-    )
-    max_attempts: int = Field(default=3, ge=1, le=20, description="attempts in all, the first one included")
-    base_delay_s: float = Field(default=1.0, ge=0, description="seconds before the second attempt; doubles after that")
-    max_delay_s: float = Field(default=60.0, ge=0, description="longest pause between attempts")
-    jitter: float = Field(default=0.3, ge=0, le=1, description="share of the pause that chance may add or take")
 
 
 class ButlerSection(Section):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CLOCK_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
 
 def _is_variable_name(value: str) -> str:
@@ -18,6 +19,16 @@ def _is_variable_name(value: str) -> str:
 
 
 VariableName = Annotated[str, AfterValidator(_is_variable_name)]
+OptionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+
+
+def _is_clock_time(value: str) -> str:
+    if not _CLOCK_TIME.fullmatch(value):
+        raise ValueError("must be a time of day, HH:MM")
+    return value
+
+
+ClockTime = Annotated[str, AfterValidator(_is_clock_time)]
 
 
 class ModuleSection(BaseModel):
@@ -77,15 +88,74 @@ class EmailModule(ModuleSection):
     user: EmailUserScope = EmailUserScope()
 
 
+class CalendarBotScope(ModuleSection):
+    """Not a `Scope`, because it is optional: the calendar is connected when all of these variables have a value."""
+
+    client_id_env: VariableName = Field(
+        default="BUTLER_CALENDAR_CLIENT_ID",
+        description="environment variable that holds the OAuth client's id; unset: the calendar is not connected",
+    )
+    client_secret_env: VariableName = Field(
+        default="BUTLER_CALENDAR_CLIENT_SECRET",
+        description="environment variable that holds the OAuth client's secret; unset: the calendar is not connected",
+    )
+    refresh_token_env: VariableName = Field(
+        default="BUTLER_CALENDAR_REFRESH_TOKEN",
+        description="environment variable that holds the refresh token; unset: the calendar is not connected",
+    )
+
+    def variables(self) -> tuple[str, ...]:
+        return self.client_id_env, self.client_secret_env, self.refresh_token_env
+
+
 class CalendarModule(ModuleSection):
     provider: Literal["google"] = Field(default="google", description="whose calendar")
     conflicts: Literal["suggest", "reject", "allow"] = Field(
         default="suggest", description="what happens to an event that collides with another"
     )
+    calendar_id: str = Field(default="primary", min_length=1, description="which of the account's calendars")
+    day_start: ClockTime = Field(default="08:00", description="no time before this is suggested (calendar's time zone)")
+    day_end: ClockTime = Field(default="20:00", description="no time after this is suggested")
+    timeout_s: float = Field(default=10.0, gt=0, description="seconds one call of the provider may take")
+    bot: CalendarBotScope = CalendarBotScope()
+
+    @model_validator(mode="after")
+    def _day_has_hours(self) -> Self:
+        if self.day_start >= self.day_end:
+            raise ValueError("day_end must be later than day_start")
+        return self
 
 
 class MemoryModule(ModuleSection):
     pass
+
+
+GATED_BY_DEFAULT = ("telegram_send_message", "email_send_message", "notify")
+
+
+class ApprovalsModule(ModuleSection):
+    """Loading the module gates these tools; without it nothing is gated."""
+
+    gated_tools: list[str] = Field(
+        default=list(GATED_BY_DEFAULT),
+        description="tools whose calls wait for a person; a list, or a table of name = true",
+    )
+    expiry_hours: float = Field(default=48.0, gt=0, description="hours an action waits for its decision")
+
+    @field_validator("gated_tools", mode="before")
+    @classmethod
+    def _may_be_a_table(cls, value: Any) -> Any:
+        return [name for name, gated in value.items() if gated is not False] if isinstance(value, dict) else value
+
+
+class ChannelModule(ModuleSection):
+    """A channel whose adapter is found by name among the installed ones (docs/operating/channels.md)."""
+
+    adapter: str = Field(min_length=1, description="name of the adapter, in the entry-point group butlers.channels")
+    options: dict[str, Any] = Field(default={}, description="handed to the adapter as they stand")
+    options_env: dict[OptionName, VariableName] = Field(
+        default={}, description="the adapter's secrets: name = environment variable that holds it"
+    )
 
 
 class Modules(ModuleSection):
@@ -93,7 +163,10 @@ class Modules(ModuleSection):
 
     telegram: TelegramModule | None = None
     email: EmailModule | None = None
+    sms: ChannelModule | None = None
+    chat: ChannelModule | None = None
     calendar: CalendarModule | None = None
+    approvals: ApprovalsModule | None = None
     memory: MemoryModule | None = Field(default=None)
 
     def enabled(self) -> tuple[str, ...]:
@@ -103,6 +176,9 @@ class Modules(ModuleSection):
         """(key in butler.toml, variable name) of every enabled scope."""
         for module_name in self.enabled():
             module = getattr(self, module_name)
+            if isinstance(module, ChannelModule):
+                for option, variable in module.options_env.items():
+                    yield f"modules.{module_name}.options_env.{option}", variable
             for scope_name in type(module).model_fields:
                 scope = getattr(module, scope_name)
                 if isinstance(scope, Scope) and scope.enabled:

@@ -99,6 +99,7 @@ class DeliveryOutcome(Value):
     provider_delivery_id: str | None = None
     deduplicated: bool = False  # an earlier delivery answered for this one
     duplicate_detection: bool = True  # false: no request_id and no key, so a repeat would be sent again
+    action_id: UUID | None = None  # the pending action that somebody has to decide
 
 
 class NotifyResponse(Envelope):

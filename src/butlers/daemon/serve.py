@@ -49,17 +49,18 @@ def serve_role(settings: Settings, role: str) -> int:
     """One butler. A lone role never starts simulators, but uses those of `butlers simulate` when told to."""
     roster = load_roster(settings.roster_dir)
     on = settings.simulators == "on"
-    names, simulated = select(roster, role), Simulated(telegram=on, mail=on)
+    names, simulated = select(roster, role), Simulated(telegram=on, mail=on, calendar=on)
     return _loop(_run(settings, roster, names, simulated, _prepare(settings), role=role))
 
 
 def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool) -> int:
-    chosen = set(names or ("telegram", "mail"))
-    if unknown := chosen - {"telegram", "mail"}:
+    known = ("telegram", "mail", "calendar")
+    chosen = set(names or known)
+    if unknown := chosen - {*known}:
         raise ConfigurationError(
-            "no such simulator", source="command line", key=min(unknown), remedy="choose telegram or mail"
+            "no such simulator", source="command line", key=min(unknown), remedy="choose telegram, mail or calendar"
         )
-    simulated = Simulated(telegram="telegram" in chosen, mail="mail" in chosen)
+    simulated = Simulated(**{name: name in chosen for name in known})
     return _loop(_simulate(settings, simulated, with_parent=with_parent))
 
 

@@ -25,6 +25,7 @@ SIMULATOR_PORTS: Mapping[str, int] = {
     "mail_control": 40182,
     "smtp_simulator": 40125,
     "imap_simulator": 40143,
+    "calendar_simulator": 40183,
 }
 
 
@@ -53,6 +54,12 @@ class Settings(BaseModel):
     telegram_poll_s: int = Field(default=25, ge=0, le=50, description="how long one poll for updates may wait")
     smtp_host: str = Field(default="localhost", description="mail server that takes outgoing mail")
     smtp_port: int = Field(default=587, ge=1, le=65535, description="its port")
+    calendar_api_url: str = Field(
+        default="https://www.googleapis.com/calendar/v3", description="base address of the Google Calendar API"
+    )
+    calendar_token_url: str = Field(
+        default="https://oauth2.googleapis.com/token", description="where its access tokens come from"
+    )
     llm: Literal["off", "on"] = Field(
         default="off", description="on: run each butler's configured LLM CLI; off: the local runtime"
     )

@@ -9,17 +9,19 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from starlette.routing import BaseRoute
 
 from butlers.butler.config import ButlerConfig
+from butlers.butler.module_config import CalendarBotScope
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.errors import ConfigurationError
+from butlers.simulators.calendar import CLIENT_ID, CLIENT_SECRET, REFRESH_TOKEN, CalendarSimulator, serve_calendar
 from butlers.simulators.mail import MailSimulator, serve_mail
 from butlers.simulators.telegram import DEFAULT_TOKEN, TelegramSimulator, serve_telegram
 
@@ -39,10 +41,11 @@ class Simulated:
 
     telegram: bool
     mail: bool
+    calendar: bool = False
 
     @property
     def any(self) -> bool:
-        return self.telegram or self.mail
+        return self.telegram or self.mail or self.calendar
 
 
 def what_to_simulate(
@@ -52,10 +55,12 @@ def what_to_simulate(
     if settings.simulators == "off":
         return Simulated(telegram=False, mail=False)
     if settings.simulators == "on":
-        return Simulated(telegram=True, mail=True)
-    return Simulated(
-        telegram=not _any_set(roster, environment, ".telegram."), mail=not _any_set(roster, environment, ".email.")
-    )
+        return Simulated(telegram=True, mail=True, calendar=True)
+    telegram = not _any_set(roster, environment, ".telegram.")
+    mail = not _any_set(roster, environment, ".email.")
+    calendar = not any(environment.get(name) for scope in _calendars(roster) for name in scope.variables())
+    # Nobody must have a calendar: one made up beside real messages would take real appointments.
+    return Simulated(telegram=telegram, mail=mail, calendar=calendar and telegram and mail)
 
 
 def simulated_environment(
@@ -68,6 +73,8 @@ def simulated_environment(
             completed[variable] = DEFAULT_TOKEN
         elif ".email." in key and simulated.mail:
             completed[variable] = PASSWORD if key.endswith("password_env") else ADDRESS
+    for scope in _calendars(roster) if simulated.calendar else ():
+        completed |= zip(scope.variables(), (CLIENT_ID, CLIENT_SECRET, REFRESH_TOKEN), strict=True)
     return completed
 
 
@@ -81,6 +88,9 @@ def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
     if simulated.mail:
         changes |= {"smtp_host": settings.host, "smtp_port": settings.simulator_port("smtp_simulator")}
         changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
+    if simulated.calendar:
+        origin = f"http://{settings.host}:{settings.simulator_port('calendar_simulator')}"
+        changes |= {"calendar_api_url": f"{origin}/calendar/v3", "calendar_token_url": f"{origin}/token"}
     return settings.model_copy(update=changes)
 
 
@@ -96,6 +106,8 @@ def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
     if simulated.mail:
         found["mail_control"] = f"http://{at('mail_control')}"
         found |= {"smtp": at("smtp_simulator"), "imap": at("imap_simulator")}
+    if simulated.calendar:
+        found["calendar"] = f"http://{at('calendar_simulator')}"
     return found
 
 
@@ -110,6 +122,8 @@ async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock,
             mail_control += mail.control_routes()
         if simulated.telegram:
             await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock, mail_control)))
+        if simulated.calendar:
+            await _patiently(clock, lambda: stack.enter_async_context(_calendar(settings, places, clock)))
         print(json.dumps({"ready": True} | addresses(settings, simulated)), flush=True)  # noqa: T201 - it is awaited
         await stop.wait()
 
@@ -162,7 +176,7 @@ class SimulatorProcess:
 
     def _command(self) -> list[str]:
         settings = self._settings
-        names = [name for name, on in (("telegram", self._simulated.telegram), ("mail", self._simulated.mail)) if on]
+        names = [name for name, on in asdict(self._simulated).items() if on]
         command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent"]
         command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
         command += ["--set", f"host={settings.host}"]
@@ -192,6 +206,11 @@ def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncCont
     )
 
 
+def _calendar(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[CalendarSimulator]:
+    port = settings.simulator_port("calendar_simulator")
+    return serve_calendar(settings.host, port, clock=clock, journal_path=places.simulators / "calendar.jsonl")
+
+
 async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
     deadline = clock.monotonic() + _PORT_PATIENCE_S
     while True:
@@ -209,3 +228,7 @@ def _any_set(roster: Mapping[str, ButlerConfig], environment: Mapping[str, str],
 
 def _variables(roster: Mapping[str, ButlerConfig]) -> list[tuple[str, str]]:
     return [pair for config in roster.values() for pair in config.modules.required_variables()]
+
+
+def _calendars(roster: Mapping[str, ButlerConfig]) -> list[CalendarBotScope]:
+    return [module.bot for config in roster.values() if (module := config.modules.calendar) is not None]

@@ -90,8 +90,8 @@ class Channel(Protocol):
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
         """Make one attempt. Never raises for what a provider or the network does."""
 
-    async def find(self, outgoing: Outgoing) -> bool | None:
-        """Whether the provider has the message of an uncertain attempt; None when it cannot be asked."""
+    async def find(self, outgoing: Outgoing) -> str | None:
+        """What the provider calls the message of an uncertain attempt, when it certainly has it."""
 
     async def close(self) -> None:
         """Give connections back."""

@@ -1,199 +1,150 @@
-"""The delivery rows: what was asked, what was tried, what came of it."""
+"""The delivery rows: claimed, attempted, settled, rescued."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.contracts.notify import DeliveryOutcome, DeliveryStatus, NotifyEnvelope
-from butlers.errors import ClassifiedError, LeaseLost
-from butlers.messenger.channel import AttemptResult, Certainty, Outgoing, Sent
+from butlers.messenger import circuits
+from butlers.messenger.channel import NotSent, Sent, Throttle
+from butlers.messenger.delivery import STATUSES, ClaimedDelivery, Ended, Outcome, claimed
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
+from butlers.reliability.dead_letter import QuarantineReason
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-
-OPEN: frozenset[str] = frozenset({"pending", "in_progress", "awaiting_retry"})
-STATUSES: tuple[str, ...] = get_args(DeliveryStatus)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewDelivery:
-    """An intent that passed every check and may be written down."""
-
-    idempotency_key: str
-    notify: NotifyEnvelope
-    target: str
-    message: str
-    subject: str | None
-    source_event: Mapping[str, Any] | None
-    duplicate_detection: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedDelivery:
-    """A delivery that this worker, and nobody else, may attempt now."""
-
-    id: UUID
-    claim_token: UUID
-    attempt_id: UUID
-    attempt: int
-    channel: str
-    origin_butler: str
-    request_id: UUID | None
-    created_at: datetime
-    not_after: datetime | None
-    trace_context: Mapping[str, str]  # of the request that is answered
-    outgoing: Outgoing
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {
-            "channel": self.channel,
-            "intent": self.outgoing.intent,
-            "identity_scope": "bot",
-            "origin_butler": self.origin_butler,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """The state a delivery is in after an attempt."""
-
-    status: DeliveryStatus
-    next_attempt_at: datetime | None = None
-    error: ClassifiedError | None = None
 
 
 class Deliveries:
     """Reads and writes the rows of one schema."""
 
-    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
+    def __init__(
+        self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID], breaker: BreakerPolicy
+    ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.messenger", schema=schema)
         self._clock = clock
         self._new_id = new_id
+        self._breaker = breaker
 
-    async def record(self, new: NewDelivery) -> tuple[UUID, bool]:
-        """Write the intent down. Returns its delivery, and whether it is new."""
-        notify, now = new.notify, self._clock.now()
-        created: UUID | None = await self._database.fetchval(
-            self._queries.record_request,
-            self._new_id(),
-            new.idempotency_key,
-            notify.request_id,
-            notify.origin_butler,
-            notify.delivery.channel,
-            notify.delivery.intent,
-            new.target,
-            f"{notify.delivery.channel}:{new.target}",
-            new.message,
-            new.subject,
-            notify.to_wire(),
-            new.source_event,
-            notify.priority,
-            notify.not_after,
-            new.duplicate_detection,
-            now,
-        )
-        if created is not None:
-            return created, True
-        known = await self._database.fetchrow(self._queries.request_by_key, new.idempotency_key)
-        if known is None:
-            raise LeaseLost("a delivery vanished between two reads of its key")
-        existing: UUID = known["id"]
-        return existing, False
+    async def ensure_channels(self, names: Iterable[str]) -> None:
+        await self._database.execute(self._queries.ensure_channels, sorted(names), self._clock.now())
 
-    async def get(self, delivery_id: UUID) -> Record | None:
-        return await self._database.fetchrow(self._queries.request_by_id, delivery_id)
+    async def get(self, delivery_id: UUID) -> Outcome | None:
+        row = await self._database.fetchrow(self._queries.request_by_id, delivery_id)
+        return Outcome.of_row(row) if row is not None else None
+
+    # --- claiming ----------------------------------------------------------------------------------------------------
 
     async def claim_due(self, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
-        """Take what is due and put each attempt on record, in one transaction."""
-        now, token = self._clock.now(), self._new_id()
-        expires = now + timedelta(seconds=lease_s)
-        async with self._database.transaction() as connection:
-            rows = await connection.fetch(self._queries.claim_due, now, limit, token, worker, expires)
-            claimed = [_claimed(row, token, self._new_id()) for row in rows]
-            for delivery in claimed:
-                await connection.execute(
-                    self._queries.begin_attempt, delivery.attempt_id, delivery.id, delivery.attempt, worker, now
-                )
-        return claimed
+        """Take what is due on channels that are well; each attempt is on record with its claim."""
+        async with self._database.connection() as connection:
+            return await self._claim(connection, limit=limit, worker=worker, lease_s=lease_s)
 
-    async def finish(
-        self, delivery: ClaimedDelivery, result: AttemptResult, settlement: Settlement, latency_ms: int
-    ) -> None:
-        """Write the attempt's outcome, the receipt and the delivery's new state together."""
+    async def open_circuits(self) -> list[str]:
+        return [row["name"] for row in await self._database.fetch(self._queries.open_circuits)]
+
+    async def claim_probes(self, channel: str, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
+        """Take as much of a channel in trouble as its circuit admits."""
         now = self._clock.now()
         async with self._database.transaction() as connection:
-            await self._settle(connection, delivery.id, delivery.claim_token, settlement, now)
-            await self._end_attempt(connection, delivery.attempt_id, result, latency_ms, now)
-            if isinstance(result, Sent):
-                await connection.execute(
-                    self._queries.record_receipt,
-                    self._new_id(),
-                    delivery.id,
-                    1,
-                    result.provider_delivery_id,
-                    "sent",
-                    now,
-                    {},
-                )
+            slots = await circuits.draw_probes(connection, self._queries, self._breaker, channel, now, at_most=limit)
+            if slots == 0:
+                return []
+            found = await self._claim(connection, limit=slots, worker=worker, lease_s=lease_s, channel=channel)
+            if len(found) < slots:
+                await circuits.give_back(connection, self._queries, channel, slots - len(found), now)
+        return found
 
-    async def _settle(
-        self, connection: Executor, delivery_id: UUID, token: UUID, settlement: Settlement, now: datetime
-    ) -> None:
-        error = settlement.error
-        written = await connection.fetchval(
-            self._queries.settle_request,
-            delivery_id,
-            token,
-            settlement.status,
-            settlement.next_attempt_at,
-            error.error_class.value if error else None,
-            error.message if error else None,
-            error.retryable if error else None,
-            None if settlement.status in OPEN else now,
-            now,
-        )
-        if written is None:
-            raise LeaseLost(f"delivery {delivery_id} was taken over")
+    async def _claim(
+        self, connection: Executor, *, limit: int, worker: str, lease_s: float, channel: str | None = None
+    ) -> list[ClaimedDelivery]:
+        now, token = self._clock.now(), self._new_id()
+        expires = now + timedelta(seconds=lease_s)
+        rows = await connection.fetch(self._queries.claim_due, now, limit, token, worker, expires, channel)
+        return [claimed(row, token) for row in rows]
 
-    async def _end_attempt(
-        self, connection: Executor, attempt_id: UUID, result: AttemptResult, latency_ms: int, now: datetime
-    ) -> None:
-        sent = isinstance(result, Sent)
-        error = None if isinstance(result, Sent) else result.error
-        await connection.execute(
-            self._queries.end_attempt,
-            attempt_id,
-            now,
-            latency_ms,
-            "sent" if sent else ("rejected" if getattr(result, "answered", False) else "failed"),
-            Certainty.SENT.value if isinstance(result, Sent) else result.certainty.value,
-            error.error_class.value if error else None,
-            error.message if error else None,
-            error.retryable if error else None,
-            dict(result.response),
+    async def claim_abandoned(
+        self, *, limit: int, worker: str, lease_s: float, in_hand: Sequence[UUID], dead: Sequence[str]
+    ) -> list[tuple[ClaimedDelivery, str]]:
+        """Deliveries of workers that are dead or silent, each with the name of the one whose evidence counts."""
+        now, token = self._clock.now(), self._new_id()
+        expires = now + timedelta(seconds=lease_s)
+        rows = await self._database.fetch(
+            self._queries.claim_abandoned, now, limit, token, worker, expires, list(in_hand), list(dead)
         )
+        return [(claimed(row, token), row["attempt_worker"]) for row in rows]
 
     async def renew(self, tokens: list[UUID], lease_s: float) -> None:
         expires = self._clock.now() + timedelta(seconds=lease_s)
         await self._database.execute(self._queries.renew_claims, tokens, expires)
 
-    async def claim_abandoned(
-        self, *, limit: int, worker: str, lease_s: float, in_hand: Sequence[UUID]
-    ) -> list[tuple[ClaimedDelivery, str]]:
-        """Deliveries of dead workers, each with the name of the worker whose evidence counts; ours are not dead."""
-        now, token = self._clock.now(), self._new_id()
-        expires = now + timedelta(seconds=lease_s)
-        rows = await self._database.fetch(
-            self._queries.claim_abandoned, now, limit, token, worker, expires, list(in_hand)
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    async def record_part(self, delivery_id: UUID, part: int, provider_delivery_id: str) -> None:
+        await self._database.execute(
+            self._queries.record_part, self._new_id(), delivery_id, part, provider_delivery_id, self._clock.now()
         )
-        return [(_claimed(row, token, row["attempt_id"]), row["attempt_worker"]) for row in rows]
+
+    async def parts_of(self, delivery_id: UUID) -> set[int]:
+        return {row["part"] for row in await self._database.fetch(self._queries.parts_of, delivery_id)}
+
+    async def finish(self, ended: Sequence[Ended]) -> list[bool]:
+        """Write outcomes together; False for those whose claim was lost, of which nothing is written."""
+        now = self._clock.now()
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(self._queries.finish_attempts, [end.to_row() for end in ended], now)
+            written = {row["id"] for row in rows}
+            settled = [end for end in ended if end.delivery.id in written]
+            await self._learn(connection, settled, now)
+        return [end.delivery.id in written for end in ended]
+
+    async def _learn(self, connection: Executor, settled: Sequence[Ended], now: datetime) -> dict[str, Breaker]:
+        """What the results say about circuits, windows, recipients and the dead."""
+        for end in settled:
+            await self._heed(connection, end, now)
+        if dead := [end.delivery.id for end in settled if end.settlement.status == "dead_lettered"]:
+            await connection.execute(self._queries.bury, dead, QuarantineReason.RETRIES_EXHAUSTED.value, now)
+        reports = [(end.delivery, end.result) for end in settled]
+        return await circuits.report(connection, self._queries, self._breaker, reports, now)
+
+    async def _heed(self, connection: Executor, end: Ended, now: datetime) -> None:
+        result, delivery = end.result, end.delivery
+        if isinstance(result, NotSent):
+            if result.throttle is not None:
+                await self._throttle(connection, delivery, result.throttle, result.error.message, now)
+            if result.recipient_gone:
+                await self._rule(connection, delivery, "suppressed", moved_to=None, reason=result.error.message)
+        if result.moved_to is not None:
+            reason = "the provider named a new address"
+            await self._rule(connection, delivery, "moved", moved_to=result.moved_to, reason=reason)
+
+    async def _throttle(
+        self, connection: Executor, delivery: ClaimedDelivery, throttle: Throttle, reason: str, now: datetime
+    ) -> None:
+        """Pause the conversation first; when others are paused too, it is about all of them."""
+        channel = delivery.scoped_channel
+        scope = f"{channel}:{delivery.outgoing.target}" if throttle.scope == "target" else channel
+        if scope != channel and await connection.fetchval(self._queries.other_throttles, channel, scope, now):
+            scope = channel
+        until = now + timedelta(seconds=throttle.seconds)
+        await connection.execute(self._queries.open_throttle, scope, channel, until, reason, now)
+
+    async def _rule(
+        self, connection: Executor, delivery: ClaimedDelivery, rule: str, *, moved_to: str | None, reason: str
+    ) -> None:
+        target, now = delivery.outgoing.target, self._clock.now()
+        await connection.execute(
+            self._queries.record_recipient_rule, delivery.channel, target, rule, moved_to, reason, now
+        )
+
+    # --- upkeep and reading ------------------------------------------------------------------------------------------
+
+    async def expire(self) -> list[Record]:
+        return await self._database.fetch(self._queries.expire, self._clock.now())
 
     async def open_attempts_of(self, worker: str) -> int:
         count: int = await self._database.fetchval(self._queries.open_attempts_of, worker)
@@ -219,44 +170,20 @@ class Deliveries:
         return deliveries
 
 
-def outcome_of(row: Record, *, deduplicated: bool) -> DeliveryOutcome:
-    return DeliveryOutcome(
-        channel=row["channel"],
-        delivery_id=row["id"],
-        status=row["status"],
-        provider_delivery_id=row["provider_delivery_id"],
-        deduplicated=deduplicated,
-        duplicate_detection=row["duplicate_detection"],
+def outcome_of(ended: Ended) -> Outcome:
+    """What the caller hears, without looking at the row again."""
+    delivery, result = ended.delivery, ended.result
+    return Outcome(
+        delivery_id=delivery.id,
+        channel=delivery.channel,
+        status=ended.settlement.status,
+        error=ended.settlement.error,
+        provider_delivery_id=result.provider_delivery_id if isinstance(result, Sent) else None,
     )
 
 
 def migrations(schema: str) -> MigrationSet:
     return MigrationSet(schema=schema, package="butlers.messenger", component="messenger")
-
-
-def _claimed(row: Record, token: UUID, attempt_id: UUID) -> ClaimedDelivery:
-    return ClaimedDelivery(
-        id=row["id"],
-        claim_token=token,
-        attempt_id=attempt_id,
-        attempt=row["attempts"],
-        channel=row["channel"],
-        origin_butler=row["origin_butler"],
-        request_id=row["request_id"],
-        created_at=row["created_at"],
-        not_after=row["not_after"],
-        trace_context=(row["envelope"].get("request_context") or {}).get("trace_context") or {},
-        outgoing=Outgoing(
-            delivery_id=row["id"],
-            idempotency_key=row["idempotency_key"],
-            intent=row["intent"],
-            target=row["target_identity"],
-            message=row["message"],
-            subject=row["subject"],
-            emoji=(row["envelope"].get("delivery") or {}).get("emoji"),
-            source_event=row["source_event"] or {},
-        ),
-    )
 
 
 def _without_owner(row: Record) -> dict[str, Any]:

@@ -1,71 +1,56 @@
 """The worker that makes attempts.
 
-    claim (durable) -> leave a mark in the wire log -> attempt -> settle: delivered | retry | failed | uncertain
+    claim (durable) -> find what an uncertain attempt left -> mark the wire log -> attempt -> settle
 
-One loop claims what is due and rescues what dead workers left behind; each claimed delivery runs in a task of its own.
-`uncertain` is never blindly retried: it is parked for a person to settle (policy never_duplicate).
+One loop claims what is due and rescues what dead workers left behind; each claimed delivery runs in a task of its own,
+and outcomes that come together are written together. A dead worker is known by its lock: on the same machine its work
+is taken over at once, elsewhere when its lease runs out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from butlers.clock import Clock
-from butlers.errors import InternalError, LeaseLost, TimeoutExceeded
 from butlers.messenger import wire_log
-from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent
-from butlers.messenger.deliveries import ClaimedDelivery, Deliveries, Settlement
-from butlers.messenger.settling import settle, uncertain
+from butlers.messenger.attempting import attempt
+from butlers.messenger.channel import AttemptResult, Channel, NotSent
+from butlers.messenger.deliveries import Deliveries, outcome_of
+from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, Settlement
+from butlers.messenger.observing import Observer
+from butlers.messenger.rescuing import lost_attempt, settle_lost
+from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
 from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.retry import RetryPolicy
-from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import (
-    DELIVERY_FAILED,
-    DELIVERY_LATENCY,
-    DELIVERY_SENT,
-    PROVIDER_LATENCY,
-    QUEUE_WAIT,
-    RETRY_ATTEMPT,
-)
-from butlers.telemetry.spans import PROVIDER_SEND
+from butlers.storage.group_commit import GroupCommitter
+from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger")
 
 _INSIST_S = 0.5  # between tries to record an outcome
 _LONGEST_NAP = 5.0  # seconds between looks at the table when nobody calls
+_RESCUE_EVERY = 0.5  # seconds between looks for dead workers
+_RESCUE_BATCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPolicy:
-    retry: RetryPolicy
-    timeout_s: Mapping[str, float]  # per channel, with "default"
-    max_in_flight: int
+    channel: Callable[[str], ChannelPolicy]  # by name, without its scope
+    max_concurrent: int
     lease: LeasePolicy
 
-    def timeout_for(self, channel: str) -> float:
-        return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
 
+class _Waiter:
+    """Somebody who wants to hear how a delivery went."""
 
-class _AttemptWire:
-    """What one attempt says while it runs."""
-
-    def __init__(self, log: wire_log.WireLog, attempt_id: UUID) -> None:
-        self._log = log
-        self._attempt_id = attempt_id
-        self.left = False
-
-    def leaving(self, part: int = 1) -> None:
-        self.left = True
-        self._log.leaving(self._attempt_id)
-
-    async def part_sent(self, part: int, provider_delivery_id: str) -> None:
-        raise NotImplementedError
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.outcome: Outcome | None = None
 
 
 class DeliveryWorker:
@@ -75,12 +60,13 @@ class DeliveryWorker:
         self,
         *,
         deliveries: Deliveries,
-        channels: Mapping[str, Channel],
+        channels: Mapping[str, Channel],  # by name with scope: telegram.bot
         policy: ExecutionPolicy,
         wire_directory: Path,
         name: str,
         clock: Clock,
-        telemetry: Telemetry,
+        observer: Observer,
+        new_id: Callable[[], UUID],
     ) -> None:
         self._deliveries = deliveries
         self._channels = channels
@@ -89,26 +75,27 @@ class DeliveryWorker:
         self._wire = wire_log.WireLog(wire_directory, name)
         self._name = name
         self._clock = clock
-        self._telemetry = telemetry
+        self._observer = observer
+        self._new_id = new_id
         self._awake = asyncio.Event()
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._tokens: dict[UUID, UUID] = {}
         # Weak: a waiter that gives up, or waits for another process's delivery, leaves nothing behind.
-        self._waiters: WeakValueDictionary[UUID, asyncio.Event] = WeakValueDictionary()
+        self._waiters: WeakValueDictionary[UUID, _Waiter] = WeakValueDictionary()
+        self._finishes: GroupCommitter[Ended, bool] = GroupCommitter(
+            deliveries.finish, max_batch=200, isolate_failures=False
+        )
+        self._rescued_at = float("-inf")
         self._closing = False
 
     def wake(self) -> None:
         self._awake.set()
 
-    async def finished(self, delivery_id: UUID) -> None:
-        ended = self._waiters.setdefault(delivery_id, asyncio.Event())
-        await ended.wait()
-
-    async def tidy(self) -> None:
-        """Remove the wire logs of workers that ended without an open attempt."""
-        for worker in wire_log.dead_workers(self._wire_directory):
-            if await self._deliveries.open_attempts_of(worker) == 0:
-                wire_log.remove(self._wire_directory, worker)
+    async def finished(self, delivery_id: UUID) -> Outcome | None:
+        """Return when the delivery may have changed, with the outcome if this worker made it."""
+        waiter = self._waiters.setdefault(delivery_id, _Waiter())
+        await waiter.event.wait()
+        return waiter.outcome
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -123,33 +110,54 @@ class DeliveryWorker:
 
     async def _round(self) -> None:
         try:
-            await self.rescue()
+            if self._clock.monotonic() - self._rescued_at >= _RESCUE_EVERY:
+                await self.rescue()
             while await self.run_once():
                 pass
         except Exception as error:
             # Attempts under way depend on this loop; whatever is wrong may have passed by the next round.
             log.error("delivery round failed", error=error)
 
-    async def run_once(self) -> int:
-        """Start what is due, as far as there is room; returns how many were started."""
-        room = self._policy.max_in_flight - len(self._tasks)
+    async def run_once(self) -> bool:
+        """Start what is due, as far as there is room; whether there may be more."""
+        room = self._policy.max_concurrent - len(self._tasks)
         if room <= 0 or self._closing:
-            return 0
+            return False
         claimed = await self._deliveries.claim_due(limit=room, worker=self._name, lease_s=self._policy.lease.ttl)
         for delivery in claimed:
             self._start(delivery)
-        return len(claimed)
+        return len(claimed) == room
+
+    async def probe(self) -> None:
+        """Try channels in trouble as far as their circuits admit."""
+        for channel in await self._deliveries.open_circuits():
+            room = self._policy.max_concurrent - len(self._tasks)
+            if room <= 0 or self._closing:
+                return
+            probes = await self._deliveries.claim_probes(
+                channel, limit=room, worker=self._name, lease_s=self._policy.lease.ttl
+            )
+            for delivery in probes:
+                self._start(delivery)
 
     async def _nap(self) -> None:
-        due = await self._deliveries.next_due()
-        wait = _LONGEST_NAP if due is None else (due - self._clock.now()).total_seconds()
+        due = await self._next_due()
         # A due row that was not claimed waits for an earlier one of its conversation, whose end wakes us.
-        wait = min(max(wait, 0.05 if not self._tasks else 0.5), _LONGEST_NAP)
+        wait = min(max(due, 0.05 if not self._tasks else 0.5), _LONGEST_NAP)
         try:
             async with asyncio.timeout(wait):
                 await self._awake.wait()
         except TimeoutError:
             return
+
+    async def _next_due(self) -> float:
+        """Seconds until there is something to do; soon, when that cannot be found out."""
+        try:
+            due = await self._deliveries.next_due()
+        except Exception as error:
+            log.error("delivery round failed", error=error)
+            return _INSIST_S
+        return _LONGEST_NAP if due is None else (due - self._clock.now()).total_seconds()
 
     def _start(self, delivery: ClaimedDelivery) -> None:
         task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
@@ -161,90 +169,89 @@ class DeliveryWorker:
         self._tasks.pop(delivery_id, None)
         self._tokens.pop(delivery_id, None)
         if (waiter := self._waiters.pop(delivery_id, None)) is not None:
-            waiter.set()
+            waiter.event.set()
         self.wake()
 
     async def _deliver(self, delivery: ClaimedDelivery) -> None:
         started = self._clock.monotonic()
-        self._observe_start(delivery)
-        with self._telemetry.span(
-            PROVIDER_SEND,
-            request_id=delivery.request_id,
-            parent=delivery.trace_context,
-            delivery_id=str(delivery.id),
-            channel=delivery.channel,
-        ):
-            result = await self._attempt(delivery)
-        latency_ms = int((self._clock.monotonic() - started) * 1000)
-        settlement = settle(
-            result,
+        self._observer.attempt_begins(delivery)
+        with self._observer.provider_send(delivery):
+            result = await attempt(
+                delivery,
+                channel=self._channels.get(delivery.scoped_channel),
+                policy=self._policy.channel(delivery.channel),
+                wire=self._wire,
+                deliveries=self._deliveries,
+                clock=self._clock,
+            )
+        settlement = settle(result, self._circumstances(delivery))
+        ended = self._end(delivery, result, settlement, int((self._clock.monotonic() - started) * 1000))
+        if await self._write_down(ended):
+            self._observer.attempt_ended(ended)
+            if (waiter := self._waiters.get(delivery.id)) is not None and getattr(result, "part", 1) == 1:
+                waiter.outcome = outcome_of(ended)
+
+    def _circumstances(self, delivery: ClaimedDelivery) -> Circumstances:
+        return Circumstances(
             attempt=delivery.attempt,
-            policy=self._policy.retry,
+            policy=self._policy.channel(delivery.channel),
+            stance=delivery.stance,
             now=self._clock.now(),
             not_after=delivery.not_after,
             draw=random.random(),  # noqa: S311 - jitter, not a secret
         )
-        if await self._write_down(delivery, result, settlement, latency_ms):
-            self._observe_end(delivery, settlement, latency_ms)
 
-    async def _write_down(
-        self, delivery: ClaimedDelivery, result: AttemptResult, settlement: Settlement, latency_ms: int
-    ) -> bool:
+    def _end(self, delivery: ClaimedDelivery, result: AttemptResult, settlement: Settlement, latency_ms: int) -> Ended:
+        return Ended(
+            delivery=delivery,
+            result=result,
+            settlement=settlement,
+            latency_ms=latency_ms,
+            receipt_id=self._new_id(),
+        )
+
+    async def _write_down(self, ended: Ended) -> bool:
         """Record the outcome, insistently: what is known now would be doubt after a crash."""
         while True:
             try:
-                await self._deliveries.finish(delivery, result, settlement, latency_ms)
-                return True
-            except LeaseLost:
-                log.warning("delivery was taken over", delivery_id=delivery.id)
-                return False
+                written = await self._finishes.submit(ended)
             except Exception as error:
-                log.error("outcome was not recorded", error=error, delivery_id=delivery.id)
+                log.error("outcome was not recorded", error=error, delivery_id=ended.delivery.id)
                 await self._clock.sleep(_INSIST_S)
-
-    async def _attempt(self, delivery: ClaimedDelivery) -> AttemptResult:
-        if delivery.not_after is not None and self._clock.now() > delivery.not_after:
-            return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False))
-        wire = _AttemptWire(self._wire, delivery.attempt_id)
-        timeout_s = self._policy.timeout_for(delivery.channel)
-        try:
-            async with asyncio.timeout(timeout_s):
-                channel = self._channels[delivery.channel]
-                return await channel.attempt(delivery.outgoing, timeout_s=timeout_s, wire=wire)
-        except TimeoutError:
-            certainty = Certainty.UNCERTAIN if wire.left else Certainty.NOT_SENT
-            return NotSent(error=TimeoutExceeded(f"no answer within {timeout_s:g} s"), certainty=certainty)
-        except Exception as error:
-            log.error("channel failed unexpectedly", error=error, delivery_id=delivery.id, channel=delivery.channel)
-            certainty = Certainty.UNCERTAIN if wire.left else Certainty.NOT_SENT
-            return NotSent(error=InternalError(f"{type(error).__name__} in the channel"), certainty=certainty)
+                continue
+            if not written:
+                log.warning("delivery was taken over", delivery_id=ended.delivery.id)
+            return written
 
     async def rescue(self) -> int:
         """Settle what dead workers were doing, by the evidence they left."""
+        self._rescued_at = self._clock.monotonic()
+        dead = [worker for worker in wire_log.dead_workers(self._wire_directory) if worker != self._name]
         abandoned = await self._deliveries.claim_abandoned(
-            limit=100, worker=self._name, lease_s=self._policy.lease.ttl, in_hand=list(self._tasks)
+            limit=_RESCUE_BATCH,
+            worker=self._name,
+            lease_s=self._policy.lease.ttl,
+            in_hand=list(self._tasks),
+            dead=dead,
         )
-        for delivery, worker in abandoned:
-            await self._rescue_one(delivery, worker)
-        for worker in {worker for _, worker in abandoned}:
-            if worker != self._name and await self._deliveries.open_attempts_of(worker) == 0:
-                wire_log.remove(self._wire_directory, worker)
+        if abandoned:
+            ends = [await self._lost(delivery, worker) for delivery, worker in abandoned]
+            await self._deliveries.finish(ends)
+            for end in ends:
+                self._observer.rescued(end)
+        await self._forget(dead)
         return len(abandoned)
 
-    async def _rescue_one(self, delivery: ClaimedDelivery, worker: str) -> None:
-        doubtful = wire_log.may_have_left(self._wire_directory, worker, delivery.attempt_id)
-        lost = TimeoutExceeded("the process ended during the attempt")
-        certainty = Certainty.UNCERTAIN if doubtful else Certainty.NOT_SENT
-        result = NotSent(error=lost, certainty=certainty)
-        now = self._clock.now()
-        # A crash of ours says nothing about the provider: try at once, whatever the count of attempts.
-        settlement = (
-            Settlement(status="uncertain", error=uncertain(lost))
-            if doubtful
-            else Settlement(status="awaiting_retry", next_attempt_at=now, error=lost)
-        )
-        await self._deliveries.finish(delivery, result, settlement, 0)
-        log.warning("delivery rescued", delivery_id=delivery.id, certainty=certainty, request_id=delivery.request_id)
+    async def _lost(self, delivery: ClaimedDelivery, worker: str | None) -> Ended:
+        parts = await self._deliveries.parts_of(delivery.id)
+        part = wire_log.in_doubt(self._wire_directory, worker or "", delivery.attempt_id, parts)
+        result: NotSent = lost_attempt(part)
+        return self._end(delivery, result, settle_lost(result, self._circumstances(delivery)), 0)
+
+    async def _forget(self, dead: list[str]) -> None:
+        for worker in dead:
+            if await self._deliveries.open_attempts_of(worker) == 0:
+                wire_log.remove(self._wire_directory, worker)
 
     async def _keep_renewed(self) -> None:
         while True:
@@ -263,31 +270,3 @@ class DeliveryWorker:
         for task in late:
             task.cancel()
         self._wire.close(keep=bool(late))
-
-    def _observe_start(self, delivery: ClaimedDelivery) -> None:
-        if delivery.attempt == 1:
-            waited = self._clock.now() - delivery.created_at
-            self._telemetry.observe(QUEUE_WAIT, waited.total_seconds() * 1000, **delivery.labels)
-        else:
-            self._telemetry.count(RETRY_ATTEMPT, 1, **delivery.labels)
-
-    def _observe_end(self, delivery: ClaimedDelivery, settlement: Settlement, latency_ms: int) -> None:
-        outcome, labels = settlement.status, delivery.labels
-        self._telemetry.observe(PROVIDER_LATENCY, latency_ms, outcome=outcome, **labels)
-        log.info(
-            "delivery attempted",
-            delivery_id=delivery.id,
-            request_id=delivery.request_id,
-            attempt=delivery.attempt,
-            outcome=outcome,
-            error_class=settlement.error.error_class if settlement.error else None,
-        )
-        if outcome == "awaiting_retry":
-            return
-        total = self._clock.now() - delivery.created_at
-        self._telemetry.observe(DELIVERY_LATENCY, total.total_seconds() * 1000, outcome=outcome, **labels)
-        if outcome == "delivered":
-            self._telemetry.count(DELIVERY_SENT, 1, **labels)
-        else:
-            error_class = settlement.error.error_class.value if settlement.error else None
-            self._telemetry.count(DELIVERY_FAILED, 1, outcome=outcome, error_class=error_class, **labels)

@@ -1,15 +1,77 @@
--- name: record_request
--- The intent becomes durable before any provider byte is sent; a known key changes nothing.
+-- name: lock_admission
+-- Whoever decides an admission holds this row, so budgets and keys are judged by one process at a time.
+SELECT name FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
+
+-- name: admission_state
+-- All that an admission looks at, in one reading: known keys, budgets, shares, throttles, circuits, recipients.
+SELECT
+    (SELECT count(*) FROM {schema}.delivery_requests WHERE status IN ('pending', 'in_progress') AND admitted) AS in_flight,
+    ARRAY(SELECT known.idempotency_key || ' ' || known.id FROM {schema}.delivery_requests AS known
+          WHERE known.idempotency_key = ANY($1::text[])) AS known,
+    ARRAY(SELECT bucket FROM {schema}.rate_buckets AS bucket
+          WHERE bucket.name = ANY($2::text[])
+             OR (bucket.layer = ANY($2::text[]) AND bucket.full_at > $5)) AS buckets,
+    ARRAY(SELECT throttle FROM {schema}.throttles AS throttle
+          WHERE throttle.scope = ANY($3::text[]) AND throttle.until > $5) AS throttles,
+    ARRAY(SELECT circuit FROM {schema}.channel_states AS circuit
+          WHERE circuit.name = ANY($3::text[])) AS channels,
+    ARRAY(SELECT recipient FROM {schema}.recipient_rules AS recipient
+          WHERE (recipient.channel, recipient.target) IN (SELECT * FROM unnest($4::text[], $6::text[]))) AS recipients;
+
+-- name: record_requests
+-- The intents become durable before any provider byte is sent; a known key changes nothing.
 INSERT INTO {schema}.delivery_requests
-    (id, idempotency_key, request_id, origin_butler, channel, intent, target_identity, ordering_key, message, subject,
-     envelope, source_event, priority, not_after, duplicate_detection, next_attempt_at, created_at, updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $16, $16)
+    (id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, contact_id,
+     ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection, status,
+     admitted, replay_of, action_id, decisions, tell_owner, next_attempt_at, created_at, updated_at)
+SELECT id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, contact_id,
+       ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection, status,
+       admitted, replay_of, action_id, decisions, tell_owner, $2, $2, $2
+FROM jsonb_to_recordset($1) AS new (
+    id uuid, idempotency_key text, request_id uuid, origin_butler text, channel text, identity_scope text, intent text,
+    target_identity text, contact_id uuid, ordering_key text, message text, subject text, envelope jsonb,
+    source_event jsonb, priority text, rank smallint, not_after timestamptz, duplicate_detection boolean, status text,
+    admitted boolean, replay_of uuid, action_id uuid, decisions jsonb, tell_owner boolean)
 ON CONFLICT (idempotency_key) DO NOTHING
 RETURNING id;
 
--- name: request_by_key
--- The delivery that owns an idempotency key.
-SELECT * FROM {schema}.delivery_requests WHERE idempotency_key = $1;
+-- name: write_budgets
+-- What the buckets hold after an admission.
+INSERT INTO {schema}.rate_buckets
+    (name, layer, origin_butler, capacity, refill_per_second, tokens, updated_at, full_at)
+SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::float8[], $7::timestamptz[],
+                     $8::timestamptz[])
+ON CONFLICT (name) DO UPDATE
+SET capacity = excluded.capacity, refill_per_second = excluded.refill_per_second, tokens = excluded.tokens,
+    updated_at = excluded.updated_at, full_at = excluded.full_at;
+
+-- name: count_outcomes
+-- How requests fared at the door, by the minute.
+INSERT INTO {schema}.admission_outcomes (minute, channel, intent, origin_butler, outcome, rule, requests)
+SELECT date_trunc('minute', $1::timestamptz), * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[])
+ON CONFLICT (minute, channel, intent, origin_butler, outcome, rule)
+DO UPDATE SET requests = {schema}.admission_outcomes.requests + excluded.requests;
+
+-- name: released
+-- Deliveries that somebody released and that still have to pass admission.
+SELECT id, channel, identity_scope, target_identity, origin_butler, intent
+FROM {schema}.delivery_requests
+WHERE NOT admitted AND status = 'pending' AND next_attempt_at <= $1
+ORDER BY rank, next_attempt_at, id
+LIMIT $2
+FOR UPDATE SKIP LOCKED;
+
+-- name: admit_released
+-- They passed and may be sent.
+UPDATE {schema}.delivery_requests SET admitted = true, updated_at = $2 WHERE id = ANY($1::uuid[]);
+
+-- name: put_off_released
+-- They did not pass: ask again when the rule said there would be room.
+UPDATE {schema}.delivery_requests AS request
+SET next_attempt_at = later.moment, updated_at = $3,
+    decisions = request.decisions || jsonb_build_object('at', $3, 'rule', later.rule, 'verdict', 'wait', 'detail', later.reason)
+FROM unnest($1::uuid[], $2::timestamptz[], $4::text[], $5::text[]) AS later (id, moment, rule, reason)
+WHERE request.id = later.id;
 
 -- name: request_by_id
 -- One delivery with what its provider calls it.
@@ -19,50 +81,181 @@ SELECT request.*,
 FROM {schema}.delivery_requests AS request WHERE id = $1;
 
 -- name: claim_due
--- Due deliveries, the oldest of each conversation only, so that nothing overtakes.
-WITH due AS (
-    SELECT id FROM {schema}.delivery_requests AS candidate
-    WHERE status IN ('pending', 'awaiting_retry') AND next_attempt_at <= $1
-      AND NOT EXISTS (
-          SELECT 1 FROM {schema}.delivery_requests AS earlier
-          WHERE earlier.ordering_key = candidate.ordering_key AND earlier.id < candidate.id
-            AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry'))
-    ORDER BY next_attempt_at, id
+-- Due deliveries, the oldest of each conversation only so that nothing overtakes, each butler in turn, answers first.
+WITH RECURSIVE origins AS (
+    (SELECT origin_butler FROM {schema}.delivery_requests
+     WHERE status IN ('pending', 'awaiting_retry') ORDER BY origin_butler LIMIT 1)
+    UNION ALL
+    SELECT (SELECT request.origin_butler FROM {schema}.delivery_requests AS request
+            WHERE request.status IN ('pending', 'awaiting_retry') AND request.origin_butler > origins.origin_butler
+            ORDER BY request.origin_butler LIMIT 1)
+    FROM origins WHERE origins.origin_butler IS NOT NULL
+), ranked AS (
+    SELECT candidate.id, candidate.turn, candidate.rank FROM origins
+    CROSS JOIN LATERAL (
+        SELECT request.id, request.rank, row_number() OVER (ORDER BY request.rank, request.next_attempt_at, request.id) AS turn
+        FROM {schema}.delivery_requests AS request
+        WHERE request.origin_butler = origins.origin_butler AND request.status IN ('pending', 'awaiting_retry')
+          AND request.admitted AND request.next_attempt_at <= $1
+          AND CASE WHEN $6::text IS NOT NULL THEN request.channel || '.' || request.identity_scope = $6
+              ELSE NOT EXISTS (
+                  SELECT 1 FROM {schema}.channel_states AS state
+                  WHERE state.name = request.channel || '.' || request.identity_scope AND state.state <> 'closed') END
+          AND NOT EXISTS (
+              SELECT 1 FROM {schema}.throttles AS throttle
+              WHERE throttle.until > $1 AND throttle.scope IN (
+                  request.channel || '.' || request.identity_scope,
+                  request.channel || '.' || request.identity_scope || ':' || request.target_identity))
+          AND NOT EXISTS (
+              SELECT 1 FROM {schema}.delivery_requests AS earlier
+              WHERE earlier.ordering_key = request.ordering_key AND earlier.id < request.id
+                AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry'))
+        ORDER BY request.rank, request.next_attempt_at, request.id
+        LIMIT $2
+    ) AS candidate
+    ORDER BY candidate.turn, candidate.rank, candidate.id
     LIMIT $2
+), due AS (
+    SELECT request.id FROM {schema}.delivery_requests AS request
+    WHERE request.id IN (SELECT ranked.id FROM ranked) AND request.status IN ('pending', 'awaiting_retry')
     FOR UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE {schema}.delivery_requests AS request
+    SET status = 'in_progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5,
+        attempts = request.attempts + 1, updated_at = $1
+    FROM due WHERE request.id = due.id
+    RETURNING request.*
+), begun AS (
+    INSERT INTO {schema}.delivery_attempts (id, delivery_id, attempt_number, worker, started_at)
+    SELECT gen_random_uuid(), claimed.id, claimed.attempts, $4, $1 FROM claimed
+    RETURNING id, delivery_id
 )
-UPDATE {schema}.delivery_requests AS request
-SET status = 'in_progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5,
-    attempts = request.attempts + 1, updated_at = $1
-FROM due WHERE request.id = due.id
-RETURNING request.*;
+SELECT claimed.*, begun.id AS attempt_id, coalesce(state.generation, 0) AS generation,
+       coalesce(state.stance, 'normal') AS stance,
+       CASE WHEN claimed.attempts > 1 THEN (
+           SELECT jsonb_object_agg(receipt.part, receipt.provider_delivery_id)
+           FROM {schema}.delivery_receipts AS receipt
+           WHERE receipt.delivery_id = claimed.id AND receipt.receipt_type = 'sent') END AS parts_sent,
+       claimed.attempts > 1 AND EXISTS (
+           SELECT 1 FROM {schema}.delivery_attempts AS attempt
+           WHERE attempt.delivery_id = claimed.id AND attempt.certainty = 'uncertain') AS in_doubt
+FROM claimed JOIN begun ON begun.delivery_id = claimed.id
+LEFT JOIN {schema}.channel_states AS state ON state.name = claimed.channel || '.' || claimed.identity_scope
+ORDER BY claimed.rank, claimed.next_attempt_at, claimed.id;
 
--- name: begin_attempt
--- An attempt is on record before it is made.
-INSERT INTO {schema}.delivery_attempts (id, delivery_id, attempt_number, worker, started_at)
-VALUES ($1, $2, $3, $4, $5);
+-- name: finish_attempts
+-- The outcome of attempts: delivery, attempt and receipt together, written only by the holder of each claim.
+WITH wanted AS (
+    SELECT * FROM jsonb_to_recordset($1) AS ended (
+        delivery_id uuid, claim_token uuid, attempt_id uuid, status text, next_attempt_at timestamptz, error_class text,
+        error_message text, retryable boolean, terminal boolean, tell_owner boolean, target_identity text,
+        decision jsonb, latency_ms integer, outcome text, certainty text, attempt_error_class text,
+        attempt_error_message text, attempt_retryable boolean, provider_response jsonb, receipt_id uuid,
+        part integer, provider_delivery_id text)
+), settled AS (
+    UPDATE {schema}.delivery_requests AS request
+    SET status = wanted.status, next_attempt_at = coalesce(wanted.next_attempt_at, request.next_attempt_at),
+        terminal_error_class = wanted.error_class, terminal_error_message = wanted.error_message,
+        terminal_retryable = wanted.retryable, terminal_at = CASE WHEN wanted.terminal THEN $2::timestamptz END,
+        tell_owner = wanted.tell_owner, target_identity = coalesce(wanted.target_identity, request.target_identity),
+        decisions = request.decisions || coalesce(wanted.decision, '[]'),
+        claim_token = NULL, lease_expires_at = NULL, updated_at = $2
+    FROM wanted
+    WHERE request.id = wanted.delivery_id AND request.claim_token = wanted.claim_token AND request.status = 'in_progress'
+    RETURNING request.id
+), ended AS (
+    UPDATE {schema}.delivery_attempts AS attempt
+    SET completed_at = $2, latency_ms = wanted.latency_ms, outcome = wanted.outcome, certainty = wanted.certainty,
+        error_class = wanted.attempt_error_class, error_message = wanted.attempt_error_message,
+        retryable = wanted.attempt_retryable, provider_response = wanted.provider_response
+    FROM wanted JOIN settled ON settled.id = wanted.delivery_id
+    WHERE attempt.id = wanted.attempt_id
+), received AS (
+    INSERT INTO {schema}.delivery_receipts (id, delivery_id, part, provider_delivery_id, receipt_type, received_at)
+    SELECT wanted.receipt_id, wanted.delivery_id, wanted.part, wanted.provider_delivery_id, 'sent', $2
+    FROM wanted JOIN settled ON settled.id = wanted.delivery_id
+    WHERE wanted.provider_delivery_id IS NOT NULL
+    ON CONFLICT (delivery_id, part, receipt_type) DO NOTHING
+)
+SELECT id FROM settled;
 
--- name: end_attempt
--- How an attempt went and how sure we are.
-UPDATE {schema}.delivery_attempts
-SET completed_at = $2, latency_ms = $3, outcome = $4, certainty = $5, error_class = $6, error_message = $7,
-    retryable = $8, provider_response = $9
-WHERE id = $1;
-
--- name: settle_request
--- The delivery's next state, written only by the holder of the claim.
-UPDATE {schema}.delivery_requests
-SET status = $3, next_attempt_at = coalesce($4, next_attempt_at), terminal_error_class = $5,
-    terminal_error_message = $6, terminal_retryable = $7, terminal_at = $8, claim_token = NULL, lease_expires_at = NULL,
-    updated_at = $9
-WHERE id = $1 AND claim_token = $2 AND status = 'in_progress'
-RETURNING id;
-
--- name: record_receipt
--- What the provider calls the message.
-INSERT INTO {schema}.delivery_receipts (id, delivery_id, part, provider_delivery_id, receipt_type, received_at, metadata)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+-- name: record_part
+-- A part of a longer message came through; the next attempt goes on behind it.
+INSERT INTO {schema}.delivery_receipts (id, delivery_id, part, provider_delivery_id, receipt_type, received_at)
+VALUES ($1, $2, $3, $4, 'sent', $5)
 ON CONFLICT (delivery_id, part, receipt_type) DO NOTHING;
+
+-- name: parts_of
+-- The parts that are certainly out.
+SELECT part FROM {schema}.delivery_receipts WHERE delivery_id = $1 AND receipt_type = 'sent';
+
+-- name: bury
+-- Deliveries that used up their attempts, with all that is needed to judge and to replay them.
+INSERT INTO {schema}.delivery_dead_letter
+    (id, delivery_id, request_id, origin_butler, channel, intent, target_identity, quarantine_reason, error_class,
+     error_summary, total_attempts, first_attempt_at, last_attempt_at, original_envelope, all_attempt_outcomes,
+     replay_eligible, created_at)
+SELECT gen_random_uuid(), request.id, request.request_id, request.origin_butler, request.channel, request.intent,
+       request.target_identity, $2, coalesce(request.terminal_error_class, 'internal_error'),
+       coalesce(request.terminal_error_message, ''), request.attempts, tried.first_at, tried.last_at, request.envelope,
+       coalesce(tried.outcomes, '[]'), true, $3
+FROM {schema}.delivery_requests AS request
+CROSS JOIN LATERAL (
+    SELECT min(attempt.started_at) AS first_at, max(attempt.started_at) AS last_at,
+           jsonb_agg(jsonb_build_object(
+               'attempt_number', attempt.attempt_number, 'started_at', attempt.started_at, 'outcome', attempt.outcome,
+               'certainty', attempt.certainty, 'error_class', attempt.error_class,
+               'error_message', attempt.error_message, 'latency_ms', attempt.latency_ms)
+               ORDER BY attempt.attempt_number) AS outcomes
+    FROM {schema}.delivery_attempts AS attempt WHERE attempt.delivery_id = request.id
+) AS tried
+WHERE request.id = ANY($1::uuid[])
+ON CONFLICT (delivery_id) DO NOTHING;
+
+-- name: troubled_channels
+-- Circuits that are not simply closed, for whoever has a result to report.
+SELECT * FROM {schema}.channel_states
+WHERE name = ANY($1::text[]) AND (state <> 'closed' OR consecutive_failures > 0)
+ORDER BY name FOR UPDATE;
+
+-- name: lock_channels
+-- Circuits that are about to change.
+SELECT * FROM {schema}.channel_states WHERE name = ANY($1::text[]) ORDER BY name FOR UPDATE;
+
+-- name: ensure_channels
+-- A row for each channel that is served.
+INSERT INTO {schema}.channel_states (name, updated_at)
+SELECT name, $2 FROM unnest($1::text[]) AS name
+ON CONFLICT (name) DO NOTHING;
+
+-- name: open_circuits
+-- Channels that may only be probed.
+SELECT name FROM {schema}.channel_states WHERE state <> 'closed' ORDER BY name;
+
+-- name: write_circuit
+-- A circuit after a probe went out or a result came in.
+UPDATE {schema}.channel_states
+SET state = $2, generation = $3, consecutive_failures = $4, probes_out = $5, probe_successes = $6, trip_reason = $7,
+    tripped_at = $8, probe_at = $9, updated_at = $10
+WHERE name = $1;
+
+-- name: open_throttle
+-- A provider asked to wait; a longer window that is open already stays.
+INSERT INTO {schema}.throttles (scope, channel, until, reason, created_at) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (scope) DO UPDATE
+SET until = greatest(throttles.until, excluded.until), reason = excluded.reason, created_at = excluded.created_at;
+
+-- name: other_throttles
+-- Open windows of other conversations on the same channel.
+SELECT count(*) FROM {schema}.throttles WHERE channel = $1 AND scope <> $2 AND scope <> $1 AND until > $3;
+
+-- name: record_recipient_rule
+-- What a provider said about a recipient.
+INSERT INTO {schema}.recipient_rules (channel, target, rule, moved_to, reason, decided_by, since)
+VALUES ($1, $2, $3, $4, $5, 'provider', $6)
+ON CONFLICT (channel, target) DO UPDATE
+SET rule = excluded.rule, moved_to = excluded.moved_to, reason = excluded.reason, decided_by = excluded.decided_by,
+    since = excluded.since;
 
 -- name: renew_claims
 -- Keep what this worker is still sending.
@@ -73,7 +266,7 @@ WHERE claim_token = ANY($1::uuid[]) AND status = 'in_progress';
 -- Deliveries whose worker died while it held them, with the attempt that has no outcome.
 WITH lost AS (
     SELECT id FROM {schema}.delivery_requests
-    WHERE status = 'in_progress' AND lease_expires_at <= $1 AND id <> ALL($6::uuid[])
+    WHERE status = 'in_progress' AND (lease_expires_at <= $1 OR claimed_by = ANY($7::text[])) AND id <> ALL($6::uuid[])
     ORDER BY lease_expires_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -83,9 +276,11 @@ WITH lost AS (
     FROM lost WHERE request.id = lost.id
     RETURNING request.*
 )
-SELECT taken.*, attempt.id AS attempt_id, attempt.worker AS attempt_worker, attempt.started_at AS attempt_started_at
+SELECT taken.*, attempt.id AS attempt_id, attempt.worker AS attempt_worker, 0 AS generation, 'normal' AS stance,
+       NULL::jsonb AS parts_sent, false AS in_doubt
 FROM taken LEFT JOIN {schema}.delivery_attempts AS attempt
-     ON attempt.delivery_id = taken.id AND attempt.attempt_number = taken.attempts AND attempt.completed_at IS NULL;
+     ON attempt.delivery_id = taken.id AND attempt.attempt_number = taken.attempts AND attempt.completed_at IS NULL
+ORDER BY taken.id;
 
 -- name: next_due
 -- When there is something to send or to rescue next.
@@ -99,6 +294,15 @@ SELECT min(moment) FROM (
     UNION ALL
     SELECT min(lease_expires_at) FROM {schema}.delivery_requests WHERE status = 'in_progress'
 ) AS moments;
+
+-- name: expire
+-- What was not sent in time will not be sent; nothing stale goes out.
+UPDATE {schema}.delivery_requests
+SET status = 'expired', terminal_at = $1, updated_at = $1, terminal_error_class = 'timeout',
+    terminal_error_message = 'it was too late to send it', terminal_retryable = false,
+    decisions = decisions || jsonb_build_object('at', $1, 'rule', 'expiry', 'verdict', 'expired', 'detail', 'not_after passed')
+WHERE status IN ('pending', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier') AND not_after < $1
+RETURNING id, channel, identity_scope, intent, origin_butler;
 
 -- name: open_attempts_of
 -- Does any attempt of a worker still wait for its evidence?
@@ -124,3 +328,129 @@ FROM {schema}.delivery_receipts WHERE delivery_id = ANY($1::uuid[]) ORDER BY del
 -- name: counts_by_status
 -- How many deliveries stand where.
 SELECT status, count(*) AS deliveries FROM {schema}.delivery_requests GROUP BY status ORDER BY status;
+
+-- name: delivery_of_key
+-- The delivery that owns an idempotency key.
+SELECT id FROM {schema}.delivery_requests WHERE idempotency_key = $1;
+
+-- name: parked_delivery
+-- One parked delivery, held while it is released.
+SELECT * FROM {schema}.delivery_requests
+WHERE id = $1 AND status IN ('pending_approval', 'pending_missing_identifier') FOR UPDATE;
+
+-- name: missing_identifiers
+-- Deliveries whose contact had no identifier for the channel and has one now.
+SELECT request.id FROM {schema}.delivery_requests AS request
+WHERE request.status = 'pending_missing_identifier'
+  AND EXISTS (SELECT 1 FROM shared.contact_info AS info
+              WHERE info.contact_id = request.contact_id AND info.type = request.channel)
+ORDER BY request.id LIMIT 100;
+
+-- name: release_parked
+-- Somebody approved it: it goes on, and still has to pass admission.
+UPDATE {schema}.delivery_requests
+SET status = 'pending', next_attempt_at = $2, updated_at = $2, tell_owner = false,
+    decisions = decisions || jsonb_build_object('at', $2, 'rule', 'release', 'verdict', 'released', 'detail', $3::text)
+WHERE id = $1 AND status = 'pending_approval';
+
+-- name: address_parked
+-- The contact's identifier is known now: it goes on under its proper key.
+UPDATE {schema}.delivery_requests
+SET status = 'pending', target_identity = $2, ordering_key = $3, idempotency_key = $4, next_attempt_at = $5,
+    updated_at = $5, tell_owner = false,
+    decisions = decisions || jsonb_build_object(
+        'at', $5, 'rule', 'release', 'verdict', 'released', 'detail', 'the contact has an identifier now')
+WHERE id = $1 AND status = 'pending_missing_identifier';
+
+-- name: close_parked
+-- Nothing will come of it: rejected, expired, or sent by another way.
+UPDATE {schema}.delivery_requests
+SET status = $3, terminal_at = $2, updated_at = $2, tell_owner = false, terminal_error_class = 'validation_error',
+    terminal_error_message = $4, terminal_retryable = false,
+    decisions = decisions || jsonb_build_object('at', $2, 'rule', 'approval', 'verdict', $3, 'detail', $4::text)
+WHERE id = $1 AND status IN ('pending_approval', 'pending_missing_identifier');
+
+-- name: anything_to_tell
+-- Does anything wait for a person who was not told? Notices themselves are not told about.
+SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests
+               WHERE tell_owner AND coalesce(envelope->>'idempotency_key', '') NOT LIKE 'notice:%');
+
+-- name: to_tell
+-- What waits for a person who was not told, oldest first.
+SELECT id, status, channel, origin_butler, target_identity, contact_id, action_id
+FROM {schema}.delivery_requests
+WHERE tell_owner AND coalesce(envelope->>'idempotency_key', '') NOT LIKE 'notice:%'
+ORDER BY id
+FOR UPDATE SKIP LOCKED;
+
+-- name: told
+-- The owner was told.
+UPDATE {schema}.delivery_requests SET tell_owner = false WHERE id = ANY($1::uuid[]);
+
+-- name: last_notice
+-- When the owner was told something last.
+SELECT max(created_at) FROM {schema}.delivery_requests
+WHERE origin_butler = 'messenger' AND envelope->>'idempotency_key' LIKE 'notice:%';
+
+-- name: lock_dead_letter
+-- A dead letter that is about to be replayed.
+SELECT * FROM {schema}.delivery_dead_letter WHERE id = $1 FOR UPDATE;
+
+-- name: standing
+-- The delivery of a dead letter: what a replay needs, and whether it may have arrived or is being replayed already.
+SELECT request.*,
+       (request.settled_at IS NULL AND EXISTS (
+            SELECT 1 FROM {schema}.delivery_attempts AS attempt
+            WHERE attempt.delivery_id = request.id AND attempt.certainty = 'uncertain')) AS uncertain,
+       EXISTS (SELECT 1 FROM {schema}.delivery_requests AS replay
+               WHERE replay.replay_of = request.id
+                 AND replay.status IN ('pending', 'in_progress', 'awaiting_retry')) AS replay_in_progress,
+       (EXISTS (SELECT 1 FROM {schema}.delivery_requests AS replay
+                WHERE replay.replay_of = request.id AND replay.status = 'delivered')) AS delivered
+FROM {schema}.delivery_requests AS request WHERE id = $1;
+
+-- name: count_replay
+-- One more replay of a dead letter.
+UPDATE {schema}.delivery_dead_letter SET replay_count = $2, last_replay_id = $3 WHERE id = $1;
+
+-- name: lock_uncertain
+-- An uncertain delivery that is about to be settled, with the part of it that is in doubt.
+SELECT request.*,
+       (SELECT (attempt.provider_response->>'part')::integer FROM {schema}.delivery_attempts AS attempt
+        WHERE attempt.delivery_id = request.id AND attempt.certainty = 'uncertain'
+        ORDER BY attempt.attempt_number DESC LIMIT 1) AS part_in_doubt
+FROM {schema}.delivery_requests AS request
+WHERE request.id = $1 AND request.status = 'uncertain'
+FOR UPDATE;
+
+-- name: settle_uncertain
+-- A person's word about an uncertain delivery: it arrived, or it goes out again through the same admission.
+UPDATE {schema}.delivery_requests
+SET status = $2, settled_by = $3, settled_at = $4, updated_at = $4, tell_owner = false, admitted = $2 <> 'pending',
+    next_attempt_at = $4, terminal_at = CASE WHEN $2 = 'pending' THEN NULL ELSE $4::timestamptz END,
+    terminal_error_class = NULL, terminal_error_message = NULL, terminal_retryable = NULL,
+    decisions = decisions || jsonb_build_object('at', $4, 'rule', 'settle', 'verdict', $5::text, 'detail', 'by ' || $3::text)
+WHERE id = $1;
+
+-- name: status_of
+-- Where a delivery stands.
+SELECT status FROM {schema}.delivery_requests WHERE id = $1;
+
+-- name: retire_keys
+-- Deliveries that ended long ago no longer answer for their keys.
+UPDATE {schema}.delivery_requests
+SET idempotency_key = idempotency_key || '::retired-' || id, duplicate_detection = false
+WHERE id IN (SELECT id FROM {schema}.delivery_requests
+             WHERE terminal_at < $1 AND duplicate_detection AND status <> 'uncertain'
+             LIMIT 1000)
+RETURNING id;
+
+-- name: forget_idle_budgets
+-- Buckets that are full again need no row; windows that closed neither.
+WITH idle AS (DELETE FROM {schema}.rate_buckets WHERE full_at < $1 RETURNING name),
+     closed AS (DELETE FROM {schema}.throttles WHERE until < $1 RETURNING scope)
+SELECT (SELECT count(*) FROM idle) + (SELECT count(*) FROM closed);
+
+-- name: forget_outcomes
+-- Counts by the minute are kept for a while.
+DELETE FROM {schema}.admission_outcomes WHERE minute < $1;

@@ -1,35 +1,93 @@
-"""What an attempt means for its delivery: the decision, without any deed."""
+"""What an attempt means for its delivery: the decision, without any deed.
+
+sent                         -> delivered
+not sent, may be tried again -> awaiting_retry, or dead_lettered when the attempts are used up
+not sent, final              -> failed
+uncertain   never_lose       -> like not sent: the provider can tell a repeat from a second message
+            never_duplicate  -> uncertain: parked until somebody settles it
+            ask              -> the same, and the owner is asked at once
+too late for not_after       -> expired
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from butlers.butler.delivery_config import CertaintyPolicy
 from butlers.errors import ClassifiedError, TimeoutExceeded
-from butlers.messenger.channel import AttemptResult, Certainty, Sent
-from butlers.messenger.deliveries import Settlement
-from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
+from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
+from butlers.messenger.delivery import Decision, Settlement
+from butlers.reliability.error_budget import Stance, tightened
+from butlers.reliability.retry import GiveUp, GiveUpReason, RetryPolicy, next_retry
 
 
-def settle(
-    result: AttemptResult, *, attempt: int, policy: RetryPolicy, now: datetime, not_after: datetime | None, draw: float
-) -> Settlement:
-    """What an attempt's result means for its delivery."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelPolicy:
+    """How one channel is treated."""
+
+    retry: RetryPolicy
+    timeout_s: float
+    certainty: CertaintyPolicy
+
+    def under(self, stance: Stance) -> RetryPolicy:
+        """A channel whose error budget burns is tried less often and more slowly."""
+        return tightened(self.retry, stance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What, besides the result, decides what follows."""
+
+    attempt: int
+    policy: ChannelPolicy
+    stance: Stance
+    now: datetime
+    not_after: datetime | None
+    draw: float  # chance, in [0, 1)
+
+
+def settle(result: AttemptResult, around: Circumstances) -> Settlement:
     if isinstance(result, Sent):
         return Settlement(status="delivered")
-    if result.certainty is Certainty.UNCERTAIN:
-        return Settlement(status="uncertain", error=uncertain(result.error))
-    error = result.error
-    if not_after is not None and now > not_after:
+    if result.certainty is Certainty.UNCERTAIN and around.policy.certainty != "never_lose":
+        return _parked(result, around)
+    return _retry_or_end(result, around)
+
+
+def _retry_or_end(result: NotSent, around: Circumstances) -> Settlement:
+    error, doubt = result.error, result.certainty is Certainty.UNCERTAIN
+    if not doubt and around.not_after is not None and around.now > around.not_after:
         return Settlement(status="expired", error=error)
     decision = next_retry(
-        policy, attempt=attempt, retryable=error.retryable, retry_after=error.retry_after, random=draw
+        around.policy.under(around.stance),
+        attempt=around.attempt,
+        retryable=error.retryable or doubt,
+        retry_after=error.retry_after,
+        random=around.draw,
     )
-    if not isinstance(decision, RetryAfter):
-        return Settlement(status="failed", error=error)
-    due = now + timedelta(seconds=decision.delay)
-    if not_after is not None and due > not_after:
-        return Settlement(status="expired", error=error)
-    return Settlement(status="awaiting_retry", next_attempt_at=due, error=error)
+    if isinstance(decision, GiveUp):
+        if doubt:
+            return _parked(result, around)
+        exhausted = decision.reason is GiveUpReason.ATTEMPTS_EXHAUSTED
+        return Settlement(status="dead_lettered" if exhausted else "failed", error=error)
+    due = around.now + timedelta(seconds=decision.delay)
+    if around.not_after is not None and due > around.not_after:
+        return _parked(result, around) if doubt else Settlement(status="expired", error=error)
+    return Settlement(
+        status="awaiting_retry", next_attempt_at=due, error=error, decision=_resend(around) if doubt else None
+    )
+
+
+def _parked(result: NotSent, around: Circumstances) -> Settlement:
+    detail = f"policy {around.policy.certainty}: it may have arrived, so it is not sent again by itself"
+    decision = Decision(at=around.now, rule="certainty", verdict="uncertain", detail=detail)
+    return Settlement(status="uncertain", error=uncertain(result.error), decision=decision)
+
+
+def _resend(around: Circumstances) -> Decision:
+    detail = "policy never_lose: it is sent again under the same identity, which the provider recognises"
+    return Decision(at=around.now, rule="certainty", verdict="resend", detail=detail)
 
 
 def uncertain(error: ClassifiedError) -> ClassifiedError:

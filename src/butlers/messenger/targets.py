@@ -3,11 +3,13 @@
     send     contact_id (primary identifier first)  >  explicit recipient  >  the owner
     reply    the conversation the request came from; an explicit recipient must agree with it
 
-There is no default beyond these: without a target the request is refused.
+There is no default beyond these: without a target the request is refused. A contact who has no identifier for the
+channel is no mistake of the caller's: the delivery is parked until somebody supplies one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -21,19 +23,32 @@ class AddressBook(Protocol):
 
     async def owner(self) -> Contact | None: ...
 
+    async def get(self, contact_id: UUID) -> Contact | None: ...
 
-async def resolve_target(notify: NotifyEnvelope, contacts: AddressBook) -> str:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    target: str
+    how: str  # in plain words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingIdentifier:
+    contact: Contact
+
+
+async def resolve_target(notify: NotifyEnvelope, contacts: AddressBook) -> Resolved | MissingIdentifier:
     if notify.delivery.intent != "send":
         return _reply_target(notify)
     channel = notify.delivery.channel
     if notify.contact_id is not None:
         return await _contact_target(notify.contact_id, channel, contacts)
     if notify.delivery.recipient is not None:
-        return notify.delivery.recipient.strip()
+        return Resolved(target=notify.delivery.recipient.strip(), how="the recipient was named")
     return await _owner_target(channel, contacts)
 
 
-def _reply_target(notify: NotifyEnvelope) -> str:
+def _reply_target(notify: NotifyEnvelope) -> Resolved:
     context, delivery = notify.request_context, notify.delivery
     if context is None or context.source_channel != delivery.channel:
         raise invalid("delivery.channel", "a reply leaves by the channel the request came from")
@@ -43,19 +58,22 @@ def _reply_target(notify: NotifyEnvelope) -> str:
         raise invalid("request_context.source_thread_identity", "is required to answer")
     if delivery.recipient is not None and delivery.recipient.strip() != lineage.strip():
         raise invalid("delivery.recipient", "does not agree with the conversation that is answered")
-    return lineage.strip()
+    return Resolved(target=lineage.strip(), how="the conversation that is answered")
 
 
-async def _contact_target(contact_id: UUID, channel: str, contacts: AddressBook) -> str:
+async def _contact_target(contact_id: UUID, channel: str, contacts: AddressBook) -> Resolved | MissingIdentifier:
     identifier = await contacts.identifier(contact_id, channel)
-    if identifier is None:
-        raise invalid("contact_id", f"this contact has no {channel} identifier")
-    return identifier
+    if identifier is not None:
+        return Resolved(target=identifier, how=f"the contact's {channel} identifier")
+    contact = await contacts.get(contact_id)
+    if contact is None:
+        raise invalid("contact_id", "no such contact")
+    return MissingIdentifier(contact=contact)
 
 
-async def _owner_target(channel: str, contacts: AddressBook) -> str:
+async def _owner_target(channel: str, contacts: AddressBook) -> Resolved:
     owner = await contacts.owner()
     identifier = await contacts.identifier(owner.id, channel) if owner else None
     if identifier is None:
         raise invalid("delivery.recipient", f"is required: no owner with a {channel} identifier is configured")
-    return identifier
+    return Resolved(target=identifier, how="nobody was named, so it is for the owner")

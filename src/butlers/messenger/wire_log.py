@@ -1,10 +1,10 @@
 """Evidence of what left the machine, for the case that the process does not live to say so.
 
-Before the first byte of an attempt leaves, its id is appended to the worker's own file: one write(2), which survives
-the death of the process (though not of the machine). After a crash
+Before the first byte of a part leaves, the attempt's id and the part's number are appended to the worker's own file:
+one write(2), which survives the death of the process (though not of the machine). After a crash
 
-    id is in the file            the bytes may have left       -> uncertain
-    id is not in the file        they certainly did not        -> not sent, safe to try again
+    the part is in the file      the bytes may have left       -> uncertain, unless its receipt is on record
+    the part is not in the file  they certainly did not        -> not sent, safe to try again
     file is missing, the machine was rebooted, or its worker may still live
                                  nothing is known              -> uncertain
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
 from uuid import UUID
@@ -33,8 +34,8 @@ class WireLog:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.write(f"boot {boot_id()}\n".encode())
 
-    def leaving(self, attempt_id: UUID) -> None:
-        self._file.write(f"{attempt_id}\n".encode())
+    def leaving(self, attempt_id: UUID, part: int = 1) -> None:
+        self._file.write(f"{attempt_id} {part}\n".encode())
 
     def close(self, *, keep: bool) -> None:
         """Let go. A worker that left nothing open takes its file away."""
@@ -43,21 +44,24 @@ class WireLog:
         self._file.close()
 
 
-def may_have_left(directory: Path, worker: str, attempt_id: UUID) -> bool:
-    """Whether an attempt of a worker that is gone could have reached the provider."""
+def in_doubt(directory: Path, worker: str, attempt_id: UUID, parts_sent: Collection[int]) -> int | None:
+    """The part of a gone worker's attempt that could have reached the provider without our knowing; None: no part."""
     try:
         with path_of(directory, worker).open("rb") as file:
-            return not _is_dead(file) or not _proves_absence(file.read().decode("ascii", "replace"), attempt_id)
+            dead, text = _is_dead(file), file.read().decode("ascii", "replace")
     except OSError:
-        return True
+        dead, text = False, ""
+    if not dead or text.splitlines()[:1] != [f"boot {boot_id()}"]:
+        return max(parts_sent, default=0) + 1
+    return next((part for part in _parts_left(text, attempt_id) if part not in parts_sent), None)
 
 
 def dead_workers(directory: Path) -> list[str]:
-    """Workers whose file is there and whose lock is free."""
+    """Workers whose file is there and whose lock is free. An empty file may belong to one that is just starting."""
     found = []
     for path in directory.glob("*.wire"):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if _is_dead(file):
+            if _is_dead(file) and path.stat().st_size:
                 found.append(path.stem)
     return found
 
@@ -81,12 +85,14 @@ def path_of(directory: Path, worker: str) -> Path:
 
 def _is_dead(file: IO[bytes]) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask do not mislead each other
     except BlockingIOError:
         return False
     return True
 
 
-def _proves_absence(text: str, attempt_id: UUID) -> bool:
-    lines = text.splitlines()
-    return lines[:1] == [f"boot {boot_id()}"] and str(attempt_id) not in lines
+def _parts_left(text: str, attempt_id: UUID) -> Iterator[int]:
+    for line in text.splitlines():
+        identity, _, part = line.partition(" ")
+        if identity == str(attempt_id) and part.isdecimal():
+            yield int(part)

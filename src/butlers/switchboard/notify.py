@@ -23,6 +23,7 @@ from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch import parse_response, result_of
+from butlers.switchboard.source_event import source_event
 from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.notify")
@@ -105,10 +106,7 @@ class NotifyDispatcher:
     async def _source_event(self, request_id: UUID | None) -> dict[str, Any] | None:
         if request_id is None:
             return None
-        raw = await self.database.fetchval(self.queries.source_event, request_id)
-        message = raw.get("message") if isinstance(raw, dict) else None
-        message_id = message.get("message_id") if isinstance(message, dict) else None
-        return {"message_id": message_id} if isinstance(message_id, int) else None
+        return source_event(await self.database.fetchval(self.queries.source_event, request_id))
 
     async def _record(self, notify: NotifyEnvelope, response: NotifyResponse) -> None:
         try:

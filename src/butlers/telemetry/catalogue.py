@@ -175,29 +175,74 @@ BUFFER: tuple[Metric, ...] = (
 
 # --- Messenger -------------------------------------------------------------------------------------------------------
 
+# Of the six attributes that every delivery metric has to offer, the last two exist only once something has ended.
 _DELIVERY = "channel intent identity_scope origin_butler"
+_ENDED = f"{_DELIVERY} outcome error_class"
+# Which rule of admission refused or put off: one of a handful of names, never a recipient or a bucket.
+_REFUSED = f"{_ENDED} rule"
+_TARGET = "channel identity_scope"
 
 DELIVERY_REQUESTED = _counter("butlers.messenger.delivery_requested", "{delivery}", "Deliveries asked for", _DELIVERY)
 DELIVERY_DEDUPLICATED = _counter(
     "butlers.messenger.delivery_deduplicated", "{delivery}", "Deliveries that were known already", _DELIVERY
 )
 DELIVERY_SENT = _counter(
-    "butlers.messenger.delivery_sent", "{delivery}", "Deliveries that the provider accepted", _DELIVERY
+    "butlers.messenger.delivery_sent", "{delivery}", "Deliveries that the provider accepted", f"{_DELIVERY} outcome"
 )
 DELIVERY_FAILED = _counter(
-    "butlers.messenger.delivery_failed",
-    "{delivery}",
-    "Deliveries that ended without being sent",
-    f"{_DELIVERY} outcome error_class",
+    "butlers.messenger.delivery_failed", "{delivery}", "Deliveries that ended without being sent", _ENDED
 )
 RETRY_ATTEMPT = _counter(
-    "butlers.messenger.retry_attempt", "{attempt}", "Attempts after the first", f"{_DELIVERY} error_class"
+    "butlers.messenger.retry_attempt",
+    "{attempt}",
+    "Attempts after the first, by what the attempt before them failed with",
+    f"{_DELIVERY} error_class",
 )
-DELIVERY_LATENCY = _latency(
-    "butlers.messenger.delivery_latency_ms", "From the request to its terminal state", f"{_DELIVERY} outcome"
+RATE_LIMITED = _counter(
+    "butlers.messenger.rate_limited",
+    "{delivery}",
+    "Deliveries that a rate refused (rejected) or put off (delayed): our budgets, or a provider's throttle",
+    _REFUSED,
 )
-PROVIDER_LATENCY = _latency("butlers.messenger.provider_latency_ms", "One call to the provider", f"{_DELIVERY} outcome")
+ADMISSION_REJECTED = _counter(
+    "butlers.messenger.admission_rejected", "{delivery}", "Deliveries refused at the door, by any rule", _REFUSED
+)
+DELIVERY_LATENCY = _latency("butlers.messenger.delivery_latency_ms", "From the request to its terminal state", _ENDED)
+PROVIDER_LATENCY = _latency("butlers.messenger.provider_latency_ms", "One call to the provider", _ENDED)
 QUEUE_WAIT = _latency("butlers.messenger.queue_wait_ms", "From the request to the first attempt", _DELIVERY)
+
+UNCERTAIN = _counter(
+    "butlers.messenger.uncertain", "{delivery}", "Deliveries that may or may not have been sent", _DELIVERY
+)
+DEAD_LETTERED = _counter(
+    "butlers.messenger.dead_lettered", "{delivery}", "Deliveries set aside for a person", f"{_DELIVERY} error_class"
+)
+REPLAYED = _counter("butlers.messenger.replayed", "{delivery}", "Dead letters that were submitted again", _DELIVERY)
+RECEIPTS = _counter(
+    "butlers.messenger.receipts",
+    "{receipt}",
+    "What providers said about deliveries: sent, delivered, read or bounced",
+    f"{_TARGET} receipt_type",
+)
+APPROVALS = _counter(
+    "butlers.messenger.approvals",
+    "{action}",
+    "Gated actions: asked for (pending) and decided (approved, rejected, expired)",
+    "channel intent origin_butler decision",
+)
+CIRCUIT_STATE = _gauge(
+    "butlers.messenger.circuit_state", "{state}", "0 closed, 1 half-open, 2 open: may a provider be tried", _TARGET
+)
+MESSENGER_QUEUE_DEPTH = _gauge(
+    "butlers.messenger.queue_depth", "{delivery}", "Deliveries that have not ended, by where they stand", "status"
+)
+ERROR_BUDGET_BURN = _gauge(
+    "butlers.messenger.error_budget_burn",
+    "{ratio}",
+    "Error budget spent over error budget allowed in the short window; -1: too few events to judge",
+    _TARGET,
+)
+STANCE = _gauge("butlers.messenger.stance", "{stance}", "0 normal, 1 tight: how strictly a provider is used", _TARGET)
 
 MESSENGER: tuple[Metric, ...] = (
     DELIVERY_REQUESTED,
@@ -205,9 +250,20 @@ MESSENGER: tuple[Metric, ...] = (
     DELIVERY_SENT,
     DELIVERY_FAILED,
     RETRY_ATTEMPT,
+    RATE_LIMITED,
+    ADMISSION_REJECTED,
     DELIVERY_LATENCY,
     PROVIDER_LATENCY,
     QUEUE_WAIT,
+    UNCERTAIN,
+    DEAD_LETTERED,
+    REPLAYED,
+    RECEIPTS,
+    APPROVALS,
+    CIRCUIT_STATE,
+    MESSENGER_QUEUE_DEPTH,
+    ERROR_BUDGET_BURN,
+    STANCE,
 )
 
 # --- What every butler does ------------------------------------------------------------------------------------------

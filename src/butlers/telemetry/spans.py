@@ -7,7 +7,12 @@ Unlike a metric a span may carry ids, for that is what it is joined by. It may n
     └── butlers.switchboard.dispatch              one per segment
         └── butlers.butler.route_execute          in the target, joined by route.v1 trace_context
     butlers.messenger.delivery                    one notify.v1, from its intake to its answer
+    ├── butlers.messenger.validate                envelope, origin, fields, target, recipient
+    ├── butlers.messenger.idempotency_check       is the key known
+    ├── butlers.messenger.rate_limit_check        budgets, throttles and the circuit
+    └── butlers.messenger.persistence_write       the intent becomes durable
     butlers.messenger.provider_send               one attempt, in the worker
+    └── butlers.messenger.persistence_write       its outcome becomes durable
 """
 
 from __future__ import annotations
@@ -38,8 +43,19 @@ ROUTE_EXECUTE = _span("butlers.butler.route_execute", "subrequest_id segment_id 
 BUTLER: tuple[SpanName, ...] = (ROUTE_EXECUTE,)
 
 DELIVERY = _span("butlers.messenger.delivery", "delivery_id channel intent identity_scope origin_butler outcome")
+VALIDATE = _span("butlers.messenger.validate", "channel intent origin_butler outcome")
+IDEMPOTENCY_CHECK = _span("butlers.messenger.idempotency_check", "delivery_id channel outcome")
+RATE_LIMIT_CHECK = _span("butlers.messenger.rate_limit_check", "channel identity_scope outcome rule")
 PROVIDER_SEND = _span("butlers.messenger.provider_send", "delivery_id channel attempt outcome certainty")
+PERSISTENCE_WRITE = _span("butlers.messenger.persistence_write", "delivery_id channel outcome")
 
-MESSENGER: tuple[SpanName, ...] = (DELIVERY, PROVIDER_SEND)
+MESSENGER: tuple[SpanName, ...] = (
+    DELIVERY,
+    VALIDATE,
+    IDEMPOTENCY_CHECK,
+    RATE_LIMIT_CHECK,
+    PROVIDER_SEND,
+    PERSISTENCE_WRITE,
+)
 
 SPANS: tuple[SpanName, ...] = SWITCHBOARD + BUTLER + MESSENGER

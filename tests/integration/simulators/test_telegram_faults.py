@@ -98,6 +98,50 @@ async def test_a_fault_hits_as_often_as_it_was_told_and_only_its_chat() -> None:
         assert await outcome(hand, 6) == 200
 
 
+async def test_a_fault_may_let_calls_pass_first() -> None:
+    async with serving() as hand:
+        await hand.fault("sendMessage", FaultKind.ERROR_5XX, skip=2, times=2)
+        assert [await outcome(hand, 5) for _ in range(5)] == [200, 200, 500, 500, 200]
+
+
+async def test_any_refusal_can_be_asked_for() -> None:
+    async with serving() as hand:
+        await hand.fault("sendMessage", FaultKind.REFUSED, status=403, description="Forbidden: user is deactivated")
+        assert await hand.bot("sendMessage", chat_id=5, text="x") == {
+            "ok": False,
+            "error_code": 403,
+            "description": "Forbidden: user is deactivated",
+        }
+        await hand.fault("sendMessage", FaultKind.REFUSED, status=429)
+        body = await hand.bot("sendMessage", chat_id=5, text="x")
+        assert (body["error_code"], "parameters" in body) == (429, False)
+        assert await hand.texts() == []
+
+
+async def test_unreadable_markup_strikes_only_markup() -> None:
+    async with serving() as hand:
+        await hand.fault("sendMessage", FaultKind.UNPARSABLE)
+        assert (await hand.bot("sendMessage", chat_id=5, text="plain"))["ok"]
+        body = await hand.bot("sendMessage", chat_id=5, text="<b>x</b>", parse_mode="HTML")
+        assert body["description"].startswith("Bad Request: can't parse entities")
+        assert (await hand.bot("sendMessage", chat_id=5, text="<b>x</b>", parse_mode="HTML"))["ok"]
+        assert await hand.texts() == ["plain", "x"]
+
+
+async def test_a_gateway_speaks_html() -> None:
+    async with serving() as hand:
+        await hand.fault("sendMessage", FaultKind.GATEWAY, status=502)
+        reply = await hand.client.post(f"/bot{hand.simulator.token}/sendMessage", json={"chat_id": 5, "text": "x"})
+        assert (reply.status_code, reply.headers["content-type"].partition(";")[0]) == (502, "text/html")
+        assert await hand.texts() == []
+
+
+async def test_a_server_error_below_500_is_not_one() -> None:
+    async with serving() as hand:
+        wish = {"method": "sendMessage", "kind": "error_5xx", "status": 404}
+        assert (await hand.client.post("/control/faults", json=wish)).status_code == 422
+
+
 async def outcome(hand: Hand, chat_id: int) -> int:
     body = await hand.bot("sendMessage", chat_id=chat_id, text="x")
     return 200 if body["ok"] else int(body["error_code"])

@@ -105,6 +105,22 @@ def test_length_is_counted_in_utf16_units() -> None:
     assert problem("x" * 4097) == "Bad Request: message is too long"
 
 
+def test_references_are_read_in_attributes_too() -> None:
+    (entity,) = format_text('<a href="https://e.org/?a=1&amp;b=2">x</a>', "HTML", None).entities
+    assert entity["url"] == "https://e.org/?a=1&b=2"
+
+
+def test_white_space_in_front_goes_up_to_the_first_entity() -> None:
+    assert shown(" \n <pre>  x</pre> ", "HTML") == ("  x", [("pre", 0, 3)])
+    assert shown("  x <b> y </b> ", "HTML") == ("x  y", [("bold", 2, 2)])
+    assert problem("<pre>  </pre>", "HTML") == "Bad Request: message text is empty"
+
+
+def test_no_more_than_a_hundred_entities_are_shown() -> None:
+    formatted = format_text("<b>a</b> " * 150, "HTML", None)
+    assert (len(formatted.entities), len(formatted.text)) == (100, 299)
+
+
 def test_length_is_counted_without_the_markup() -> None:
     assert len(format_text(f"<b>{'x' * 4096}</b>", "HTML", None).text) == 4096
 

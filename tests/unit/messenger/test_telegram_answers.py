@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from uuid import UUID
 
 import httpx2
 import pytest
@@ -12,76 +11,144 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import TargetUnavailable, ValidationError
-from butlers.messenger.channel import Certainty, NotSent, Outgoing, Sent
-from butlers.messenger.channels.telegram import _call, _judge
+from butlers.messenger.channel import Certainty, NotSent, Throttle
+from butlers.messenger.channels.telegram_answers import DEFAULT_WAIT, Answer, read, refused
 
 
-def judged(status: int, body: Any) -> Sent | NotSent:
+def answer(status: int, body: Any) -> Answer | None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return _judge(httpx2.Response(status, content=content))
+    return read(httpx2.Response(status, content=content))
 
 
-def refused(code: int, **more: Any) -> NotSent:
-    result = judged(code, {"ok": False, "error_code": code, "description": "Bad Request: reason", **more})
-    assert isinstance(result, NotSent)
+def told(code: int, description: str = "Bad Request: reason", **more: Any) -> Answer:
+    found = answer(code, {"ok": False, "error_code": code, "description": description, **more})
+    assert found is not None
+    return found
+
+
+def refusal(code: int, description: str = "Bad Request: reason", **more: Any) -> NotSent:
+    result = refused(told(code, description, **more), evidence={"part": 1})
     assert result.certainty is Certainty.NOT_SENT, "a refusal in Telegram's own words is certain"
     assert result.answered
+    assert result.response["part"] == 1
+    assert result.response["error_code"] == code
     return result
 
 
-def test_an_accepted_message_is_sent_under_its_id() -> None:
-    result = judged(200, {"ok": True, "result": {"message_id": 7, "text": "private"}})
-    assert result == Sent(provider_delivery_id="7", response={"message_id": 7})
+def test_an_accepted_message_has_its_id_and_evidence_without_its_text() -> None:
+    found = answer(200, {"ok": True, "result": {"message_id": 7, "text": "private"}})
+    assert found is not None
+    assert (found.ok, found.message_id, found.evidence()) == (True, 7, {"message_id": 7})
 
 
-@pytest.mark.parametrize("result", [True, {}, None, [], "text"])
-def test_an_acceptance_without_an_id_is_sent_all_the_same(result: Any) -> None:
-    answer = judged(200, {"ok": True, "result": result})
-    assert isinstance(answer, Sent)
-    assert answer.provider_delivery_id == "ok"
+@pytest.mark.parametrize("result", [True, {}, None, [], "text", {"message_id": "7"}, {"message_id": True}])
+def test_an_acceptance_without_an_id_is_one_all_the_same(result: Any) -> None:
+    found = answer(200, {"ok": True, "result": result})
+    assert found is not None
+    assert (found.ok, found.message_id) == (True, None)
 
 
-def test_a_flood_wait_is_retryable_after_its_time() -> None:
-    error = refused(429, parameters={"retry_after": 35}).error
-    assert isinstance(error, TargetUnavailable)
-    assert (error.retryable, error.retry_after) == (True, 35)
+def test_a_flood_wait_is_retryable_after_its_time_and_closes_the_chat_meanwhile() -> None:
+    result = refusal(429, parameters={"retry_after": 35})
+    assert isinstance(result.error, TargetUnavailable)
+    assert (result.error.retryable, result.error.retry_after) == (True, 35)
+    assert result.throttle == Throttle(scope="target", seconds=35)
+    assert not result.recipient_gone
 
 
-def test_a_flood_wait_without_a_time_is_retryable() -> None:
-    error = refused(429).error
-    assert (error.retryable, error.retry_after) == (True, None)
+@pytest.mark.parametrize(
+    ("description", "more", "seconds"),
+    [
+        ("Too Many Requests: retry after 12", {}, 12),
+        ("Too Many Requests", {}, DEFAULT_WAIT),
+        ("Too Many Requests", {"parameters": {"retry_after": "soon"}}, DEFAULT_WAIT),
+        ("Too Many Requests", {"parameters": {"retry_after": -3}}, DEFAULT_WAIT),
+        ("Too Many Requests", {"parameters": {"retry_after": 10**400}}, DEFAULT_WAIT),
+        ("Too Many Requests", {"parameters": []}, DEFAULT_WAIT),
+        ("Too Many Requests", {"parameters": {"retry_after": 0}}, 1),
+    ],
+)
+def test_a_flood_wait_without_a_usable_time_has_a_sane_one(description: str, more: Any, seconds: float) -> None:
+    result = refusal(429, description, **more)
+    assert (result.error.retryable, result.error.retry_after) == (True, seconds)
+    assert result.throttle == Throttle(scope="target", seconds=seconds)
 
 
-@pytest.mark.parametrize("code", [401, 403, 404])
-def test_a_closed_door_is_final(code: int) -> None:
-    error = refused(code).error
-    assert isinstance(error, TargetUnavailable)
-    assert error.retryable is False
+@pytest.mark.parametrize(
+    "description",
+    [
+        "Forbidden: bot was blocked by the user",
+        "Forbidden: bot was kicked from the group chat",
+        "Forbidden: user is deactivated",
+    ],
+)
+def test_a_recipient_who_shut_us_out_is_gone(description: str) -> None:
+    result = refusal(403, description)
+    assert isinstance(result.error, TargetUnavailable)
+    assert (result.error.retryable, result.recipient_gone) == (False, True)
+
+
+@pytest.mark.parametrize("code", [401, 404])
+def test_a_bad_token_is_final_and_not_the_recipients_fault(code: int) -> None:
+    result = refusal(code)
+    assert isinstance(result.error, TargetUnavailable)
+    assert (result.error.retryable, result.recipient_gone, result.throttle) == (False, False, None)
 
 
 @pytest.mark.parametrize("code", [500, 502, 504])
 def test_telegrams_own_failure_is_retryable(code: int) -> None:
-    assert refused(code).error.retryable is True
+    result = refusal(code)
+    assert isinstance(result.error, TargetUnavailable)
+    assert (result.error.retryable, result.recipient_gone) == (True, False)
 
 
 @pytest.mark.parametrize("code", [400, 409, 413])
 def test_a_refused_message_is_our_mistake(code: int) -> None:
-    error = refused(code).error
-    assert isinstance(error, ValidationError)
-    assert error.retryable is False
+    result = refusal(code)
+    assert isinstance(result.error, ValidationError)
+    assert (result.error.retryable, result.recipient_gone) == (False, False)
+
+
+def test_without_a_code_of_its_own_a_refusal_has_that_of_http() -> None:
+    found = answer(429, {"ok": False})
+    assert found is not None
+    assert found.wait == DEFAULT_WAIT
+
+
+def test_a_group_that_moved_says_where_to() -> None:
+    moved = told(400, parameters={"migrate_to_chat_id": -1001})
+    assert moved.moved_to == "-1001"
+    assert refused(moved, evidence={}).moved_to == "-1001"
+    assert told(400, parameters={"migrate_to_chat_id": "x"}).moved_to is None
+    assert refused(told(403), evidence={}, moved_to="-1002").moved_to == "-1002"
+
+
+def test_only_unreadable_markup_counts_as_such() -> None:
+    assert told(400, "Bad Request: can't parse entities: Unsupported start tag").cannot_parse
+    assert not told(400, "Bad Request: message is too long").cannot_parse
+    assert not told(500, "can't parse entities").cannot_parse
+
+
+def test_evidence_quotes_neither_the_message_nor_the_token() -> None:
+    words = 'Bad Request: can\'t parse entities: found "</secret>", sent by 123456789:AAabcdefghijklmnopqrstuvwxyz "cut'
+    result = refusal(400, words)
+    shown = json.dumps(dict(result.response)) + result.error.message
+    assert "can't parse entities" in shown
+    for hidden in ("secret", "AAabc", "cut"):
+        assert hidden not in shown
+    assert len(refusal(400, "x" * 5000).response["description"]) == 200
 
 
 @pytest.mark.parametrize("status", [200, 301, 500, 502, 504])
-@pytest.mark.parametrize("body", [b"", b"<html>Bad Gateway</html>", b"[]", b"null", b"{}", b'"ok"', b"\xff"])
-def test_a_gateways_answer_leaves_us_uncertain(status: int, body: bytes) -> None:
-    result = judged(status, body)
-    assert isinstance(result, NotSent)
-    assert result.certainty is Certainty.UNCERTAIN
-    assert not result.answered
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>Bad Gateway</html>", b"[]", b"null", b"{}", b'"ok"', b"\xff", b"[" * 9999]
+)
+def test_a_gateways_words_are_not_telegrams(status: int, body: bytes) -> None:
+    assert answer(status, body) is None
 
 
 json_like = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
     max_leaves=4,
 )
@@ -94,35 +161,17 @@ json_like = st.recursive(
             "result": json_like,
             "error_code": st.sampled_from([400, 403, 429, 500]) | json_like,
             "description": json_like,
-            "parameters": st.fixed_dictionaries({}, optional={"retry_after": st.integers(0, 10**6)}) | st.none(),
+            "parameters": st.fixed_dictionaries(
+                {}, optional={"retry_after": json_like, "migrate_to_chat_id": json_like}
+            )
+            | json_like,
         },
     )
 )
-def test_no_answer_whatever_breaks_the_judge(answer: dict[str, Any]) -> None:
-    result = judged(200, answer)
-    assert isinstance(result, Sent if answer["ok"] else NotSent)
-    if isinstance(result, NotSent):
-        assert result.error.retry_after is None or result.error.retry_after >= 0
-
-
-def outgoing(**changes: Any) -> Outgoing:
-    given_: dict[str, Any] = {"intent": "send", "target": "42", "message": "hello"}
-    return Outgoing(delivery_id=UUID(int=1), idempotency_key="k", **given_ | changes)
-
-
-def test_a_message_is_sent_to_its_chat() -> None:
-    assert _call(outgoing()) == ("sendMessage", {"chat_id": "42", "text": "hello"})
-
-
-def test_an_answer_quotes_its_question_if_it_is_still_there() -> None:
-    method, body = _call(outgoing(intent="reply", source_event={"message_id": 5}))
-    assert method == "sendMessage"
-    assert body["reply_parameters"] == {"message_id": 5, "allow_sending_without_reply": True}
-    assert "reply_parameters" not in _call(outgoing(intent="reply"))[1]
-
-
-def test_a_reaction_goes_to_the_message() -> None:
-    assert _call(outgoing(intent="react", emoji="👍", source_event={"message_id": 5})) == (
-        "setMessageReaction",
-        {"chat_id": "42", "message_id": 5, "reaction": [{"type": "emoji", "emoji": "👍"}]},
-    )
+def test_no_answer_whatever_breaks_the_judge(body: dict[str, Any]) -> None:
+    found = answer(200, body)
+    assert found is not None
+    assert found.ok is bool(body["ok"])
+    result = refused(found, evidence={})
+    assert result.error.retry_after is None or 1 <= result.error.retry_after < 10**9
+    json.dumps(dict(result.response), allow_nan=False)

@@ -13,9 +13,14 @@ from uuid import UUID
 import pytest
 
 from butlers.messenger import wire_log
-from butlers.messenger.wire_log import WireLog, may_have_left, path_of
+from butlers.messenger.wire_log import WireLog, in_doubt, path_of
 
 LEFT, STAYED, LAST = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+def may_have_left(directory: Path, worker: str, attempt: UUID) -> bool:
+    return in_doubt(directory, worker, attempt, ()) is not None
+
 
 WORKER = """
 import sys

@@ -136,9 +136,39 @@ def test_every_metric_can_be_recorded_with_all_its_attributes(telemetry: Telemet
     assert any(name.startswith(metric.prometheus_name) for name, _ in samples(telemetry))
 
 
+# Seed 001, section 14.1.
+CORE_COUNTERS = {
+    *(f"delivery_{deed}" for deed in ("requested", "deduplicated", "sent", "failed")),
+    *("retry_attempt", "rate_limited", "admission_rejected"),
+}
+CORE_HISTOGRAMS = {"delivery_latency_ms", "provider_latency_ms", "queue_wait_ms"}
 SEED_ATTRIBUTES = {"channel", "intent", "identity_scope", "outcome", "error_class", "origin_butler"}
+KNOWN_FROM_THE_START = SEED_ATTRIBUTES - {"outcome", "error_class"}
+# Whatever else a metric of Messenger may be cut by has a handful of values.
+FURTHER_ATTRIBUTES = {"rule", "receipt_type", "decision", "status"}
 
 
-def test_messenger_uses_the_attributes_of_its_seed_and_no_others() -> None:
+def messengers(names: set[str]) -> list[Metric]:
+    return [metric for metric in catalogue.MESSENGER if metric.name.removeprefix("butlers.messenger.") in names]
+
+
+def test_messenger_has_the_counters_and_histograms_of_its_seed() -> None:
+    counters, histograms = messengers(CORE_COUNTERS), messengers(CORE_HISTOGRAMS)
+    assert (len(counters), len(histograms)) == (7, 3)
+    assert {metric.kind for metric in counters} == {Kind.COUNTER}
+    assert {metric.kind for metric in histograms} == {Kind.HISTOGRAM}
+
+
+def test_core_metrics_carry_the_attributes_of_the_seed_and_a_refusal_its_rule() -> None:
+    for metric in messengers(CORE_COUNTERS | CORE_HISTOGRAMS):
+        assert metric.attributes >= KNOWN_FROM_THE_START, metric.name
+        assert metric.attributes - {"rule"} <= SEED_ATTRIBUTES, metric.name
+    ended = messengers({"delivery_failed", "delivery_latency_ms", "provider_latency_ms"})
+    assert all(metric.attributes == SEED_ATTRIBUTES for metric in ended)
+    refused = messengers({"rate_limited", "admission_rejected"})
+    assert all(metric.attributes == SEED_ATTRIBUTES | {"rule"} for metric in refused)
+
+
+def test_messenger_uses_the_attributes_of_its_seed_and_a_few_with_few_values() -> None:
     used = {attribute for metric in catalogue.MESSENGER for attribute in metric.attributes}
-    assert used == SEED_ATTRIBUTES
+    assert used == SEED_ATTRIBUTES | FURTHER_ATTRIBUTES

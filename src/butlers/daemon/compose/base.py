@@ -62,6 +62,7 @@ class Butler:
     before_serving: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     sources: dict[str, Loop] = field(default_factory=dict)  # connectors: stopped first, so that nothing new comes in
     loops: dict[str, Loop] = field(default_factory=dict)  # started when the servers are up
+    timers: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = field(default_factory=dict)  # every so often
     before_loops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery, once
     drains: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run before the servers close
     closes: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run after
@@ -92,6 +93,8 @@ class Butler:
         self.services.every("lost sessions", LOST_SESSIONS_S, self.spawner.close_lost)
         for name, loop in (self.loops | self.sources).items():
             self.services.start(name, loop)
+        for name, (seconds, action) in self.timers.items():
+            self.services.every(name, seconds, action)
         self.state = "ok"
 
     def status(self) -> dict[str, Any]:

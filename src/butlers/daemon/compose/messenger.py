@@ -1,100 +1,181 @@
-"""Messenger, wired: intake, worker and the channels its modules bring."""
+"""Messenger, wired: intake, worker, timers and the channels its modules bring."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
+from butlers.daemon.compose.approvals import approval_migrations, build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.channels import build_channels
+from butlers.daemon.compose.messenger_policy import admission_policy, breaker_policy, execution_policy
+from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.process import Process
+from butlers.messenger.book import Book
 from butlers.messenger.channel import Channel
-from butlers.messenger.channels.email import EmailChannel
-from butlers.messenger.channels.telegram import TelegramChannel
 from butlers.messenger.deliveries import Deliveries, migrations
-from butlers.messenger.execution import DeliveryWorker, ExecutionPolicy
+from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.intake import Intake
-from butlers.reliability.retry import RetryPolicy
+from butlers.messenger.notices import Notices
+from butlers.messenger.observing import Observer
+from butlers.messenger.parking import Parking
+from butlers.messenger.preparation import Preparation
+from butlers.messenger.upkeep import Upkeep
 from butlers.storage.migrations import MigrationSet
+from butlers.storage.queries import Queries
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
-    return [base_migrations(config.schema_name), migrations(config.schema_name)]
+    schema = config.schema_name
+    return [base_migrations(schema), migrations(schema), approval_migrations(schema)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What Messenger is made of."""
+
+    channels: dict[str, Channel]
+    book: Book
+    deliveries: Deliveries
+    approvals: Approvals
+    preparation: Preparation
+    parking: Parking
+    worker: DeliveryWorker
+    observer: Observer
+    intake: Intake
+    queries: Queries
 
 
 def build(process: Process, config: ButlerConfig) -> Butler:
-    channels = _channels(process, config)
-    butler = build_butler(process, config, modules=_modules(config, channels))
-    deliveries = Deliveries(
-        database=process.database, schema=config.schema_name, clock=process.clock, new_id=process.new_id
-    )
-    worker = DeliveryWorker(
-        deliveries=deliveries,
-        channels=channels,
-        policy=_policy(process, config),
-        wire_directory=process.places.wire_logs,
-        name=process.instance,
-        clock=process.clock,
-        telemetry=butler.telemetry,
-    )
-    intake = Intake(
-        deliveries=deliveries,
-        contacts=butler.contacts,
-        channels=frozenset(channels),
-        executor=worker,
-        clock=process.clock,
-        telemetry=butler.telemetry,
-        wait_s=config.butler.registry.route_timeout_s,
-    )
+    channels = build_channels(process, config)
+    modules = {name: Module(name=name) for name in config.modules.enabled()}
+    modules |= {name: Module(name=name, stop=_closing(channels, name)) for name in {c.name for c in channels.values()}}
+    butler = build_butler(process, config, modules=modules)
+    parts = _parts(butler, channels)
 
     async def trace(request_id: UUID) -> dict[str, Any]:
-        return {"deliveries": await deliveries.trace(request_id)}
+        return {"deliveries": await parts.deliveries.trace(request_id)}
 
     async def drain() -> None:
-        await worker.close(config.butler.shutdown.timeout_s)
+        await parts.worker.close(config.butler.shutdown.timeout_s)
+        await parts.book.close()
+
+    async def ready() -> None:
+        await parts.deliveries.ensure_channels(channels)
 
     # Messenger is where messages leave: it must not ask itself to send (no notify, send_message or remind).
-    finish_butler(butler, handle=intake.handle, jobs={}, trace=trace, speaks=False)
+    tools = messenger_tools(butler, parts)
+    finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
     butler.drains.append(drain)
-    butler.before_loops.append(worker.tidy)
-    butler.loops["delivery worker"] = worker.run
+    butler.before_serving.append(ready)
+    butler.before_loops.append(parts.worker.rescue)
+    butler.loops["delivery worker"] = parts.worker.run
+    butler.timers |= _upkeep(butler, parts).timers()
     return butler
 
 
-def _modules(config: ButlerConfig, channels: Mapping[str, Channel]) -> dict[str, Module]:
-    """A module that brings a channel closes it when it stops."""
-    brought = {name: Module(name=name, stop=channel.close) for name, channel in channels.items()}
-    return {name: brought.get(name, Module(name=name)) for name in config.modules.enabled()}
-
-
-def _channels(process: Process, config: ButlerConfig) -> dict[str, Channel]:
-    channels: dict[str, Channel] = {}
-    telegram, email = config.modules.telegram, config.modules.email
-    if telegram is not None and telegram.bot.enabled:
-        token = process.environment[telegram.bot.token_env]
-        channels["telegram"] = TelegramChannel(token=token, base_url=process.settings.telegram_api_url)
-    if email is not None and email.bot.enabled:
-        channels["email"] = EmailChannel(
-            host=process.settings.smtp_host,
-            port=process.settings.smtp_port,
-            address=process.environment[email.bot.address_env],
-            password=process.environment[email.bot.password_env],
-        )
-    return channels
-
-
-def _policy(process: Process, config: ButlerConfig) -> ExecutionPolicy:
-    delivery = config.delivery
-    return ExecutionPolicy(
-        retry=RetryPolicy(
-            max_attempts=delivery.max_attempts,
-            initial_delay=delivery.base_delay_s,
-            max_delay=delivery.max_delay_s,
-            jitter=delivery.jitter,
-        ),
-        timeout_s=delivery.timeout_s,
-        max_in_flight=delivery.max_in_flight,
-        lease=process.lease,
+def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
+    process, config = butler.process, butler.config
+    database, schema, clock = process.database, config.schema_name, process.clock
+    observer = Observer(telemetry=butler.telemetry, clock=clock)
+    queries = Queries.load("butlers.messenger", schema=schema)
+    book = Book(database=database, schema=schema, clock=clock, policy=admission_policy(config))
+    deliveries = Deliveries(
+        database=database, schema=schema, clock=clock, new_id=process.new_id, breaker=breaker_policy(config)
     )
+    approvals = build_approvals(process, config)
+    preparation = Preparation(
+        contacts=butler.contacts,
+        channels=frozenset(channels),
+        own_address=_own_address(process, config),
+        clock=clock,
+        new_id=process.new_id,
+    )
+    parking = Parking(
+        database=database, queries=queries, approvals=approvals, book=book, preparation=preparation, clock=clock
+    )
+    parking.register(_channel_tools(channels))
+    worker = DeliveryWorker(
+        deliveries=deliveries,
+        channels=channels,
+        policy=execution_policy(process, config),
+        wire_directory=process.places.wire_logs,
+        name=process.instance,
+        clock=clock,
+        observer=observer,
+        new_id=process.new_id,
+    )
+    intake = Intake(
+        preparation=preparation,
+        book=book,
+        parking=parking,
+        deliveries=deliveries,
+        executor=worker,
+        clock=clock,
+        observer=observer,
+        wait_s=config.butler.registry.route_timeout_s,
+    )
+    return Parts(
+        channels=channels,
+        book=book,
+        deliveries=deliveries,
+        approvals=approvals,
+        preparation=preparation,
+        parking=parking,
+        worker=worker,
+        observer=observer,
+        intake=intake,
+        queries=queries,
+    )
+
+
+def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
+    delivery, process = butler.config.delivery, butler.process
+    notices = Notices(
+        database=process.database,
+        queries=parts.queries,
+        book=parts.book,
+        preparation=parts.preparation,
+        clock=process.clock,
+        interval_s=delivery.notice_interval_s,
+    )
+    return Upkeep(
+        database=process.database,
+        queries=parts.queries,
+        book=parts.book,
+        deliveries=parts.deliveries,
+        worker=parts.worker,
+        parking=parts.parking,
+        approvals=parts.approvals,
+        notices=notices if delivery.tell_owner else None,
+        observer=parts.observer,
+        clock=process.clock,
+        dedupe_retention=timedelta(days=delivery.dedupe_retention_days),
+    )
+
+
+def _closing(channels: dict[str, Channel], name: str) -> Any:
+    """A module that brings channels closes them when it stops."""
+
+    async def close() -> None:
+        for channel in channels.values():
+            if channel.name == name:
+                await channel.close()
+
+    return close
+
+
+def _channel_tools(channels: dict[str, Channel]) -> frozenset[str]:
+    names = {channel.name for channel in channels.values()}
+    replies = {"email_reply_to_thread" if name == "email" else f"{name}_reply_to_message" for name in names}
+    return frozenset({*replies, *(f"{name}_send_message" for name in names)})
+
+
+def _own_address(process: Process, config: ButlerConfig) -> str:
+    email = config.modules.email
+    return process.environment[email.bot.address_env] if email is not None and email.bot.enabled else ""

@@ -1,7 +1,16 @@
 """Telegram Bot API.
 
-`sendMessage` has no idempotency key, so certainty comes from how far an attempt got. Telegram cannot act on a request
-whose body has not arrived: whatever fails before the body leaves sent nothing; after that, only an answer tells.
+A message is a saga of parts. A part is sent only when all parts before it are on record as sent, so an attempt after a
+failure goes on behind them; only the first part quotes the message that is answered.
+
+    part 1 -> on record -> part 2 -> on record -> ... -> part N -> Sent
+                             |
+                             +-- refused, unanswered: NotSent, about this part and what follows it
+
+Within an attempt a part is said another way, each at most once: as plain text when Telegram cannot read the markup, and
+to the new chat when a group has become a supergroup (which is also where the later parts go).
+
+`sendMessage` has no idempotency key, so certainty comes from how far a request got (`telegram_line`).
 """
 
 from __future__ import annotations
@@ -10,102 +19,111 @@ from typing import Any
 
 import httpx2
 
-from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
+from butlers.errors import ValidationError
+from butlers.messenger.channel import AttemptResult, NotSent, Outgoing, Sent, Wire
+from butlers.messenger.channels.telegram_answers import Answer, refused
+from butlers.messenger.channels.telegram_calls import Call, compose
+from butlers.messenger.channels.telegram_line import Line, Phase, Silence
+from butlers.messenger.channels.telegram_text import ParseMode
 from butlers.serving import is_loopback
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
-_BODY_LEAVES = "send_request_body.started"
 
 
 class TelegramChannel:
     name = "telegram"
-    identity_scope = "bot"
 
-    def __init__(self, *, token: str, base_url: str = DEFAULT_BASE_URL) -> None:
+    def __init__(
+        self,
+        *,
+        token: str,
+        base_url: str = DEFAULT_BASE_URL,
+        identity_scope: str = "bot",
+        parse_mode: ParseMode = "HTML",
+    ) -> None:
+        self.identity_scope = identity_scope
+        self._parse_mode: ParseMode = parse_mode
         self._client = httpx2.AsyncClient(
             base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=None, trust_env=not is_loopback(base_url)
         )
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
-        left = False
-
-        async def trace(event: str, _info: Any) -> None:
-            nonlocal left
-            if event.endswith(_BODY_LEAVES):
-                left = True
-                wire.leaving()
-
-        method, body = _call(outgoing)
         try:
-            response = await self._client.post(method, json=body, timeout=timeout_s, extensions={"trace": trace})
-        except httpx2.TimeoutException:
-            return _unanswered(TimeoutExceeded(f"Telegram gave no answer within {timeout_s:g} s"), left)
-        except httpx2.HTTPError as error:
-            return _unanswered(TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})"), left)
-        return _judge(response)
+            calls = compose(outgoing, parse_mode=self._parse_mode)
+        except ValidationError as error:
+            return NotSent(error=error, response={"phase": "composing"})
+        line = Line(client=self._client, wire=wire, timeout_s=timeout_s)
+        return await _Saga(outgoing=outgoing, calls=calls, line=line, wire=wire).run()
 
-    async def find(self, outgoing: Outgoing) -> bool | None:
+    async def find(self, outgoing: Outgoing) -> str | None:
+        """A bot cannot read what it has written."""
         return None
 
     async def close(self) -> None:
         await self._client.aclose()
 
 
-def _call(outgoing: Outgoing) -> tuple[str, dict[str, Any]]:
-    message_id = outgoing.source_event.get("message_id")
-    if outgoing.intent == "react":
-        reaction = [{"type": "emoji", "emoji": outgoing.emoji}]
-        return "setMessageReaction", {"chat_id": outgoing.target, "message_id": message_id, "reaction": reaction}
-    body: dict[str, Any] = {"chat_id": outgoing.target, "text": outgoing.message}
-    if outgoing.intent == "reply" and message_id is not None:
-        # The answer matters more than the thread: a deleted question must not stop it.
-        body["reply_parameters"] = {"message_id": message_id, "allow_sending_without_reply": True}
-    return "sendMessage", body
+class _Saga:
+    """The parts of one message, as far as they get in one attempt."""
 
+    def __init__(self, *, outgoing: Outgoing, calls: tuple[Call, ...], line: Line, wire: Wire) -> None:
+        self._done = outgoing.parts_sent
+        self._calls = calls
+        self._line = line
+        self._wire = wire
+        self._moved_to: str | None = None
 
-def _unanswered(error: ClassifiedError, left: bool) -> NotSent:
-    return NotSent(error=error, certainty=Certainty.UNCERTAIN if left else Certainty.NOT_SENT)
+    async def run(self) -> AttemptResult:
+        last = len(self._calls)
+        for part in range(1, last):
+            if part in self._done:
+                continue
+            result = await self._say(part)
+            if isinstance(result, NotSent):
+                return result
+            # Not under the deadline: what came through and is not on record would be said twice.
+            await self._wire.part_sent(part, result.provider_delivery_id)
+        return self._resumed(last) if last in self._done else await self._say(last)
 
+    def _resumed(self, part: int) -> Sent:
+        evidence = {"phase": "on_record", "part": part, "parts": len(self._calls)}
+        return Sent(provider_delivery_id=self._done[part], part=part, response=evidence, moved_to=self._moved_to)
 
-def _judge(response: httpx2.Response) -> AttemptResult:
-    try:
-        answer = response.json()
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict) or "ok" not in answer:
-        # Not Telegram's own words but a gateway's on the way: the message may have come through.
-        error = TargetUnavailable(f"Telegram's gateway answered HTTP {response.status_code}")
-        return NotSent(error=error, certainty=Certainty.UNCERTAIN, response={"status": response.status_code})
-    if answer["ok"]:
-        return _sent(answer.get("result"))
-    return NotSent(error=_refusal(answer), answered=True, response=_redacted(answer))
+    async def _say(self, part: int) -> AttemptResult:
+        call, plain = self._calls[part - 1], False
+        if self._moved_to is not None:
+            call = call.to_chat(self._moved_to)
+        while True:
+            answer = await self._line.ask(call, part=part)
+            if isinstance(answer, Silence):
+                return self._unanswered(answer, part, plain)
+            if answer.cannot_parse and call.plain_text is not None:
+                call, plain = call.as_plain(), True
+            elif answer.moved_to and call.movable and self._moved_to is None:
+                self._moved_to = answer.moved_to
+                call = call.to_chat(answer.moved_to)
+            else:
+                return self._answered(answer, part, plain)
 
+    def _unanswered(self, silence: Silence, part: int, plain: bool) -> NotSent:
+        return NotSent(
+            error=silence.error,
+            certainty=silence.certainty,
+            response=self._evidence(silence.phase, part, plain) | silence.evidence(),
+            moved_to=self._moved_to,
+        )
 
-def _sent(result: Any) -> Sent:
-    identifier = result.get("message_id") if isinstance(result, dict) else None
-    return Sent(provider_delivery_id=str(identifier or "ok"), response={"message_id": identifier})
+    def _answered(self, answer: Answer, part: int, plain: bool) -> AttemptResult:
+        evidence = self._evidence(Phase.ANSWERED, part, plain)
+        if not answer.ok:
+            return refused(answer, evidence=evidence, moved_to=self._moved_to)
+        return Sent(
+            provider_delivery_id=str(answer.message_id or "ok"),
+            part=part,
+            response=evidence | answer.evidence(),
+            moved_to=self._moved_to,
+        )
 
-
-def _refusal(answer: dict[str, Any]) -> ClassifiedError:
-    code, text = answer.get("error_code"), str(answer.get("description", ""))[:200]
-    match code:
-        case 429:
-            return TargetUnavailable(f"Telegram asks to wait: {text}", retry_after=_retry_after(answer))
-        case 403:
-            return TargetUnavailable(f"the recipient cannot be reached: {text}", retryable=False)
-        case 401 | 404:
-            return TargetUnavailable(f"Telegram refuses the bot's token: {text}", retryable=False)
-        case int() if code >= 500:
-            return TargetUnavailable(f"Telegram failed: {text}")
-    return ValidationError(f"Telegram refused the message: {text}")
-
-
-def _retry_after(answer: dict[str, Any]) -> float | None:
-    parameters = answer.get("parameters")
-    seconds = parameters.get("retry_after") if isinstance(parameters, dict) else None
-    return float(seconds) if isinstance(seconds, int | float) else None
-
-
-def _redacted(answer: dict[str, Any]) -> dict[str, Any]:
-    return {key: answer.get(key) for key in ("error_code", "description", "parameters")}
+    def _evidence(self, phase: Phase, part: int, plain: bool) -> dict[str, Any]:
+        told = {"phase": phase.value, "part": part, "parts": len(self._calls)}
+        return told | ({"plain": True} if plain else {})

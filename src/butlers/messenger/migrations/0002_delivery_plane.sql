@@ -3,6 +3,7 @@
 ALTER TABLE {schema}.delivery_requests
     ALTER COLUMN target_identity DROP NOT NULL,                -- unknown while an identifier is missing
     ADD COLUMN contact_id    uuid,                             -- whom it is for, when a contact was named
+    ADD COLUMN rank          smallint NOT NULL DEFAULT 0,      -- answers first, then by priority
     ADD COLUMN admitted      boolean NOT NULL DEFAULT true,    -- false: released, and still to pass admission
     ADD COLUMN replay_of     uuid REFERENCES {schema}.delivery_requests (id),
     ADD COLUMN action_id     uuid,                             -- the pending action that holds or held it
@@ -11,9 +12,10 @@ ALTER TABLE {schema}.delivery_requests
     ADD COLUMN settled_by    text,                             -- who said what became of an uncertain delivery
     ADD COLUMN settled_at    timestamptz;
 
-CREATE INDEX delivery_requests_of_origin ON {schema}.delivery_requests (origin_butler, next_attempt_at, id)
+CREATE INDEX delivery_requests_of_origin ON {schema}.delivery_requests (origin_butler, rank, next_attempt_at, id)
     WHERE status IN ('pending', 'awaiting_retry');
 CREATE INDEX delivery_requests_ended ON {schema}.delivery_requests (terminal_at) WHERE terminal_at IS NOT NULL;
+CREATE INDEX delivery_requests_keyed ON {schema}.delivery_requests (terminal_at) WHERE duplicate_detection;
 CREATE INDEX delivery_requests_to_tell ON {schema}.delivery_requests (id) WHERE tell_owner;
 CREATE INDEX delivery_requests_parked ON {schema}.delivery_requests (id)
     WHERE status IN ('pending_missing_identifier', 'pending_approval', 'uncertain');
@@ -47,9 +49,11 @@ CREATE TABLE {schema}.delivery_dead_letter (
 );
 CREATE INDEX delivery_dead_letter_recent ON {schema}.delivery_dead_letter (created_at DESC, id DESC);
 
--- Budgets that all Messenger processes draw from; whoever decides an admission holds the row `global`.
+-- Budgets that all Messenger processes draw from; whoever decides an admission holds the row `lock`.
 CREATE TABLE {schema}.rate_buckets (
-    name              text PRIMARY KEY,         -- global | channel:telegram.bot | recipient:telegram.bot:7 | ...
+    name              text PRIMARY KEY,         -- global | channel:telegram.bot | recipient:telegram.bot:7
+    layer             text,                     -- set where the row is one butler's use of a shared budget
+    origin_butler     text,
     capacity          double precision NOT NULL,
     refill_per_second double precision NOT NULL,
     tokens            double precision NOT NULL,
@@ -57,6 +61,9 @@ CREATE TABLE {schema}.rate_buckets (
     full_at           timestamptz NOT NULL      -- idle since then: may be forgotten
 ) WITH (fillfactor = 70);
 CREATE INDEX rate_buckets_idle ON {schema}.rate_buckets (full_at);
+CREATE INDEX rate_buckets_shares ON {schema}.rate_buckets (layer) WHERE layer IS NOT NULL;
+INSERT INTO {schema}.rate_buckets (name, capacity, refill_per_second, tokens, updated_at, full_at)
+VALUES ('lock', 1, 1, 1, '-infinity', 'infinity');
 
 -- One provider in one identity scope: its circuit and how strictly it is used at present.
 CREATE TABLE {schema}.channel_states (

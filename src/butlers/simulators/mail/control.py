@@ -6,6 +6,7 @@
 | POST   /control/mail/messages/raw?to=&from=  | the same with the body as the message, byte for byte        |
 | GET    /control/mail/accepted[?after=N]      | what SMTP accepted, oldest first                            |
 | GET    /control/mail/accepted/{N}/raw        | one of them, byte for byte                                  |
+| POST   /control/mail/accepted/{N}/report     | a mail server reports on it to its sender (RFC 3464)        |
 | GET    /control/mail/mailboxes[/{address}]   | accounts, folders and messages                              |
 | POST   GET DELETE /control/mail/faults[/{id}]| add, list and remove faults                                 |
 | POST   /control/mail/uidvalidity             | make remembered UIDs worthless                              |
@@ -25,10 +26,11 @@ from starlette.routing import Route
 
 from butlers.ids import Uuid7Factory
 from butlers.simulators.control import Endpoint, control_route, invalid, parsed_body, read_body, unknown
-from butlers.simulators.mail.control_bodies import FaultBody, MessageBody, UidvalidityBody
+from butlers.simulators.mail.control_bodies import FaultBody, MessageBody, ReportBody, UidvalidityBody
 from butlers.simulators.mail.faults import FaultBook
 from butlers.simulators.mail.letter import Letter, compose, summary
 from butlers.simulators.mail.mailbox import AcceptedMail, Mailbox, StoredMessage
+from butlers.simulators.mail.report import Report, write_report
 from butlers.simulators.mail.store import MailStore
 
 
@@ -40,6 +42,7 @@ def control_routes(store: MailStore, faults: FaultBook) -> list[Route]:
         ("POST", "/messages/raw", control.send_raw),
         ("GET", "/accepted", control.list_accepted),
         ("GET", "/accepted/{number:int}/raw", control.read_accepted),
+        ("POST", "/accepted/{number:int}/report", control.report),
         ("GET", "/mailboxes", control.list_accounts),
         ("GET", "/mailboxes/{address}", control.read_account),
         ("POST", "/faults", control.add_fault),
@@ -92,11 +95,18 @@ class _Control:
         return JSONResponse({"accepted": mails})
 
     async def read_accepted(self, request: Request) -> Response:
-        number = request.path_params["number"]
-        for mail in self._store.accepted:
-            if mail.number == number:
-                return Response(mail.raw, media_type="message/rfc822")
-        raise unknown("number", "no such message")
+        return Response(self._accepted(request).raw, media_type="message/rfc822")
+
+    async def report(self, request: Request) -> Response:
+        mail, body = self._accepted(request), await parsed_body(request, ReportBody)
+        if not self._store.is_local(mail.envelope_from):
+            raise invalid("number", "its sender has no mailbox here")
+        recipient = body.recipient or next((r.address for r in mail.recipients if r.accepted), "")
+        report = Report(
+            recipient=recipient, action=body.action, status=body.status, diagnostic=body.diagnostic, whole=body.whole
+        )
+        raw = write_report(mail, report, report_id=str(self._new_id()), now=self._store.clock.now())
+        return self._delivered((mail.envelope_from,), raw, "", summary(raw)["message_id"])
 
     async def list_accounts(self, _request: Request) -> Response:
         return JSONResponse({"addresses": list(self._store.addresses)})
@@ -136,6 +146,13 @@ class _Control:
         self._faults.clear()
         self._store.reset()
         return Response(status_code=204)
+
+    def _accepted(self, request: Request) -> AcceptedMail:
+        number = request.path_params["number"]
+        for mail in self._store.accepted:
+            if mail.number == number:
+                return mail
+        raise unknown("number", "no such message")
 
     def _require_local(self, recipients: tuple[str, ...]) -> None:
         if not all(self._store.is_local(address) for address in recipients):

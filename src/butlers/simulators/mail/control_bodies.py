@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -60,6 +60,16 @@ class FaultBody(Body):
             text=_default_text(self.code) if self.text is None else self.text,
             recipient=self.recipient,
         )
+
+
+class ReportBody(Body):
+    """What a mail server says became of a mail that it had accepted."""
+
+    action: Literal["failed", "delayed", "delivered", "relayed", "expanded"] = "failed"
+    status: str = Field(default="5.1.1", pattern=r"^[245]\.\d{1,3}\.\d{1,3}$")
+    recipient: Address | None = None  # default: the first one it was accepted for
+    diagnostic: str = Field(default="no such user", max_length=200, pattern=r"^[ -~]*$")
+    whole: bool = True  # false: only the head of the mail comes back
 
 
 class UidvalidityBody(Body):

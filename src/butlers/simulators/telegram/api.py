@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from butlers.simulators.telegram.connection import DroppedConnection
-from butlers.simulators.telegram.faults import FaultKind
+from butlers.simulators.telegram.faults import Fault, FaultKind
 from butlers.simulators.telegram.methods import METHODS, Call
 from butlers.simulators.telegram.model import ApiError
 from butlers.simulators.telegram.params import Params, read_params
@@ -56,15 +56,16 @@ class BotApi:
         return bot
 
     async def _answer(self, method: str, call: Call) -> Response:
-        faults = self.world.use_faults(method, call.params.integer("chat_id"))
+        marked = bool(call.params.text("parse_mode"))
+        faults = self.world.use_faults(method, call.params.integer("chat_id"), marked=marked)
         kinds = {fault.kind for fault in faults}
         for fault in faults:
             if fault.kind is FaultKind.DELAY:
                 await self.world.pauses.sleep(fault.seconds)
         if FaultKind.DROP_BEFORE in kinds:
             return self._dropped(method, call.params, "dropped_before")
-        refused = next((error for fault in faults if (error := fault.as_error())), None)
-        response = refusal(refused) if refused else await self._run(method, call)
+        standing = next((reply for fault in faults if (reply := _instead(fault))), None)
+        response = standing or await self._run(method, call)
         if FaultKind.DROP_AFTER in kinds:
             return self._dropped(method, call.params, "dropped_after")
         self._note(method, call.params, "accepted" if response.status_code == 200 else "refused", response)
@@ -93,6 +94,15 @@ class BotApi:
             outcome=outcome,
             status=response.status_code if response else None,
         )
+
+
+def _instead(fault: Fault) -> Response | None:
+    """What this fault answers instead of the method, if it does."""
+    if fault.kind is FaultKind.GATEWAY:
+        page = f"<html><body><h1>{fault.status} {fault.phrase}</h1></body></html>"
+        return HTMLResponse(page, status_code=fault.status)
+    error = fault.as_error()
+    return refusal(error) if error else None
 
 
 def refusal(error: ApiError) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from butlers.simulators.control import Body, invalid
 from butlers.simulators.telegram.api import GET_UPDATES
@@ -49,8 +49,16 @@ class FaultWish(Body):
     chat_id: Identifier | None = None
     seconds: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 1.0
     retry_after: Annotated[int, Field(ge=1, le=86_400)] = 1
-    status: Annotated[int, Field(ge=500, le=599)] = 500
+    status: Annotated[int, Field(ge=400, le=599)] = 500
     description: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+    @field_validator("status")
+    @classmethod
+    def _named(cls, status: int, info: ValidationInfo) -> int:
+        if info.data.get("kind") is FaultKind.ERROR_5XX and status < 500:
+            raise ValueError("must be 500 or above")
+        return status
 
     @field_validator("method")
     @classmethod

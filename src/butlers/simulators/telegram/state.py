@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from butlers.simulators.faults import strike
@@ -156,6 +156,11 @@ def _fault_used(state: State, change: Change) -> None:
     strike(state.faults, change["fault_id"])
 
 
+def _fault_passed(state: State, change: Change) -> None:
+    fault = state.faults[change["fault_id"]]
+    state.faults[fault.fault_id] = replace(fault, skip=fault.skip - 1)
+
+
 def _faults_cleared(state: State, change: Change) -> None:
     state.faults.clear()
 
@@ -191,6 +196,7 @@ _APPLIERS: dict[str, Callable[[State, Change], None]] = {
     "settings_changed": _settings_changed,
     "fault_added": _fault_added,
     "fault_used": _fault_used,
+    "fault_passed": _fault_passed,
     "faults_cleared": _faults_cleared,
     "reset": _reset,
 }

@@ -62,12 +62,14 @@ class World:
     def bot_of(self, token: str) -> BotState | None:
         return next((bot for bot in self.state.bots.values() if bot.bot.token == token), None)
 
-    def use_faults(self, method: str, chat_id: int | None) -> tuple[Fault, ...]:
-        """The faults this call meets; each counts as used."""
-        chosen = choose(self.state.faults.values(), method, chat_id)
-        counted = [fault for fault in chosen if fault.times is not None]
-        if counted:
-            self.commit(*({"change": "fault_used", "fault_id": fault.fault_id} for fault in counted))
+    def use_faults(self, method: str, chat_id: int | None, *, marked: bool = False) -> tuple[Fault, ...]:
+        """The faults this call meets; each counts as used, and those that still let it pass have done so once more."""
+        hitting = [fault for fault in self.state.faults.values() if fault.hits(method, chat_id, marked=marked)]
+        chosen = choose(fault for fault in hitting if fault.skip == 0)
+        changes: list[Change] = [_noted("fault_passed", fault) for fault in hitting if fault.skip > 0]
+        changes += [_noted("fault_used", fault) for fault in chosen if fault.times is not None]
+        if changes:
+            self.commit(*changes)
         return chosen
 
     def reset(self) -> None:
@@ -84,6 +86,10 @@ class World:
     def _tell(self, bot_id: int, change: str) -> None:
         for listener in self._listeners:
             listener(bot_id, change)
+
+
+def _noted(change: str, fault: Fault) -> Change:
+    return {"change": change, "fault_id": fault.fault_id}
 
 
 def opened(bot: BotState, chat: Chat) -> Change:

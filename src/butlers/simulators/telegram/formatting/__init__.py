@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from butlers.simulators.telegram.formatting.html import parse_html
@@ -11,6 +12,7 @@ from butlers.simulators.telegram.formatting.text import Formatted, given_entitie
 from butlers.simulators.telegram.model import bad_request
 
 MAX_TEXT = 4096  # UTF-16 units, counted after the markup is taken out
+MAX_ENTITIES = 100  # further ones are not shown
 
 _PARSERS = {"html": parse_html, "markdown": parse_markdown, "markdownv2": parse_markdown_v2}
 
@@ -24,7 +26,7 @@ def format_text(text: str | None, parse_mode: str | None, entities: Any) -> Form
         raise bad_request("message text is empty")
     if utf16_length(formatted.text) > MAX_TEXT:
         raise bad_request("message is too long")
-    return formatted
+    return replace(formatted, entities=formatted.entities[:MAX_ENTITIES])
 
 
 def _parsed(text: str, parse_mode: str | None, entities: Any) -> Formatted:

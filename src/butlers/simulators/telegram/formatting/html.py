@@ -41,11 +41,15 @@ def parse_html(source: str) -> Formatted:
     while position < len(source):
         begin = source.find("<", position)
         stop = len(source) if begin < 0 else begin
-        builder.add(_REFERENCE.sub(_dereferenced, source[position:stop]))
+        builder.add(_dereference(source[position:stop]))
         position = stop if begin < 0 else _tag(source, begin, builder, opened)
     if opened:
         raise cannot_parse(f'Can\'t find end tag corresponding to start tag "{opened[-1].tag}"')
     return builder.build()
+
+
+def _dereference(text: str) -> str:
+    return _REFERENCE.sub(_dereferenced, text)
 
 
 def _dereferenced(found: re.Match[str]) -> str:
@@ -71,7 +75,7 @@ def _tag(source: str, begin: int, builder: Builder, opened: list[_Open]) -> int:
 
 
 def _start(source: str, begin: int, tag: str, rest: str, builder: Builder) -> _Open:
-    attributes = {name.lower(): value.strip("\"'") for name, value in _ATTRIBUTE.findall(rest)}
+    attributes = {name.lower(): _dereference(value.strip("\"'")) for name, value in _ATTRIBUTE.findall(rest)}
     spoiler = tag == "span" and attributes.get("class") == "tg-spoiler"
     if tag not in _TAGS or (tag == "span" and not spoiler):
         raise cannot_parse(f'Unsupported start tag "{tag}" at byte offset {byte_offset(source, begin)}')

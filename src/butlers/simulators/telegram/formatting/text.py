@@ -71,11 +71,13 @@ def _ordered(entities: Iterable[Wire]) -> tuple[Wire, ...]:
 
 
 def trimmed(formatted: Formatted) -> Formatted:
-    """Without the white space around; entities keep to what is left."""
-    text = formatted.text.strip()
+    """Without the white space around, up to the first entity; entities keep to what is left."""
+    units = [entity["offset"] for entity in formatted.entities]
+    lead = utf16_length(formatted.text) - utf16_length(formatted.text.lstrip())
+    lead = min([lead, *units])  # white space lies in the basic plane: units are characters here
+    text = formatted.text[lead:].rstrip()
     if text == formatted.text:
         return formatted
-    lead = utf16_length(formatted.text) - utf16_length(formatted.text.lstrip())
     kept = (_clipped(entity, lead, utf16_length(text)) for entity in formatted.entities)
     return Formatted(text=text, entities=tuple(entity for entity in kept if entity["length"] > 0))
 

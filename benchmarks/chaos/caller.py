@@ -1,0 +1,94 @@
+"""An at-least-once caller at Messenger's MCP door, in Switchboard's name.
+
+It submits until it is told that the delivery is on record or refused for good; a broken connection, a timeout or a
+retryable refusal makes it ask again with the same key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import httpx2
+
+from benchmarks.chaos.messages import Wish, route
+from benchmarks.chaos.rig import Rig
+
+CALL_TIMEOUT_S = 15.0
+PAUSE_S = 0.3
+LONGEST_PAUSE_S = 2.0
+LONGEST_SILENCE_S = 1.5
+AT_ONE_TIME = 100
+HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
+class Unanswered(Exception):
+    """Nothing was heard, or nothing that says what became of it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Caller:
+    rig: Rig
+    new_id: Callable[[], UUID]
+    accepted: dict[int, set[str]] = field(default_factory=dict)  # number -> the deliveries that answered for it
+    refused: dict[int, str] = field(default_factory=dict)  # number -> the error, not to be tried again
+    submissions: int = 0
+    unanswered: int = 0
+    put_off: int = 0  # retryable refusals
+    _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONE_TIME))
+
+    async def hand_in(self, wish: Wish) -> None:
+        """Until it is on record; some are handed in once more."""
+        for _ in range(2 if wish.repeated else 1):
+            await self._insist(wish)
+
+    async def _insist(self, wish: Wish) -> None:
+        silence = PAUSE_S
+        while True:
+            try:
+                async with self._room:
+                    pause = self._judge(wish, await self._submit(wish))
+            except Unanswered:
+                self.unanswered += 1
+                pause = silence = min(silence * 1.5, LONGEST_SILENCE_S)
+            if pause is None:
+                return
+            await self.rig.clock.sleep(pause)
+
+    async def _submit(self, wish: Wish) -> dict[str, Any]:
+        self.submissions += 1
+        envelope = route(wish, subrequest_id=self.new_id(), now=self.rig.clock.now())
+        return await call_tool(self.rig, "route.execute", envelope)
+
+    def _judge(self, wish: Wish, response: dict[str, Any]) -> float | None:
+        """Seconds until the next try; None when there need be none."""
+        answer = (response.get("result") or {}).get("notify_response") or {}
+        if delivery := answer.get("delivery"):
+            self.accepted.setdefault(wish.number, set()).add(delivery["delivery_id"])
+            return None
+        error = response.get("error") or {}
+        if error.get("retryable"):
+            self.put_off += 1
+            return min(error.get("retry_after_seconds") or PAUSE_S, LONGEST_PAUSE_S)
+        self.refused[wish.number] = f"{error.get('class')}: {error.get('message')}"
+        return None
+
+
+async def call_tool(rig: Rig, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One tools/call; what the tool answered."""
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+    headers = HEADERS | {"Authorization": f"Bearer {rig.token}"}
+    try:
+        response = await rig.http.post(rig.url("messenger", "/mcp"), json=request, headers=headers, timeout=_TIMEOUT)
+        content = response.json()["result"]["structuredContent"]
+    except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
+        raise Unanswered(str(error)) from error
+    if not isinstance(content, dict):
+        raise Unanswered("no structured content")
+    return content
+
+
+_TIMEOUT = httpx2.Timeout(CALL_TIMEOUT_S, connect=2.0)

@@ -1,0 +1,192 @@
+"""The processes of a chaos run, each as an operator would start it.
+
+    this process      the database (durable), the caller, the hand that kills
+    butlers simulate  the providers; it ends when this process does, however that ends
+    butlers run messenger   killed and started again
+
+Everything is on the loopback address, on ports that nobody else uses, in a temporary directory. Only processes that
+were started here are ended, by their id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from butlers.butler.config import load_roster
+from butlers.butler.identity import Role, TokenFile
+from butlers.clock import Clock
+from butlers.daemon.places import Places
+from butlers.daemon.settings import SIMULATOR_PORTS
+from butlers.daemon.tour.instance import PortRange, clean_environment
+from butlers.errors import ButlersError, TimeoutExceeded
+from butlers.storage.address import with_database
+from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.database import Database
+from butlers.storage.embedded import EmbeddedPostgres
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+DATABASE = "butlers"
+
+
+@dataclass(slots=True, kw_only=True)
+class Rig:
+    """Where everything is, and the Messenger that lives at present."""
+
+    folder: Path
+    roster: Path
+    offset: int
+    ports: Mapping[str, int]
+    database: Database
+    dsn: str
+    http: httpx2.AsyncClient
+    clock: Clock
+    settings: Sequence[str]  # key=value, for Messenger
+    token: str = ""
+    _messenger: asyncio.subprocess.Process | None = None
+
+    def url(self, name: str, path: str = "") -> str:
+        return f"http://{HOST}:{self.ports[name] + self.offset}{path}"
+
+    async def spawn_messenger(self) -> None:
+        """Start the process; it is not ready yet."""
+        arguments = ["run", "messenger", *self._places(), "--set", "simulators=on", "--set", f"roster={self.roster}"]
+        for setting in self.settings:
+            arguments += ["--set", setting]
+        with (self.folder / "messenger.err").open("ab") as words:
+            self._messenger = await _butlers(*arguments, stderr=words, environment={"DATABASE_URL": self.dsn})
+
+    async def kill_messenger(self) -> datetime:
+        """kill -9, and the moment of it."""
+        process = self._messenger
+        if process is None or process.returncode is not None:
+            raise ButlersError(f"Messenger ended by itself: {self._last_words()}")
+        moment = self.clock.now()
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        return moment
+
+    async def until_healthy(self) -> None:
+        deadline = self.clock.monotonic() + START_TIMEOUT_S
+        while self.clock.monotonic() < deadline:
+            if await self._healthy():
+                return
+            if self._messenger is None or self._messenger.returncode is not None:
+                raise ButlersError(f"Messenger did not start: {self._last_words()}")
+            await self.clock.sleep(0.02)
+        raise TimeoutExceeded(f"Messenger was not healthy within {START_TIMEOUT_S:g} s")
+
+    async def end_messenger(self) -> None:
+        if self._messenger is not None:
+            await _end(self._messenger)
+
+    async def control(self, verb: str, path: str, body: Any = None) -> Any:
+        """Move or read the simulated world; mail's control stands beside Telegram's."""
+        address = self.url("telegram_simulator", f"/control{path}")
+        response = await self.http.request(verb, address, json=body)
+        response.raise_for_status()
+        return response.json() if response.content else None
+
+    async def _healthy(self) -> bool:
+        try:
+            answer = await self.http.get(self.url("messenger", "/healthz"), timeout=2)
+        except httpx2.HTTPError:
+            return False
+        return answer.status_code == 200
+
+    def _places(self) -> list[str]:
+        return ["--data-dir", str(self.folder), "--port-offset", str(self.offset)]
+
+    def _last_words(self) -> str:
+        lines = (self.folder / "messenger.err").read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-5:])
+
+
+@asynccontextmanager
+async def rig(folder: Path, roster: Path, *, clock: Clock, settings: Sequence[str] = ()) -> AsyncIterator[Rig]:
+    """Database and simulators, running; Messenger not yet."""
+    places = Places(folder)
+    places.create()
+    usual = {name: config.butler.port for name, config in load_roster(roster).items()} | dict(SIMULATOR_PORTS)
+    reserved = PortRange(list(usual.values()))
+    async with AsyncExitStack() as stack:
+        stack.callback(reserved.give_back)
+        server = EmbeddedPostgres(folder)
+        await asyncio.to_thread(server.start)
+        stack.push_async_callback(asyncio.to_thread, server.stop)
+        await create_database_if_missing(server.uri(""), DATABASE)
+        dsn = with_database(server.uri(""), DATABASE)
+        made = Rig(
+            folder=folder,
+            roster=roster,
+            offset=reserved.offset,
+            ports=usual,
+            database=await stack.enter_async_context(await Database.connect(dsn, max_size=4)),
+            dsn=dsn,
+            http=await stack.enter_async_context(_http()),
+            clock=clock,
+            settings=settings,
+            token=TokenFile(places.tokens, clock).ensure("switchboard", Role.BUTLER).secret,
+        )
+        await stack.enter_async_context(_simulators(made))
+        stack.push_async_callback(made.end_messenger)
+        yield made
+
+
+@asynccontextmanager
+async def _simulators(made: Rig) -> AsyncIterator[None]:
+    with (made.folder / "simulators.err").open("ab") as words:
+        process = await _butlers("simulate", "--with-parent", *made._places(), stderr=words, talks=True)
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            line = await process.stdout.readline() if process.stdout else b""
+        if not line:
+            raise ButlersError(f"the simulators did not start; see {made.folder / 'simulators.err'}")
+        yield
+    finally:
+        await _end(process)
+
+
+async def _butlers(
+    *arguments: str, stderr: Any, talks: bool = False, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "butlers.daemon.cli",
+        *arguments,
+        env=clean_environment() | dict(environment or {}),
+        stdin=pipe if talks else none,
+        stdout=pipe if talks else none,
+        stderr=stderr,
+        start_new_session=True,  # ctrl-C is for us; we end the children in their turn
+    )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(15):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _http() -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=200, max_keepalive_connections=0)  # a killed server leaves dead ones behind
+    return httpx2.AsyncClient(timeout=30, trust_env=False, limits=limits)

@@ -1,0 +1,1 @@
+"""The parts of `scripts/bench messenger`: the same durable work done in three ways."""

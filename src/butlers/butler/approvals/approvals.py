@@ -1,0 +1,270 @@
+"""Asking for approval, deciding, and letting what nobody decided run out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.approvals.journal import Journal
+from butlers.butler.approvals.reading import ActionReader
+from butlers.butler.approvals.rule_book import RuleBook
+from butlers.butler.approvals.values import EXPIRY, NO_ACTION, Allowed, Hooks, MustWait, PendingAction, Status, refusal
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.storage.database import Database, Executor
+from butlers.storage.queries import Queries
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.approvals")
+
+_BATCH = 100
+
+
+class Approvals:
+    """The approvals of one butler."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        gated: frozenset[str],
+        expiry: timedelta = EXPIRY,
+    ) -> None:
+        self.database = database
+        self.queries = Queries.load("butlers.butler.approvals", schema=schema)
+        self.clock = clock
+        self.new_id = new_id
+        self.journal = Journal(queries=self.queries, new_id=new_id)
+        self.actions = ActionReader(database=database, queries=self.queries)
+        self.rules = RuleBook(
+            database=database, queries=self.queries, journal=self.journal, clock=clock, new_id=new_id, gated=gated
+        )
+        self._gated = gated
+        self._expiry = expiry
+        self._hooks: dict[str | None, Hooks] = {}
+
+    def gates(self, tool_name: str) -> bool:
+        return tool_name in self._gated
+
+    def register(self, tool_name: str | None, hooks: Hooks) -> None:
+        """What decisions about a tool's actions move; None: about all tools that have no hooks of their own."""
+        if tool_name in self._hooks:
+            raise ValueError(f"hooks for {tool_name or 'all other tools'} are registered already")
+        self._hooks[tool_name] = hooks
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        connection: Executor,
+        *,
+        tool_name: str,
+        tool_args: Mapping[str, Any],
+        summary: str,
+        requested_by: str,
+        key: str,
+        subject_id: UUID | None = None,
+        requested_role: str | None = None,
+        now: datetime,
+    ) -> Allowed | MustWait:
+        """May it happen? In the caller's transaction: a use of a rule and a new action come and go with it."""
+        # What waits already goes on waiting: if a newer rule let a repeat pass, approving it would do the deed twice.
+        if (known := await self._known(connection, key)) is not None:
+            return known
+        rule_id = await self.rules.spend(connection, tool_name, tool_args, actor=requested_by, now=now)
+        if rule_id is not None:
+            return Allowed(rule_id=rule_id)
+        return await self._insert(
+            connection,
+            event="requested",
+            tool_name=tool_name,
+            tool_args=tool_args,
+            summary=summary,
+            requested_by=requested_by,
+            key=key,
+            subject_id=subject_id,
+            requested_role=requested_role,
+            now=now,
+        )
+
+    async def park(
+        self,
+        connection: Executor,
+        *,
+        tool_name: str,
+        tool_args: Mapping[str, Any],
+        summary: str,
+        requested_by: str,
+        key: str,
+        subject_id: UUID | None = None,
+        now: datetime,
+    ) -> MustWait:
+        """An action that no rule may allow."""
+        return await self._insert(
+            connection,
+            event="parked",
+            tool_name=tool_name,
+            tool_args=tool_args,
+            summary=summary,
+            requested_by=requested_by,
+            key=key,
+            subject_id=subject_id,
+            requested_role=None,
+            now=now,
+        )
+
+    async def preview(self, tool_name: str, tool_args: Mapping[str, Any]) -> Allowed | MustWait:
+        """What `request` would say to a new call, without a trace of having asked."""
+        rule_id = await self.rules.best(tool_name, tool_args)
+        if rule_id is not None:
+            return Allowed(rule_id=rule_id)
+        return MustWait(action_id=None, expires_at=self.clock.now() + self._expiry, created=False)
+
+    async def give_back(self, connection: Executor, rule_id: UUID) -> None:
+        """Undo the use of a rule whose call was refused later."""
+        await self.rules.give_back(connection, rule_id)
+
+    async def _insert(
+        self,
+        connection: Executor,
+        *,
+        event: str,
+        tool_name: str,
+        tool_args: Mapping[str, Any],
+        summary: str,
+        requested_by: str,
+        key: str,
+        subject_id: UUID | None,
+        requested_role: str | None,
+        now: datetime,
+    ) -> MustWait:
+        action_id, expires_at = self.new_id(), now + self._expiry
+        inserted = await connection.fetchval(
+            self.queries.insert_action,
+            action_id,
+            key,
+            tool_name,
+            tool_args,
+            summary,
+            event == "parked",
+            subject_id,
+            requested_by,
+            requested_role,
+            now,
+            expires_at,
+        )
+        if inserted is None:
+            return await self._existing(connection, key)
+        await self.journal.record(
+            connection, event, at=now, actor=requested_by, tool_name=tool_name, action_id=action_id
+        )
+        return MustWait(action_id=action_id, expires_at=expires_at, created=True)
+
+    async def _known(self, connection: Executor, key: str) -> MustWait | None:
+        row = await connection.fetchrow(self.queries.action_of_key, key)
+        if row is None:
+            return None
+        return MustWait(action_id=row["id"], expires_at=row["expires_at"], created=False, status=row["status"])
+
+    async def _existing(self, connection: Executor, key: str) -> MustWait:
+        known = await self._known(connection, key)
+        if known is None:
+            raise RuntimeError("an action of this key was there and is gone; actions are never removed")
+        return known
+
+    # --- deciding ----------------------------------------------------------------------------------------------------
+
+    async def decide(
+        self, action_id: UUID, *, approve: bool, decided_by: str, reason: str | None = None
+    ) -> dict[str, Any]:
+        """Approve or reject, once; the decision commits together with what it releases."""
+        async with self.database.transaction() as connection:
+            action, now = await self._locked(connection, action_id), self.clock.now()
+            if (refused := refusal(action, now)) is not None:
+                raise refused
+            status: Status = "approved" if approve else "rejected"
+            await connection.execute(self.queries.decide_action, action_id, status, decided_by, now, reason)
+            await self.journal.record(
+                connection,
+                status,
+                at=now,
+                actor=decided_by,
+                tool_name=action.tool_name,
+                action_id=action_id,
+                reason=reason,
+            )
+            decided = replace(action, status=status, decided_by=decided_by, decided_at=now, decision_reason=reason)
+            await self._release(connection, decided)
+        log.info("action decided", action_id=action_id, decision=status, caller=decided_by)
+        return await self.actions.show(action_id)
+
+    async def expire(self) -> int:
+        """Close what nobody decided in time; how many. One that cannot be closed holds up no other."""
+        seen: list[UUID] = []
+        closed = 0
+        while rows := await self.database.fetch(self.queries.stale_actions, self.clock.now(), seen, _BATCH):
+            seen += (row["id"] for row in rows)
+            closed += sum([await self._try_to_expire(row["id"]) for row in rows])
+        return closed
+
+    async def executed(
+        self, connection: Executor, action_id: UUID, result: Mapping[str, Any], *, actor: str = "approvals"
+    ) -> bool:
+        """Say what came of an approved action; false when it is not approved (any more)."""
+        now = self.clock.now()
+        tool_name = await connection.fetchval(self.queries.execute_action, action_id, {"result": result}, now)
+        if tool_name is None:
+            return False
+        await self.journal.record(connection, "executed", at=now, actor=actor, tool_name=tool_name, action_id=action_id)
+        return True
+
+    async def fulfil(self, connection: Executor, action_id: UUID, *, by: str, result: Mapping[str, Any]) -> bool:
+        """What it waited for came without a decision (say, the missing identifier is there now); false when it is not
+        pending any more. Calls no hook: whoever fulfils it has moved what it held.
+        """
+        action, now = await self._locked(connection, action_id), self.clock.now()
+        if action.status != "pending":
+            return False
+        await connection.execute(self.queries.decide_action, action_id, "approved", by, now, "fulfilled")
+        return await self.executed(connection, action_id, result, actor=by)
+
+    async def _release(self, connection: Executor, action: PendingAction) -> None:
+        hooks = self._hooks_of(action.tool_name)
+        if action.status != "approved":
+            await hooks.on_closed(connection, action)
+        elif (result := await hooks.on_approved(connection, action)) is not None:
+            await self.executed(connection, action.id, result)
+
+    async def _try_to_expire(self, action_id: UUID) -> bool:
+        try:
+            async with self.database.transaction() as connection:
+                return await self._expire(connection, action_id)
+        except Exception as error:
+            log.error("action could not be closed", error=error, action_id=action_id)
+            return False
+
+    async def _expire(self, connection: Executor, action_id: UUID) -> bool:
+        action, now = await self._locked(connection, action_id), self.clock.now()
+        if action.status != "pending":  # decided while we were looking
+            return False
+        await connection.execute(self.queries.expire_action, action_id)
+        await self.journal.record(
+            connection, "expired", at=now, actor="approvals", tool_name=action.tool_name, action_id=action_id
+        )
+        await self._release(connection, replace(action, status="expired"))
+        return True
+
+    async def _locked(self, connection: Executor, action_id: UUID) -> PendingAction:
+        row = await connection.fetchrow(self.queries.lock_action, action_id)
+        if row is None:
+            raise invalid("action_id", NO_ACTION)
+        return PendingAction.of(row)
+
+    def _hooks_of(self, tool_name: str) -> Hooks:
+        return self._hooks.get(tool_name) or self._hooks.get(None) or Hooks()

@@ -1,0 +1,91 @@
+"""What the approvals speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+from uuid import UUID
+
+from butlers.contracts.envelope import invalid
+from butlers.errors import ValidationError
+from butlers.storage.database import Executor, Record
+
+Status = Literal["pending", "approved", "rejected", "expired", "executed"]
+STATUSES: tuple[str, ...] = get_args(Status)
+EXPIRY = timedelta(hours=48)  # how long an action waits for a person
+
+NO_ACTION = "no such action"
+NO_RULE = "no such rule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """A rule lets it pass."""
+
+    rule_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MustWait:
+    """A person has to decide, or has decided already when the request is a repeat."""
+
+    action_id: UUID | None  # None: only a preview, nothing is stored
+    expires_at: datetime
+    created: bool  # false: an earlier request of the same key made it
+    status: Status = "pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAction:
+    """One deed and what became of it."""
+
+    id: UUID
+    tool_name: str
+    tool_args: Mapping[str, Any]
+    summary: str
+    status: Status
+    needs_person: bool
+    subject_id: UUID | None
+    requested_by: str
+    requested_role: str | None
+    requested_at: datetime
+    expires_at: datetime
+    decided_by: str | None = None
+    decided_at: datetime | None = None
+    decision_reason: str | None = None
+    rule_id: UUID | None = None
+    result: Mapping[str, Any] | None = None
+    executed_at: datetime | None = None
+    attempts: int = 0
+
+    @classmethod
+    def of(cls, row: Record) -> PendingAction:
+        return cls(**dict(row))
+
+
+async def _nothing(_connection: Executor, _action: PendingAction) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What a decision moves, in the decision's own transaction; whatever they raise undoes the decision.
+
+    `on_approved` returns what came of it when the deed is done with the release, or None when it is still to happen.
+    `on_closed` is called when nothing will come of the action: rejected or expired.
+    """
+
+    on_approved: Callable[[Executor, PendingAction], Awaitable[dict[str, Any] | None]] = _nothing
+    on_closed: Callable[[Executor, PendingAction], Awaitable[None]] = _nothing
+
+
+def refusal(action: PendingAction, now: datetime) -> ValidationError | None:
+    """Why no decision can be taken about it any more; None when one can."""
+    if action.status != "pending":
+        by = f" by {action.decided_by}" if action.decided_by else ""
+        return invalid("action_id", f"the action is not pending: it is {action.status}{by}")
+    if action.expires_at <= now:
+        return invalid("action_id", f"the action is not pending: it expired at {action.expires_at.isoformat()}")
+    return None

@@ -1,0 +1,152 @@
+"""What the calendar's tools take."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any, Self
+from zoneinfo import available_timezones
+
+from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema, model_validator
+
+from butlers.butler.calendar.conflicts import Slot
+from butlers.butler.calendar.events import Moment
+from butlers.contracts.envelope import Identity, Value
+
+LONGEST_WINDOW = timedelta(days=60)  # about what Google answers of free and busy times at once
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_FIRST_YEAR, _LAST_YEAR = 1970, 2199  # a week either way is still a date
+
+
+def _instant(value: Any) -> datetime:
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        raise ValueError("must be an RFC 3339 timestamp with an offset")
+    moment = datetime.fromisoformat(value.upper())
+    _check_year(moment)
+    return moment
+
+
+def _moment(value: Any) -> Moment:
+    if not isinstance(value, str) or not _DATE.fullmatch(value):
+        return _instant(value)
+    day = date.fromisoformat(value)
+    _check_year(day)
+    return day
+
+
+def _check_year(moment: Moment) -> None:
+    if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise ValueError(f"must lie between {_FIRST_YEAR} and {_LAST_YEAR}")
+
+
+def _zone(value: str) -> str:
+    if value not in available_timezones():
+        raise ValueError("must be an IANA time zone, such as Europe/Vienna")
+    return value
+
+
+def _text(description: str, form: str = "date-time") -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "format": form, "description": description})
+
+
+InstantText = Annotated[datetime, PlainValidator(_instant), _text("RFC 3339 with an offset")]
+MomentText = Annotated[
+    Moment, PlainValidator(_moment), _text("RFC 3339 with an offset, or YYYY-MM-DD for whole days", "date-or-date-time")
+]
+EventId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,1024}$")]
+ETag = Annotated[str, StringConstraints(pattern=r'^(W/)?"[!#-~]{1,200}"$')]
+TimeZone = Annotated[str, AfterValidator(_zone)]
+Title = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Description = Annotated[str, StringConstraints(max_length=8000)]
+
+
+class WindowArguments(Value):
+    time_min: InstantText = Field(description="from here on")
+    time_max: InstantText = Field(description="until here")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if not timedelta(0) < self.time_max - self.time_min <= LONGEST_WINDOW:
+            raise ValueError(f"time_max must lie after time_min, by {LONGEST_WINDOW.days} days at most")
+        return self
+
+    @property
+    def window(self) -> Slot:
+        return Slot(self.time_min.astimezone(UTC), self.time_max.astimezone(UTC))
+
+
+class ListArguments(WindowArguments):
+    query: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    limit: Annotated[int, Field(ge=1, le=250)] = 50
+    page_token: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
+
+
+class FreeSlotsArguments(WindowArguments):
+    duration_minutes: Annotated[int, Field(ge=1, le=1440)] = 30
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+
+
+class EventArguments(Value):
+    event_id: EventId
+
+
+class DeleteArguments(EventArguments):
+    etag: ETag | None = Field(default=None, description="delete only what was read; default: whatever is there")
+
+
+class CreateArguments(Value):
+    summary: Title
+    start: MomentText
+    end: MomentText = Field(description="exclusive; of the same kind as start")
+    time_zone: TimeZone | None = Field(default=None, description="where the event happens; default: the calendar's")
+    description: Description | None = None
+    location: Description | None = None
+    busy: bool | None = Field(default=None, description="takes up time; default: yes, but not when it lasts whole days")
+    allow_conflict: bool = Field(default=False, description="create it even where the time is taken")
+    idempotency_key: Identity | None = Field(default=None, description="a call with the same key makes one event")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        check_order(self.start, self.end)
+        return self
+
+    @property
+    def takes_time(self) -> bool:
+        return isinstance(self.start, datetime) if self.busy is None else self.busy
+
+
+class UpdateArguments(EventArguments):
+    etag: ETag | None = Field(default=None, description="as read before; default: the present one")
+    summary: Title | None = None
+    start: MomentText | None = None
+    end: MomentText | None = None
+    time_zone: TimeZone | None = None
+    description: Description | None = None
+    location: Description | None = None
+    busy: bool | None = None
+    allow_conflict: bool = False
+
+    @model_validator(mode="after")
+    def _says_what(self) -> Self:
+        if (self.start is None) != (self.end is None):
+            raise ValueError("start and end are changed together")
+        if self.start is not None and self.end is not None:
+            check_order(self.start, self.end)
+        elif self.time_zone is not None:
+            raise ValueError("time_zone is changed together with start and end")
+        if all(getattr(self, name) is None for name in ("summary", "start", "description", "location", "busy")):
+            raise ValueError("says no change")
+        return self
+
+
+def check_order(start: Moment, end: Moment) -> None:
+    if isinstance(start, datetime) and isinstance(end, datetime):
+        in_order = start < end
+    elif isinstance(start, datetime) or isinstance(end, datetime):
+        raise ValueError("start and end must both be timestamps or both be dates")
+    else:
+        in_order = start < end
+    if not in_order:
+        raise ValueError("end must lie after start")

@@ -1,0 +1,231 @@
+"""The calendar's tools. A time that is taken is never overwritten silently: the caller hears what is in the way.
+
+Google offers no "create unless taken", so between the look and the write somebody else may take the time. Within one
+process a lock closes that gap; across processes the later event stands beside the earlier one, and both are visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import time
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from butlers.butler.calendar.arguments import (
+    CreateArguments,
+    DeleteArguments,
+    EventArguments,
+    FreeSlotsArguments,
+    ListArguments,
+    UpdateArguments,
+)
+from butlers.butler.calendar.conflicts import (
+    Create,
+    Decision,
+    Policy,
+    Refuse,
+    Slot,
+    Suggest,
+    WorkingHours,
+    decide,
+    free_gaps,
+    search_window,
+)
+from butlers.butler.calendar.events import (
+    Event,
+    busy_of,
+    event_id_of,
+    is_cancelled,
+    moment_to_patch,
+    moment_to_wire,
+    shown,
+    shown_busy,
+    shown_slot,
+    slot_between,
+    slot_of,
+    takes_time,
+)
+from butlers.butler.calendar.google import GoogleCalendar, same_wish
+from butlers.butler.identity import Caller
+from butlers.butler.surface import BUTLERS, Tool
+from butlers.clock import Clock
+from butlers.contracts.envelope import Value, invalid
+from butlers.errors import TargetUnavailable
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.calendar")
+
+_TEXTS = ("summary", "description", "location")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarPolicy:
+    conflicts: Policy = "suggest"
+    opens: time = time(8)
+    closes: time = time(20)
+
+    def hours(self, zone: ZoneInfo) -> WorkingHours:
+        return WorkingHours(opens=self.opens, closes=self.closes, zone=zone)
+
+
+class CalendarTools:
+    def __init__(
+        self,
+        *,
+        butler: str,
+        calendar: GoogleCalendar | None,  # None: not connected
+        missing: tuple[str, ...] = (),  # the variables that would connect it
+        policy: CalendarPolicy,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+    ) -> None:
+        self._butler = butler
+        self._connected = calendar
+        self._missing = missing
+        self._policy = policy
+        self._clock = clock
+        self._new_id = new_id
+        self._writing = asyncio.Lock()
+
+    def tools(self) -> list[Tool]:
+        table: tuple[tuple[str, str, type[Any], Any], ...] = (
+            ("list_events", "Events within a window, in order; pages by page_token.", ListArguments, self._list),
+            ("get_event", "One event.", EventArguments, self._get),
+            ("find_free_slots", "Free stretches within the working hours.", FreeSlotsArguments, self._free),
+            (
+                "create_event",
+                "Make an event; a taken time is answered with suggestions.",
+                CreateArguments,
+                self._create,
+            ),
+            ("update_event", "Change an event; moved to a taken time, it stays.", UpdateArguments, self._update),
+            ("delete_event", "Delete an event.", DeleteArguments, self._delete),
+        )
+        return [self._tool(*row) for row in table]
+
+    def _tool(self, name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
+        return Tool(
+            name=f"calendar_{name}",
+            description=description,
+            arguments=arguments,
+            handler=handler,
+            roles=BUTLERS,
+            owner=self._butler,
+        )
+
+    @property
+    def _calendar(self) -> GoogleCalendar:
+        if self._connected is None:
+            raise TargetUnavailable(f"the calendar is not connected: set {', '.join(self._missing)}", retryable=False)
+        return self._connected
+
+    async def _list(self, _caller: Caller, wanted: ListArguments) -> dict[str, Any]:
+        page = await self._calendar.list_events(
+            wanted.window, limit=wanted.limit, page_token=wanted.page_token, query=wanted.query
+        )
+        return {"events": [shown(event) for event in page.events], "next_page_token": page.next_page_token}
+
+    async def _get(self, _caller: Caller, wanted: EventArguments) -> dict[str, Any]:
+        return {"event": shown(await self._calendar.get(wanted.event_id))}
+
+    async def _free(self, _caller: Caller, wanted: FreeSlotsArguments) -> dict[str, Any]:
+        window, zone = wanted.window, await self._calendar.time_zone()
+        busy = await self._calendar.free_busy(window)
+        gaps = free_gaps(window, busy, hours=self._policy.hours(zone), now=self._clock.now())
+        long_enough = [gap for gap in gaps if gap.length.total_seconds() >= wanted.duration_minutes * 60]
+        return {
+            "time_zone": zone.key,
+            "slots": [shown_slot(gap, zone) for gap in long_enough[: wanted.limit]],
+            "more": len(long_enough) > wanted.limit,
+        }
+
+    async def _create(self, _caller: Caller, wanted: CreateArguments) -> dict[str, Any]:
+        key, body = wanted.idempotency_key, _body(wanted)
+        event_id = event_id_of(f"{self._butler}:{key}") if key else self._new_id().hex
+        async with self._writing:
+            if key and (known := await self._calendar.find(event_id)):
+                return {"status": "exists", "event": shown(same_wish(known, body))}
+            slot = slot_between(wanted.start, wanted.end, await self._calendar.time_zone())
+            if wanted.takes_time and (refused := await self._refusal(slot, wanted.allow_conflict)):
+                return refused
+            event, new = await self._calendar.insert(event_id, body)
+        log.info("calendar event created", butler=self._butler, duplicate=not new)
+        return {"status": "created" if new else "exists", "event": shown(event)}
+
+    async def _update(self, _caller: Caller, wanted: UpdateArguments) -> dict[str, Any]:
+        async with self._writing:
+            present = await self._calendar.get(wanted.event_id)
+            if is_cancelled(present):
+                raise invalid("event_id", "the event has been deleted")
+            slot = await self._newly_taken(present, wanted)
+            if slot and (refused := await self._refusal(slot, wanted.allow_conflict, without=wanted.event_id)):
+                return refused
+            etag = wanted.etag or present["etag"]
+            event = await self._calendar.patch(wanted.event_id, _changes(wanted), etag=etag)
+        log.info("calendar event updated", butler=self._butler)
+        return {"status": "updated", "event": shown(event)}
+
+    async def _delete(self, _caller: Caller, wanted: DeleteArguments) -> dict[str, Any]:
+        await self._calendar.delete(wanted.event_id, etag=wanted.etag)
+        log.info("calendar event deleted", butler=self._butler)
+        return {"status": "deleted", "event_id": wanted.event_id}
+
+    async def _newly_taken(self, present: Event, wanted: UpdateArguments) -> Slot | None:
+        """The time that a change would take up and that the event does not have yet."""
+        took = takes_time(present)
+        takes = took if wanted.busy is None else wanted.busy
+        zone = await self._calendar.time_zone()
+        if takes and wanted.start is not None and wanted.end is not None:
+            return slot_between(wanted.start, wanted.end, zone)
+        return slot_of(present, zone) if takes and not took else None
+
+    async def _refusal(self, slot: Slot, allow: bool, *, without: str | None = None) -> dict[str, Any] | None:
+        """What to answer instead of writing, if the time is taken."""
+        policy: Policy = "allow" if allow else self._policy.conflicts
+        if policy == "allow":
+            return None
+        zone = await self._calendar.time_zone()
+        busy = busy_of(await self._calendar.all_events(search_window(slot)), zone, without=without)
+        decision = decide(slot, busy, policy=policy, hours=self._policy.hours(zone), now=self._clock.now())
+        return _answer(decision, zone)
+
+
+def _answer(decision: Decision, zone: ZoneInfo) -> dict[str, Any] | None:
+    match decision:
+        case Create():
+            return None
+        case Refuse(conflicts):
+            suggestions: tuple[Slot, ...] = ()
+        case Suggest(conflicts, suggestions):
+            pass
+    return {
+        "status": "conflict",
+        "conflicts": [shown_busy(busy, zone) for busy in conflicts],
+        "suggestions": [shown_slot(slot, zone) for slot in suggestions],
+    }
+
+
+def _body(wanted: CreateArguments) -> Event:
+    texts = {name: value for name in _TEXTS if (value := getattr(wanted, name)) is not None}
+    return texts | {
+        "start": moment_to_wire(wanted.start, wanted.time_zone),
+        "end": moment_to_wire(wanted.end, wanted.time_zone),
+        "transparency": _transparency(wanted.takes_time),
+    }
+
+
+def _changes(wanted: UpdateArguments) -> Event:
+    changes: Event = {name: value for name in _TEXTS if (value := getattr(wanted, name)) is not None}
+    for name, moment in (("start", wanted.start), ("end", wanted.end)):
+        if moment is not None:
+            changes[name] = moment_to_patch(moment, wanted.time_zone)
+    if wanted.busy is not None:
+        changes["transparency"] = _transparency(wanted.busy)
+    return changes
+
+
+def _transparency(busy: bool) -> str:
+    return "opaque" if busy else "transparent"

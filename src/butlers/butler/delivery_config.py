@@ -1,0 +1,135 @@
+"""The `[delivery]` part of butler.toml: Messenger's delivery policy (seed 001 section 11.3)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from butlers.butler.section import Section
+
+CertaintyPolicy = Literal["never_duplicate", "never_lose", "ask"]
+
+# The provider may have the message or not: Telegram cannot tell repeats apart, a mailbox can by the Message-ID.
+_CERTAINTY: dict[str, CertaintyPolicy] = {
+    "telegram": "never_duplicate",
+    "email": "never_lose",
+    "default": "never_duplicate",
+}
+
+
+def added_to_defaults(section: type[Section], value: Any, info: ValidationInfo) -> Any:
+    """A table that names one channel leaves the others as they are."""
+    default = section.model_fields[info.field_name or ""].default
+    return {**default, **value} if isinstance(value, dict) else value
+
+
+class RetrySection(Section):
+    max_attempts: int = Field(default=3, ge=1, le=20, description="attempts in all, the first one included")
+    base_delay_s: float = Field(default=1.0, ge=0, description="seconds before the second attempt; doubles after that")
+    max_delay_s: float = Field(default=60.0, ge=0, description="longest pause between attempts")
+    jitter: float = Field(default=0.3, ge=0, le=1, description="share of the pause that chance may add or take")
+
+
+# Greylisting wants a sender to come back minutes later: eight attempts over some two hours.
+EMAIL_RETRY = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
+
+
+class LimitsSection(Section):
+    """How much may be taken on. A bucket holds one minute's worth."""
+
+    max_in_flight: int = Field(default=100, ge=1, description="deliveries taken on and not yet ended, at one time")
+    global_per_minute: float = Field(default=60.0, gt=0, description="deliveries a minute over all channels")
+    channel_per_minute: dict[str, float] = Field(
+        default={"telegram.bot": 30.0, "telegram.user": 20.0, "email.bot": 20.0, "email.user": 10.0, "default": 30.0},
+        description="deliveries a minute, by channel and identity scope",
+    )
+    recipient_per_minute: float = Field(default=10.0, gt=0, description="deliveries a minute to one recipient")
+    reply_multiplier: float = Field(default=2.0, ge=1, description="an answer costs one part in so many of a send")
+
+    @field_validator("channel_per_minute", mode="before")
+    @classmethod
+    def _adds_to_the_defaults(cls, value: Any, info: ValidationInfo) -> Any:
+        return added_to_defaults(cls, value, info)
+
+    @field_validator("channel_per_minute")
+    @classmethod
+    def _are_positive(cls, value: dict[str, float]) -> dict[str, float]:
+        if not all(limit > 0 for limit in value.values()):
+            raise ValueError("limits must be positive")
+        return value
+
+
+class BreakerSection(Section):
+    failure_threshold: int = Field(default=5, ge=1, description="failures in a row that open a channel's circuit")
+    recovery_timeout_s: float = Field(default=60.0, gt=0, description="seconds from the trip to the first probe")
+    probe_limit: int = Field(default=1, ge=1, description="probes under way at one time while half-open")
+    success_threshold: int = Field(default=2, ge=1, description="successful probes that close the circuit")
+
+
+class RecipientsSection(Section):
+    allow: list[str] = Field(
+        default=[], description="patterns channel:address that may be written to; empty: everybody (* and ? are wild)"
+    )
+    deny: list[str] = Field(default=[], description="patterns channel:address that may not, whatever allow says")
+
+
+class ErrorBudgetSection(Section):
+    objective: float = Field(default=0.99, gt=0, lt=1, description="share of deliveries that should succeed")
+    tighten_at: float = Field(default=6.0, gt=1, description="budget spent so many times too fast: be stricter")
+    relax_below: float = Field(default=1.0, gt=0, description="burn rate below which things are as usual again")
+    short_window_s: float = Field(default=300.0, gt=0, description="the recent past, in seconds")
+    long_window_s: float = Field(default=3600.0, gt=0, description="the longer view, in seconds")
+    min_events: int = Field(default=20, ge=1, description="fewer ended deliveries say nothing")
+    hold_s: float = Field(default=120.0, ge=0, description="seconds a stance is kept at least")
+
+
+class DeliverySection(Section):
+    limits: LimitsSection = LimitsSection()
+    breaker: BreakerSection = BreakerSection()
+    recipients: RecipientsSection = RecipientsSection()
+    error_budget: ErrorBudgetSection = ErrorBudgetSection()
+    retry: dict[str, RetrySection] = Field(
+        default={"email": EMAIL_RETRY, "default": RetrySection()},
+        description="how often and how patiently, by channel: max_attempts, base_delay_s, max_delay_s, jitter",
+    )
+    timeout_s: dict[str, float] = Field(
+        default={"telegram": 15.0, "email": 45.0, "default": 30.0},
+        description="seconds one attempt may take, by channel",
+    )
+    certainty: dict[str, CertaintyPolicy] = Field(
+        default=_CERTAINTY,
+        description="what follows an attempt that may have arrived, by channel: never_duplicate, never_lose or ask",
+    )
+    max_concurrent_attempts: int = Field(default=32, ge=1, description="provider calls of one process at one time")
+    dedupe_retention_days: float = Field(
+        default=30.0, gt=0, description="days after its end for which a delivery answers for its idempotency key"
+    )
+    max_replays: int = Field(default=3, ge=0, description="how often one dead letter may be replayed")
+    tell_owner: bool = Field(
+        default=True, description="the owner gets a message about deliveries that need a person's decision"
+    )
+    notice_interval_s: float = Field(
+        default=60.0, ge=0, description="seconds between messages to the owner about what needs a decision"
+    )
+
+    @field_validator("retry", "timeout_s", "certainty", mode="before")
+    @classmethod
+    def _adds_to_the_defaults(cls, value: Any, info: ValidationInfo) -> Any:
+        return added_to_defaults(cls, value, info)
+
+    @field_validator("timeout_s")
+    @classmethod
+    def _are_positive(cls, value: dict[str, float]) -> dict[str, float]:
+        if not all(seconds > 0 for seconds in value.values()):
+            raise ValueError("timeouts must be positive")
+        return value
+
+    def retry_for(self, channel: str) -> RetrySection:
+        return self.retry.get(channel) or self.retry.get("default") or RetrySection()
+
+    def timeout_for(self, channel: str) -> float:
+        return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
+
+    def certainty_for(self, channel: str) -> CertaintyPolicy:
+        return self.certainty.get(channel, self.certainty.get("default", "never_duplicate"))

@@ -1,0 +1,74 @@
+"""Messenger's delivery policy, from the words of butler.toml to the values the code decides by."""
+
+from __future__ import annotations
+
+from butlers.butler.config import ButlerConfig
+from butlers.daemon.compose.process import Process
+from butlers.messenger.admission import Limits
+from butlers.messenger.execution import ExecutionPolicy
+from butlers.messenger.judgement import AdmissionPolicy
+from butlers.messenger.recipients import RecipientPolicy
+from butlers.messenger.settling import ChannelPolicy
+from butlers.reliability.circuit_breaker import BreakerPolicy
+from butlers.reliability.error_budget import BudgetPolicy
+from butlers.reliability.retry import RetryPolicy
+
+
+def admission_policy(config: ButlerConfig) -> AdmissionPolicy:
+    section, recipients = config.delivery.limits, config.delivery.recipients
+    return AdmissionPolicy(
+        limits=Limits(
+            max_in_flight=section.max_in_flight,
+            global_per_minute=section.global_per_minute,
+            channel_per_minute=section.channel_per_minute,
+            recipient_per_minute=section.recipient_per_minute,
+            reply_multiplier=section.reply_multiplier,
+        ),
+        breaker=breaker_policy(config),
+        recipients=RecipientPolicy(allow=recipients.allow, deny=recipients.deny),
+    )
+
+
+def breaker_policy(config: ButlerConfig) -> BreakerPolicy:
+    section = config.delivery.breaker
+    return BreakerPolicy(
+        failure_threshold=section.failure_threshold,
+        recovery_timeout=section.recovery_timeout_s,
+        probe_limit=section.probe_limit,
+        success_threshold=section.success_threshold,
+    )
+
+
+def budget_policy(config: ButlerConfig) -> BudgetPolicy:
+    section = config.delivery.error_budget
+    return BudgetPolicy(
+        objective=section.objective,
+        short_window_s=section.short_window_s,
+        long_window_s=section.long_window_s,
+        tighten_at=section.tighten_at,
+        relax_below=section.relax_below,
+        min_events=section.min_events,
+        hold_s=section.hold_s,
+    )
+
+
+def execution_policy(process: Process, config: ButlerConfig) -> ExecutionPolicy:
+    return ExecutionPolicy(
+        channel=lambda name: channel_policy(config, name),
+        max_concurrent=config.delivery.max_concurrent_attempts,
+        lease=process.lease,
+    )
+
+
+def channel_policy(config: ButlerConfig, channel: str) -> ChannelPolicy:
+    retry = config.delivery.retry_for(channel)
+    return ChannelPolicy(
+        retry=RetryPolicy(
+            max_attempts=retry.max_attempts,
+            initial_delay=retry.base_delay_s,
+            max_delay=retry.max_delay_s,
+            jitter=retry.jitter,
+        ),
+        timeout_s=config.delivery.timeout_for(channel),
+        certainty=config.delivery.certainty_for(channel),
+    )

@@ -1,0 +1,235 @@
+"""May this delivery be taken on now? (seed 001 section 8)
+
+    provider throttle -> in flight -> global -> channel -> recipient -> fair share -> circuit
+
+The first rule that objects names the refusal; a refused delivery has paid nothing, because the buckets are drawn from
+together or not at all. An answer costs a part of what an unasked message costs.
+
+Fair share: the global and the channel budget are shared by the butlers that want something at present. A butler that
+has had its share may go on only with what the others have not been promised: `capacity / butlers` each, minus what
+each has had. Alone it may use everything. Wanting counts even when it is refused, so a newcomer's share is kept for it
+from its first request on. Answers are exempt: they take precedence.
+
+Everything here is a function of its arguments. The intake calls it with the shared state locked, the dry run with the
+same state merely read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, TargetUnavailable
+from butlers.reliability import circuit_breaker
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
+from butlers.reliability.error_budget import Stance, admission_factor
+from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, per_minute, refill, take_all
+
+WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
+_LOOK_AGAIN_S = 1.0  # the hint where nobody knows when there will be room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    max_in_flight: int = 100
+    global_per_minute: float = 60.0
+    channel_per_minute: Mapping[str, float] = field(default_factory=dict)  # "telegram.bot", with "default"
+    recipient_per_minute: float = 10.0
+    reply_multiplier: float = 2.0
+
+    def channel(self, name: str) -> float:
+        return self.channel_per_minute.get(name, self.channel_per_minute.get("default", 30.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the rules need to know about a delivery."""
+
+    channel: str  # with its scope: telegram.bot
+    recipient: str
+    origin: str
+    intent: str
+
+    @property
+    def is_answer(self) -> bool:
+        return self.intent != "send"
+
+    def cost(self, limits: Limits) -> float:
+        return 1.0 / limits.reply_multiplier if self.is_answer else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled:
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """The shared state, as of one moment. What is not in it is full, closed or normal."""
+
+    in_flight: int = 0
+    buckets: Mapping[str, Bucket] = field(default_factory=dict)
+    shares: Mapping[str, Mapping[str, Bucket]] = field(default_factory=dict)  # layer -> butler -> its use
+    throttles: Mapping[str, Throttled] = field(default_factory=dict)  # telegram.bot or telegram.bot:7
+    breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    stances: Mapping[str, Stance] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    buckets: Mapping[str, Bucket]  # as they are afterwards
+    shares: Mapping[str, Bucket]  # layer -> this butler's use of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    rule: str
+    error: ClassifiedError
+
+
+GLOBAL = "global"
+
+
+def layers(wish: Wish) -> tuple[str, str, str]:
+    """The buckets a delivery draws from, from the widest to the narrowest."""
+    return GLOBAL, f"channel:{wish.channel}", recipient_bucket(wish)
+
+
+def recipient_bucket(wish: Wish) -> str:
+    return f"recipient:{wish.channel}:{wish.recipient}"
+
+
+def throttle_scopes(wish: Wish) -> tuple[str, str]:
+    return f"{wish.channel}:{wish.recipient}", wish.channel
+
+
+def admit(wish: Wish, *, limits: Limits, breaker: BreakerPolicy, budgets: Budgets, now: datetime) -> Admitted | Refused:
+    for refusal in _objections(wish, limits, budgets, now):
+        return refusal
+    taken = take_all(_draws(wish, limits, budgets, now), now)
+    if isinstance(taken, RefusedBy):
+        return _over(taken.name.partition(":")[0], wish, taken.retry_after)
+    objection = _unfair(wish, limits, budgets, now) or _circuit(wish, breaker, budgets, now)
+    if objection is not None:
+        return objection
+    return Admitted(buckets=taken.buckets, shares=_paid_shares(wish, limits, budgets, now))
+
+
+def headroom(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, float]:
+    """Tokens left on each layer."""
+    names = ("global", "channel", "recipient")
+    draws = _draws(wish, limits, budgets, now)
+    return {name: round(available(draw.bucket, now), 3) for name, draw in zip(names, draws, strict=True)}
+
+
+def apply(budgets: Budgets, wish: Wish, admitted: Admitted) -> Budgets:
+    """The state the next delivery of the same batch meets."""
+    shares = dict(budgets.shares)
+    for layer, bucket in admitted.shares.items():
+        shares[layer] = {**shares.get(layer, {}), wish.origin: bucket}
+    return replace(
+        budgets, in_flight=budgets.in_flight + 1, buckets={**budgets.buckets, **admitted.buckets}, shares=shares
+    )
+
+
+def wanting(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
+    """The shares of a refused butler, to be kept on record: it wants something."""
+    return {layer: _share(layer, wish, limits, budgets, now) for layer in layers(wish)[:2]}
+
+
+def capacity(layer: str, wish: Wish, limits: Limits, budgets: Budgets) -> float:
+    """What a bucket holds at present; less while the channel's error budget burns."""
+    if layer == GLOBAL:
+        return limits.global_per_minute
+    factor = admission_factor(budgets.stances.get(wish.channel, Stance.NORMAL))
+    if layer.startswith("channel:"):
+        return max(1.0, limits.channel(wish.channel) * factor)
+    return limits.recipient_per_minute
+
+
+def _objections(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Iterator[Refused]:
+    for scope in throttle_scopes(wish):
+        throttled = budgets.throttles.get(scope)
+        if throttled is not None and throttled.until > now:
+            wait = (throttled.until - now).total_seconds()
+            error = TargetUnavailable(f"{wish.channel} asked to wait: {throttled.reason}", retry_after=wait)
+            yield Refused(rule="throttle", error=error)
+    if budgets.in_flight >= limits.max_in_flight:
+        text = f"{budgets.in_flight} deliveries are in flight, the limit is {limits.max_in_flight}"
+        yield Refused(rule="in_flight", error=OverloadRejected(text, retry_after=_LOOK_AGAIN_S))
+
+
+def _draws(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
+    cost = wish.cost(limits)
+    return [Draw(layer, _bucket(layer, wish, limits, budgets, now), cost) for layer in layers(wish)]
+
+
+def _bucket(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
+    """The stored bucket, cut to what the limit is now."""
+    fresh = per_minute(capacity(layer, wish, limits, budgets), now)
+    stored = budgets.buckets.get(layer)
+    return _cut(stored, fresh, now) if stored is not None else fresh
+
+
+def _cut(stored: Bucket, fresh: Bucket, now: datetime) -> Bucket:
+    if (stored.capacity, stored.refill_per_second) == (fresh.capacity, fresh.refill_per_second):
+        return stored
+    tokens = min(refill(stored, now).tokens, fresh.capacity)
+    return replace(fresh, tokens=tokens)
+
+
+def _over(rule: str, wish: Wish, retry_after: float | None) -> Refused:
+    whose = {"global": "all channels", "channel": wish.channel, "recipient": "this recipient"}[rule]
+    return Refused(rule=rule, error=OverloadRejected(f"the budget of {whose} is used up", retry_after=retry_after))
+
+
+def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
+    if wish.is_answer:
+        return None
+    for layer in layers(wish)[:2]:
+        wait = _wait_for_share(layer, wish, limits, budgets, now)
+        if wait > 0:
+            text = f"{wish.origin} has had its share of {layer} while other butlers wait for theirs"
+            return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=wait))
+    return None
+
+
+def _wait_for_share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> float:
+    """Seconds until the layer holds enough beyond what others were promised; 0 when it does, or within our share."""
+    total = capacity(layer, wish, limits, budgets)
+    others = {name: share for name, share in budgets.shares.get(layer, {}).items() if name != wish.origin}
+    share = total / (len(others) + 1)
+    had = total - available(_share(layer, wish, limits, budgets, now), now)
+    if had < share:
+        return 0.0
+    promised = sum(max(0.0, share - (other.capacity - available(other, now))) for other in others.values())
+    bucket = _bucket(layer, wish, limits, budgets, now)
+    lacking = promised + wish.cost(limits) - available(bucket, now)
+    return lacking / bucket.refill_per_second if lacking > 0 else 0.0
+
+
+def _share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
+    """What a butler has had of a layer within the last minute, kept as a bucket of the layer's size."""
+    fresh = per_minute(capacity(layer, wish, limits, budgets), now)
+    stored = budgets.shares.get(layer, {}).get(wish.origin)
+    return _cut(stored, fresh, now) if stored is not None else fresh
+
+
+def _paid_shares(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
+    cost = wish.cost(limits)
+    paid = {}
+    for layer in layers(wish)[:2]:
+        share = refill(_share(layer, wish, limits, budgets, now), now)
+        paid[layer] = replace(share, tokens=max(0.0, share.tokens - cost))
+    return paid
+
+
+def _circuit(wish: Wish, policy: BreakerPolicy, budgets: Budgets, now: datetime) -> Refused | None:
+    """The worker draws the probe; here the question is only whether one could be drawn."""
+    admission, _ = circuit_breaker.admit(budgets.breakers.get(wish.channel, Breaker()), policy, now)
+    if isinstance(admission, circuit_breaker.Admitted):
+        return None
+    text = f"the circuit of {wish.channel} is open: {admission.reason}"
+    return Refused(rule="breaker", error=CircuitOpenError(text, retry_after=max(admission.retry_after, 0.001)))

@@ -1,0 +1,82 @@
+"""One attempt: in time, within its time, with evidence of what left."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.errors import InternalError, TargetUnavailable, TimeoutExceeded
+from butlers.messenger import wire_log
+from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent, Sent
+from butlers.messenger.deliveries import Deliveries
+from butlers.messenger.delivery import ClaimedDelivery
+from butlers.messenger.settling import ChannelPolicy
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.messenger")
+
+
+class AttemptWire:
+    """Where an adapter says what leaves and what came through."""
+
+    def __init__(self, evidence: wire_log.WireLog, deliveries: Deliveries, delivery_id: UUID, attempt_id: UUID) -> None:
+        self._evidence = evidence
+        self._deliveries = deliveries
+        self._delivery_id = delivery_id
+        self._attempt_id = attempt_id
+        self.in_doubt: int | None = None  # the part that left and of which nothing was heard
+
+    def leaving(self, part: int = 1) -> None:
+        self._evidence.leaving(self._attempt_id, part)
+        self.in_doubt = part
+
+    async def part_sent(self, part: int, provider_delivery_id: str) -> None:
+        await self._deliveries.record_part(self._delivery_id, part, provider_delivery_id)
+        self.in_doubt = None
+
+
+async def attempt(
+    delivery: ClaimedDelivery,
+    *,
+    channel: Channel | None,
+    policy: ChannelPolicy,
+    wire: wire_log.WireLog,
+    deliveries: Deliveries,
+    clock: Clock,
+) -> AttemptResult:
+    if channel is None:
+        return NotSent(error=TargetUnavailable(f"{delivery.scoped_channel} is not served here", retryable=False))
+    if delivery.not_after is not None and clock.now() > delivery.not_after:
+        return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False))
+    if delivery.in_doubt and (found := await _find(delivery, channel, policy)) is not None:
+        return found
+    evidence = AttemptWire(wire, deliveries, delivery.id, delivery.attempt_id)
+    try:
+        async with asyncio.timeout(policy.timeout_s):
+            return await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
+    except TimeoutError:
+        return _broken(TimeoutExceeded(f"no answer within {policy.timeout_s:g} s"), evidence)
+    except Exception as error:
+        log.error("channel failed unexpectedly", error=error, delivery_id=delivery.id, channel=delivery.channel)
+        return _broken(InternalError(f"{type(error).__name__} in the channel"), evidence)
+
+
+async def _find(delivery: ClaimedDelivery, channel: Channel, policy: ChannelPolicy) -> Sent | None:
+    """The message of an earlier attempt, if the provider has it after all."""
+    try:
+        async with asyncio.timeout(policy.timeout_s):
+            name = await channel.find(delivery.outgoing)
+    except Exception as error:
+        log.warning("looking for an earlier attempt failed", error=error, delivery_id=delivery.id)
+        return None
+    return Sent(provider_delivery_id=name, response={"found": True}) if name is not None else None
+
+
+def _broken(error: InternalError | TimeoutExceeded, evidence: AttemptWire) -> NotSent:
+    part = evidence.in_doubt
+    return NotSent(
+        error=error,
+        certainty=Certainty.NOT_SENT if part is None else Certainty.UNCERTAIN,
+        response={"phase": "before leaving" if part is None else "answer_awaited", "part": part},
+    )

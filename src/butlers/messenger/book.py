@@ -1,0 +1,208 @@
+"""Where intents become durable: keys, budgets and circuits judged together, in one transaction for many at once.
+
+    lock -> read the state -> judge one after another (answers first, each butler in turn) -> write -> commit
+
+The lock makes several Messenger processes take turns, so that they share one budget and one set of keys. What is
+judged is pure (`judge`), and the dry run calls the same function with the same state, read without the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.errors import ClassifiedError
+from butlers.messenger import admission
+from butlers.messenger.admission import Admitted, Budgets, Refused, Wish
+from butlers.messenger.delivery import Decision, NewDelivery
+from butlers.messenger.judgement import AdmissionPolicy, Known, Snapshot, judge, moved
+from butlers.messenger.ledger import Page, snapshot_of
+from butlers.reliability.fair_queue import FairShare
+from butlers.reliability.token_bucket import Bucket
+from butlers.storage.database import Database, Executor, Record
+from butlers.storage.group_commit import GroupCommitter
+from butlers.storage.queries import Queries
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    delivery: NewDelivery
+
+
+Entry = Known | Taken | Refused
+
+
+class Book:
+    """Takes intents in."""
+
+    def __init__(self, *, database: Database, schema: str, clock: Clock, policy: AdmissionPolicy) -> None:
+        self._database = database
+        self._queries = Queries.load("butlers.messenger", schema=schema)
+        self._clock = clock
+        self.policy = policy
+        self._commits: GroupCommitter[NewDelivery, Entry] = GroupCommitter(self._enter, max_batch=200)
+
+    async def submit(self, new: NewDelivery) -> Entry:
+        """Durable when this returns, unless it was refused."""
+        return await self._commits.submit(new)
+
+    async def close(self) -> None:
+        await self._commits.close()
+
+    async def preview(self, new: NewDelivery) -> tuple[Snapshot, Known | Admitted | Refused]:
+        """What would happen now, with nothing changed."""
+        now = self._clock.now()
+        async with self._database.connection() as connection:
+            snapshot = await self.read(connection, [new], now)
+        return snapshot, judge(new, self.policy, snapshot, now)
+
+    async def enter(self, connection: Executor, new: Sequence[NewDelivery], now: datetime) -> Sequence[Entry]:
+        """Judge and write within the caller's transaction."""
+        await connection.fetchval(self._queries.lock_admission)
+        snapshot = await self.read(connection, new, now)
+        entries: dict[UUID, Entry] = {}
+        page = Page()
+        for delivery in _in_turn(new):
+            entry, snapshot = self._judge_one(delivery, snapshot, page, now)
+            entries[delivery.id] = entry
+        await self._write(connection, page, now)
+        return [entries[delivery.id] for delivery in new]
+
+    async def _enter(self, new: Sequence[NewDelivery]) -> Sequence[Entry]:
+        async with self._database.transaction() as connection:
+            return await self.enter(connection, new, self._clock.now())
+
+    def _judge_one(self, new: NewDelivery, snapshot: Snapshot, page: Page, now: datetime) -> tuple[Entry, Snapshot]:
+        verdict = judge(new, self.policy, snapshot, now)
+        if isinstance(verdict, Known):
+            page.count(new, "deduplicated")
+            return verdict, snapshot
+        new = moved(new, snapshot.recipients)
+        if isinstance(verdict, Refused):
+            page.count(new, "rejected", verdict.rule)
+            page.keep(new.wish, self._wanting(new.wish, snapshot.budgets, now), now)
+            return verdict, snapshot
+        taken = new.decided(Decision(at=now, rule="admission", verdict="admitted"))
+        page.count(new, "admitted")
+        page.take(taken, verdict, now)
+        budgets = admission.apply(snapshot.budgets, new.wish, verdict)
+        known = {**snapshot.known, new.idempotency_key: new.id}
+        return Taken(delivery=taken), replace(snapshot, known=known, budgets=budgets)
+
+    def _wanting(self, wish: Wish, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
+        return admission.wanting(wish, limits=self.policy.limits, budgets=budgets, now=now)
+
+    async def read(self, connection: Executor, new: Sequence[NewDelivery], now: datetime) -> Snapshot:
+        return await self._read(
+            connection,
+            keys=[delivery.idempotency_key for delivery in new],
+            wishes=[delivery.wish for delivery in new],
+            now=now,
+        )
+
+    async def _read(
+        self, connection: Executor, *, keys: Sequence[str], wishes: Sequence[Wish], now: datetime
+    ) -> Snapshot:
+        names = {layer for wish in wishes for layer in admission.layers(wish)}
+        scopes = {scope for wish in wishes for scope in admission.throttle_scopes(wish)}
+        recipients = sorted({(wish.channel.partition(".")[0], wish.recipient) for wish in wishes})
+        row = await connection.fetchrow(
+            self._queries.admission_state,
+            list(keys),
+            sorted(names),
+            sorted(scopes),
+            [channel for channel, _ in recipients],
+            now,
+            [target for _, target in recipients],
+        )
+        if row is None:
+            raise RuntimeError("a query without a table answered nothing")
+        return snapshot_of(row)
+
+    async def _write(self, connection: Executor, page: Page, now: datetime) -> None:
+        if page.taken:
+            rows = await connection.fetch(
+                self._queries.record_requests, [delivery.to_row() for delivery in page.taken], now
+            )
+            if len(rows) != len(page.taken):
+                raise RuntimeError("a key appeared although the door was locked")
+        if page.buckets:
+            await connection.execute(self._queries.write_budgets, *page.bucket_columns())
+        if page.counts:
+            await connection.execute(self._queries.count_outcomes, now, *page.count_columns())
+
+    # --- what was released later --------------------------------------------------------------------------------------
+
+    async def admit_released(self, limit: int = 100) -> int:
+        """Let deliveries that were approved, replayed or settled pass the same admission; how many passed."""
+        now = self._clock.now()
+        async with self._database.transaction() as connection:
+            await connection.fetchval(self._queries.lock_admission)
+            rows = await connection.fetch(self._queries.released, now, limit)
+            if not rows:
+                return 0
+            wishes = [(row["id"], _wish(row)) for row in rows]
+            snapshot = await self._read(connection, keys=[], wishes=[wish for _, wish in wishes], now=now)
+            return await self._pass(connection, wishes, snapshot.budgets, now)
+
+    async def _pass(
+        self, connection: Executor, wishes: Sequence[tuple[UUID, Wish]], budgets: Budgets, now: datetime
+    ) -> int:
+        page, passed, late = Page(), [], []
+        for delivery_id, wish in wishes:
+            verdict = admission.admit(
+                wish, limits=self.policy.limits, breaker=self.policy.breaker, budgets=budgets, now=now
+            )
+            if isinstance(verdict, Refused):
+                late.append((delivery_id, verdict))
+                page.keep(wish, self._wanting(wish, budgets, now), now)
+                continue
+            passed.append(delivery_id)
+            page.draw(wish, verdict, now)
+            budgets = admission.apply(budgets, wish, verdict)
+        await self._write(connection, page, now)
+        await connection.execute(self._queries.admit_released, passed, now)
+        await self._put_off(connection, late, now)
+        return len(passed)
+
+    async def _put_off(self, connection: Executor, late: Sequence[tuple[UUID, Refused]], now: datetime) -> None:
+        if late:
+            await connection.execute(
+                self._queries.put_off_released,
+                [delivery_id for delivery_id, _ in late],
+                [now + timedelta(seconds=max(_wait_of(refused.error), 0.1)) for _, refused in late],
+                now,
+                [refused.rule for _, refused in late],
+                [refused.error.message for _, refused in late],
+            )
+
+
+def _in_turn(new: Sequence[NewDelivery]) -> list[NewDelivery]:
+    """Answers before the rest; among equals each butler in its turn."""
+    answers = [delivery for delivery in new if delivery.wish.is_answer]
+    rest = [delivery for delivery in new if not delivery.wish.is_answer]
+    return [*_round_robin(answers), *_round_robin(rest)]
+
+
+def _round_robin(new: Sequence[NewDelivery]) -> Iterable[NewDelivery]:
+    queue: FairShare[NewDelivery] = FairShare(capacity=max(1, len(new)))
+    for delivery in new:
+        queue.offer(delivery, key=delivery.notify.origin_butler)
+    while (taken := queue.take()) is not None:
+        yield taken[1]
+
+
+def _wait_of(error: ClassifiedError) -> float:
+    return error.retry_after if error.retry_after is not None else 1.0
+
+
+def _wish(row: Record) -> Wish:
+    return Wish(
+        channel=f"{row['channel']}.{row['identity_scope']}",
+        recipient=row["target_identity"] or "",
+        origin=row["origin_butler"],
+        intent=row["intent"],
+    )

@@ -1,0 +1,147 @@
+"""The channel tools: what Messenger can say to the outside, by name. Nobody else has them.
+
+    telegram_send_message  telegram_reply_to_message  email_send_message  email_reply_to_thread  sms_... chat_...
+
+A call is a `notify.v1` in Messenger's own name and goes the same way as every other: key, approval, budgets, circuit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+from butlers.butler.identity import Caller
+from butlers.butler.surface import Tool
+from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
+from butlers.contracts.notify import Delivery, Intent, NotifyContext, NotifyEnvelope, Priority
+from butlers.messenger.intake import Intake, channel_tool
+
+ME = "messenger"
+SourceEvent = Callable[[UUID], Awaitable[Mapping[str, Any] | None]]
+
+
+class SendArguments(Value):
+    message: Text
+    recipient: Identity | None = None  # the channel's own address; nobody named: the contact, else the owner
+    contact_id: UUID | None = None
+    idempotency_key: Identity | None = None
+    not_after: Timestamp | None = None
+    priority: Priority = "normal"
+    identity_scope: Literal["bot", "user"] = "bot"
+
+
+class SendMailArguments(SendArguments):
+    subject: Identity | None = None
+
+
+class ReplyArguments(Value):
+    """The lineage of the request that is answered."""
+
+    message: Text
+    request_id: RequestId
+    source_endpoint_identity: Identity
+    source_sender_identity: Identity
+    source_thread_identity: Identity | None = None
+    received_at: Timestamp | None = None
+    message_id: Identity | int | None = None  # of the message that is answered
+    idempotency_key: Identity | None = None
+    not_after: Timestamp | None = None
+    identity_scope: Literal["bot", "user"] = "bot"
+
+
+class ReplyMailArguments(ReplyArguments):
+    subject: Identity | None = None
+    references: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelTools:
+    intake: Intake
+    channels: Collection[str]  # served ones, with their scope
+
+    def tools(self) -> list[Tool]:
+        served = sorted({channel.partition(".")[0] for channel in self.channels})
+        return [tool for channel in served for tool in (self._send_tool(channel), self._reply_tool(channel))]
+
+    def _send_tool(self, channel: str) -> Tool:
+        async def send(_caller: Caller, arguments: SendArguments) -> dict[str, Any]:
+            return await self._submit(_sending(channel, arguments), arguments.identity_scope, None)
+
+        return Tool(
+            name=f"{channel}_send_message",
+            description=f"Send a {channel} message to an address, a contact or the owner.",
+            arguments=SendMailArguments if channel == "email" else SendArguments,
+            handler=send,
+            owner=ME,
+        )
+
+    def _reply_tool(self, channel: str) -> Tool:
+        async def reply(_caller: Caller, arguments: ReplyArguments) -> dict[str, Any]:
+            return await self._submit(_answering(channel, arguments), arguments.identity_scope, _parent(arguments))
+
+        return Tool(
+            name="email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message",
+            description=f"Answer a {channel} message where it was asked.",
+            arguments=ReplyMailArguments if channel == "email" else ReplyArguments,
+            handler=reply,
+            owner=ME,
+        )
+
+    async def _submit(
+        self, notify: NotifyEnvelope, identity_scope: str, source_event: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        tools = (channel_tool(notify),)
+        answer = await self.intake.submit(notify, source_event=source_event, tools=tools, identity_scope=identity_scope)
+        response: dict[str, Any] = answer["notify_response"]
+        return response
+
+
+def _sending(channel: str, arguments: SendArguments) -> NotifyEnvelope:
+    return NotifyEnvelope.parse(
+        _envelope(channel, "send", arguments)
+        | {
+            "contact_id": str(arguments.contact_id) if arguments.contact_id else None,
+            "priority": arguments.priority,
+        }
+    )
+
+
+def _answering(channel: str, arguments: ReplyArguments) -> NotifyEnvelope:
+    context = NotifyContext(
+        request_id=arguments.request_id,
+        received_at=arguments.received_at,
+        source_channel=channel,  # type: ignore[arg-type]
+        source_endpoint_identity=arguments.source_endpoint_identity,
+        source_sender_identity=arguments.source_sender_identity,
+        source_thread_identity=arguments.source_thread_identity,
+    )
+    return NotifyEnvelope.parse(_envelope(channel, "reply", arguments) | {"request_context": context.to_wire()})
+
+
+def _envelope(channel: str, intent: Intent, arguments: SendArguments | ReplyArguments) -> dict[str, Any]:
+    delivery = Delivery.model_validate(
+        {
+            "intent": intent,
+            "channel": channel,
+            "message": arguments.message,
+            "recipient": getattr(arguments, "recipient", None),
+            "subject": getattr(arguments, "subject", None),
+        }
+    )
+    return {
+        "schema_version": "notify.v1",
+        "origin_butler": ME,
+        "delivery": delivery.to_wire(),
+        "idempotency_key": arguments.idempotency_key,
+        "not_after": arguments.not_after.isoformat() if arguments.not_after else None,
+    }
+
+
+def _parent(arguments: ReplyArguments) -> dict[str, Any]:
+    message_id: Any = arguments.message_id
+    if isinstance(message_id, str) and message_id.isdecimal():
+        message_id = int(message_id)
+    given = {"message_id": message_id, "references": getattr(arguments, "references", None)}
+    return {name: value for name, value in given.items() if value is not None}

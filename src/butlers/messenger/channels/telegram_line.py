@@ -1,0 +1,83 @@
+"""One request to the Bot API, and how far it got.
+
+    connecting --body_leaving--> answer_awaited --> answered
+
+Telegram cannot act on a request whose body has not arrived: what fails while connecting sent nothing. After that, only
+an answer tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import httpx2
+
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
+from butlers.messenger.channel import Certainty, Wire
+from butlers.messenger.channels.telegram_answers import Answer, read
+from butlers.messenger.channels.telegram_calls import Call
+
+_BODY_LEAVES = "send_request_body.started"
+_ANSWER_AWAITED = "receive_response_headers.started"
+
+
+class Phase(StrEnum):
+    CONNECTING = "connecting"
+    BODY_LEAVING = "body_leaving"
+    ANSWER_AWAITED = "answer_awaited"
+    ANSWERED = "answered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Telegram gave no answer of its own."""
+
+    phase: Phase
+    error: ClassifiedError
+    status: int | None = None  # what a gateway said instead
+
+    @property
+    def certainty(self) -> Certainty:
+        return Certainty.NOT_SENT if self.phase is Phase.CONNECTING else Certainty.UNCERTAIN
+
+    def evidence(self) -> dict[str, Any]:
+        return {} if self.status is None else {"status": self.status}
+
+
+class Line:
+    """The way to Telegram during one attempt; all requests share its deadline."""
+
+    def __init__(self, *, client: httpx2.AsyncClient, wire: Wire, timeout_s: float) -> None:
+        self._client = client
+        self._wire = wire
+        self._timeout_s = timeout_s
+        self._deadline = asyncio.get_running_loop().time() + timeout_s
+
+    async def ask(self, call: Call, *, part: int) -> Answer | Silence:
+        phase = Phase.CONNECTING
+
+        async def trace(event: str, _info: Any) -> None:
+            nonlocal phase
+            if event.endswith(_BODY_LEAVES):
+                self._wire.leaving(part)
+                phase = Phase.BODY_LEAVING
+            elif event.endswith(_ANSWER_AWAITED) and phase is Phase.BODY_LEAVING:
+                phase = Phase.ANSWER_AWAITED
+
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                response = await self._client.post(call.method, json=call.body, extensions={"trace": trace})
+        except TimeoutError:
+            return Silence(phase=phase, error=TimeoutExceeded(f"Telegram gave no answer within {self._timeout_s:g} s"))
+        except httpx2.HTTPError as error:
+            return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})"))
+        return read(response) or _gateway(response.status_code)
+
+
+def _gateway(status: int) -> Silence:
+    """Not Telegram's own words but somebody's on the way: the message may have come through."""
+    error = TargetUnavailable(f"Telegram's gateway answered HTTP {status}")
+    return Silence(phase=Phase.ANSWER_AWAITED, error=error, status=status)

@@ -1,0 +1,125 @@
+"""The circuits of the channels, shared by all Messenger processes through their rows.
+
+What counts against a provider: that it failed, timed out or refused our credentials. What does not: a message it
+would not take, a recipient who is gone, and a request to wait, which has a window of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from butlers.errors import ErrorClass
+from butlers.messenger.channel import AttemptResult, Sent
+from butlers.reliability import circuit_breaker
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
+from butlers.storage.database import Executor, Record
+from butlers.storage.queries import Queries
+
+_FAULTS = frozenset({ErrorClass.TARGET_UNAVAILABLE, ErrorClass.TIMEOUT})
+
+
+class Reported(Protocol):
+    """An attempt's result, with the circuit it belongs to."""
+
+    @property
+    def scoped_channel(self) -> str: ...
+
+    @property
+    def generation(self) -> int: ...
+
+
+def from_row(row: Record) -> Breaker:
+    return Breaker(
+        state=BreakerState(row["state"]),
+        generation=row["generation"],
+        consecutive_failures=row["consecutive_failures"],
+        probes_out=row["probes_out"],
+        probe_successes=row["probe_successes"],
+        trip_reason=row["trip_reason"],
+        tripped_at=row["tripped_at"],
+        probe_at=row["probe_at"],
+    )
+
+
+def is_fault(result: AttemptResult) -> bool:
+    """Whether the provider, and not the message or the recipient, is to blame."""
+    if isinstance(result, Sent) or result.throttle is not None or result.recipient_gone:
+        return False
+    return result.error.error_class in _FAULTS
+
+
+def after(breaker: Breaker, policy: BreakerPolicy, result: AttemptResult, *, generation: int, now: datetime) -> Breaker:
+    """The circuit after one result."""
+    if isinstance(result, Sent):
+        return circuit_breaker.record_success(breaker, policy, generation=generation)
+    if not is_fault(result):
+        return circuit_breaker.record_ignored(breaker, generation=generation)
+    return circuit_breaker.record_failure(breaker, policy, generation=generation, reason=result.error.message, now=now)
+
+
+async def report(
+    connection: Executor,
+    queries: Queries,
+    policy: BreakerPolicy,
+    results: Iterable[tuple[Reported, AttemptResult]],
+    now: datetime,
+) -> dict[str, Breaker]:
+    """Let circuits learn from a batch of results; returns those that changed."""
+    results = list(results)
+    failing = any(is_fault(result) for _, result in results)
+    query = queries.lock_channels if failing else queries.troubled_channels
+    rows = await connection.fetch(query, sorted({about.scoped_channel for about, _ in results}))
+    before = {row["name"]: from_row(row) for row in rows}
+    circuits = dict(before)
+    for about, result in results:
+        if (breaker := circuits.get(about.scoped_channel)) is not None:
+            circuits[about.scoped_channel] = after(breaker, policy, result, generation=about.generation, now=now)
+    changed = {name: breaker for name, breaker in circuits.items() if breaker != before[name]}
+    await write(connection, queries, changed, now)
+    return changed
+
+
+async def draw_probes(
+    connection: Executor, queries: Queries, policy: BreakerPolicy, name: str, now: datetime, *, at_most: int
+) -> int:
+    """Take probe slots of a circuit that is not closed; how many calls may go out."""
+    rows = await connection.fetch(queries.lock_channels, [name])
+    if not rows:
+        return at_most
+    breaker, drawn = from_row(rows[0]), 0
+    if breaker.state is BreakerState.CLOSED:
+        return at_most
+    while drawn < at_most:
+        admission, breaker = circuit_breaker.admit(breaker, policy, now)
+        if not isinstance(admission, circuit_breaker.Admitted):
+            break
+        drawn += 1
+    await write(connection, queries, {name: breaker}, now)
+    return drawn
+
+
+async def give_back(connection: Executor, queries: Queries, name: str, slots: int, now: datetime) -> None:
+    """Probe slots that found nothing to send."""
+    breaker = from_row((await connection.fetch(queries.lock_channels, [name]))[0])
+    for _ in range(slots):
+        breaker = circuit_breaker.record_ignored(breaker, generation=breaker.generation)
+    await write(connection, queries, {name: breaker}, now)
+
+
+async def write(connection: Executor, queries: Queries, circuits: Mapping[str, Breaker], now: datetime) -> None:
+    for name, breaker in circuits.items():
+        await connection.execute(
+            queries.write_circuit,
+            name,
+            breaker.state.value,
+            breaker.generation,
+            breaker.consecutive_failures,
+            breaker.probes_out,
+            breaker.probe_successes,
+            breaker.trip_reason,
+            breaker.tripped_at,
+            breaker.probe_at,
+            now,
+        )

@@ -1,0 +1,84 @@
+"""Recipient, idempotency, admission, breaker: what happens to a delivery, given the shared state. Pure.
+
+The intake judges with the state locked; the dry run judges with the same state merely read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from uuid import UUID
+
+from butlers.contracts.envelope import invalid
+from butlers.messenger import admission
+from butlers.messenger.admission import Admitted, Budgets, Limits, Refused
+from butlers.messenger.delivery import Decision, NewDelivery
+from butlers.messenger.recipients import RecipientPolicy, RecipientRules, not_permitted, suppressed
+from butlers.reliability.circuit_breaker import BreakerPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The shared state that a judgement looks at."""
+
+    known: Mapping[str, UUID]  # idempotency key -> delivery
+    recipients: RecipientRules
+    budgets: Budgets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    delivery_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    limits: Limits
+    breaker: BreakerPolicy
+    recipients: RecipientPolicy
+
+
+def judge(new: NewDelivery, policy: AdmissionPolicy, snapshot: Snapshot, now: datetime) -> Known | Admitted | Refused:
+    """Recipient, idempotency, admission, breaker: in this order, without any deed."""
+    if (settled := before_admission(new, policy, snapshot)) is not None:
+        return settled
+    return admission.admit(
+        moved(new, snapshot.recipients).wish,
+        limits=policy.limits,
+        breaker=policy.breaker,
+        budgets=snapshot.budgets,
+        now=now,
+    )
+
+
+def before_admission(new: NewDelivery, policy: AdmissionPolicy, snapshot: Snapshot) -> Known | Refused | None:
+    """What is settled without a budget. A repeat gets its first answer, also when that answer was what suppressed
+    the recipient; the configured lists come before everything.
+    """
+    channel, target = new.notify.delivery.channel, new.target
+    if target is not None and (problem := not_permitted(policy.recipients, channel=channel, target=target)):
+        return _refused(problem)
+    if (known := snapshot.known.get(new.idempotency_key)) is not None:
+        return Known(delivery_id=known)
+    rule = snapshot.recipients.get((channel, target or ""))
+    problem = suppressed(rule, wrote_at=_wrote_at(new))
+    return _refused(problem) if problem else None
+
+
+def _wrote_at(new: NewDelivery) -> datetime | None:
+    context = new.notify.request_context
+    return context.received_at if context is not None and new.notify.delivery.intent != "send" else None
+
+
+def _refused(problem: str) -> Refused:
+    return Refused(rule="recipient", error=invalid("delivery.recipient", problem))
+
+
+def moved(new: NewDelivery, rules: RecipientRules) -> NewDelivery:
+    """Addressed to where the recipient has moved."""
+    rule = rules.get((new.notify.delivery.channel, new.target or ""))
+    if rule is None or rule.moved_to is None:
+        return new
+    decision = Decision(at=rule.since, rule="recipient", verdict="moved", detail="the provider named a new address")
+    return replace(new, target=rule.moved_to, decisions=(*new.decisions, decision))

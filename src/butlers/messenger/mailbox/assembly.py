@@ -1,0 +1,56 @@
+"""The mailbox, put together: one client, two readers of the inbox with a place of their own each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from butlers.butler.state import StateStore
+from butlers.butler.surface import Tool
+from butlers.butler.transport import Transport
+from butlers.clock import Clock
+from butlers.messenger.mailbox.batches import NewMail
+from butlers.messenger.mailbox.bounces import REPORTS, Bounces, BounceWatch
+from butlers.messenger.mailbox.checkpoints import Checkpoints
+from butlers.messenger.mailbox.folder import Criteria
+from butlers.messenger.mailbox.imap import ImapClient
+from butlers.messenger.mailbox.routing import InboxRouter
+from butlers.messenger.mailbox.tools import MailboxTools
+from butlers.messenger.receipts import ReceiptIntake
+from butlers.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mailbox:
+    tools: list[Tool]
+    watch: BounceWatch
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        imap: ImapClient,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        receipts: ReceiptIntake,
+        transport: Transport,  # to Switchboard
+    ) -> Self:
+        account, state = imap.account, StateStore(database=database, schema=schema, clock=clock)
+
+        def reader(name: str, criteria: Criteria) -> NewMail:
+            place = Checkpoints(state=state, reader=name, address=account.address, folder=account.inbox)
+            return NewMail(imap=imap, checkpoints=place, criteria=criteria)
+
+        bounces = Bounces(database=database, schema=schema, receipts=receipts)
+        router = InboxRouter(
+            new_mail=reader("route", Criteria()),
+            bounces=bounces,
+            transport=transport,
+            address=account.address,
+            clock=clock,
+        )
+        return cls(
+            tools=MailboxTools(imap=imap, router=router).tools(),
+            watch=BounceWatch(new_mail=reader("bounces", REPORTS), bounces=bounces),
+        )

@@ -1,0 +1,239 @@
+"""A mail as people and butlers read it: headers, plain text and the names of attachments, all within bounds.
+
+The old, lenient parser of the standard library is used on purpose: the newer one raises on headers that real mail has.
+Whatever cannot be decoded is shown with replacement characters; nothing in a mail is an error.
+
+    bytes -> at most MAX_CONTAINERS nested parts? -> parse -> walk at most MAX_DEPTH deep and MAX_PARTS wide
+                 more: the head alone is read
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email import message_from_bytes
+from email.errors import MessageError
+from email.header import decode_header
+from email.message import Message
+from email.parser import BytesHeaderParser
+from email.utils import getaddresses
+from html.parser import HTMLParser
+from itertools import islice
+
+MAX_CONTAINERS = 64  # multipart and message parts that a mail may name before it is not taken apart
+MAX_DEPTH = 12
+MAX_PARTS = 200
+MAX_TEXT = 100_000  # characters of the plain text
+MAX_HEADERS = 100
+MAX_HEADER = 8_000  # characters of one header
+MAX_ATTACHMENTS = 100
+_CONTAINER = re.compile(rb"multipart/|message/", re.IGNORECASE)
+_UNREADABLE = (MessageError, LookupError, ValueError, TypeError, AttributeError, RecursionError, AssertionError)
+_SPACE = re.compile(r"[ \t]*\r?\n[ \t]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailAttachment:
+    media_type: str
+    size_bytes: int
+    filename: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    headers: Mapping[str, tuple[str, ...]]  # by the name in small letters
+    text: str
+    truncated: bool  # there was more than is shown here
+    attachments: tuple[MailAttachment, ...]
+
+    def header(self, name: str) -> str | None:
+        values = self.headers.get(name.lower())
+        return values[0] if values else None
+
+    @property
+    def sender(self) -> tuple[str, str]:
+        """Display name and address; empty where there is none."""
+        return next(iter(addresses(self.header("From"))), ("", ""))
+
+
+def read_mail(raw: bytes) -> Mail:
+    message, whole = parse(raw)
+    texts: list[tuple[str, str]] = []
+    attachments: list[MailAttachment] = []
+    for part in leaves(message) if whole else ():
+        if _is_text(part):
+            texts.append((part.get_content_type(), _content(part)))
+        elif len(attachments) < MAX_ATTACHMENTS:
+            attachments.append(_attachment(part))
+    text = _best(texts)
+    return Mail(
+        headers=headers_of(message),
+        text=text[:MAX_TEXT],
+        truncated=not whole or len(text) > MAX_TEXT,
+        attachments=tuple(attachments),
+    )
+
+
+def parse(raw: bytes) -> tuple[Message, bool]:
+    """The mail, and whether all of it was taken apart; else only its head was read."""
+    if sum(1 for _ in _CONTAINER.finditer(raw)) <= MAX_CONTAINERS:
+        try:
+            return message_from_bytes(raw), True
+        except _UNREADABLE:
+            pass
+    head = raw.partition(b"\r\n\r\n")[0][: MAX_HEADERS * MAX_HEADER]
+    return BytesHeaderParser().parsebytes(head), False
+
+
+def leaves(message: Message) -> Iterator[Message]:
+    """The parts that hold something, in order, within bounds. A mail inside a mail is one part."""
+    waiting = [(message, 0)]
+    for _ in range(MAX_PARTS):
+        if not waiting:
+            return
+        part, depth = waiting.pop()
+        inner = part.get_payload()
+        if part.get_content_maintype() == "multipart" and isinstance(inner, list):
+            if depth < MAX_DEPTH:
+                waiting.extend((child, depth + 1) for child in reversed(inner))
+        else:
+            yield part
+
+
+def headers_of(message: Message) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, value in islice(message.raw_items(), MAX_HEADERS):
+        key = clean(name).lower()[:100]
+        found[key] = (*found.get(key, ()), decoded(_unescaped(str(value))))
+    return found
+
+
+def _unescaped(value: str) -> str:
+    """Bytes beyond ASCII, which the parser hides in surrogates, are UTF-8 in mail of today."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def decoded(value: str) -> str:
+    """A header's words as one line of text."""
+    unfolded = _SPACE.sub(" ", value[:MAX_HEADER])
+    try:
+        words = [_word(text, charset) for text, charset in decode_header(unfolded)]
+    except _UNREADABLE:
+        words = [unfolded]
+    return " ".join(clean("".join(words)).split())
+
+
+def addresses(value: str | None) -> list[tuple[str, str]]:
+    """(display name, address) of everybody a header names, addresses in small letters."""
+    try:
+        found = getaddresses([value or ""])
+    except _UNREADABLE:
+        return []
+    return [(name.strip(), address.strip().lower()) for name, address in found if "@" in address]
+
+
+def clean(text: str) -> str:
+    """Without what neither JSON nor PostgreSQL takes: NUL, other controls, lone surrogates."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def _word(text: str | bytes, charset: str | None) -> str:
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode(charset or "utf-8", "replace")
+    except (LookupError, ValueError):
+        return text.decode("latin-1")
+
+
+def _is_text(part: Message) -> bool:
+    named = part.get_content_disposition() == "attachment" or _filename(part) is not None
+    return part.get_content_type() in ("text/plain", "text/html") and not named
+
+
+def _content(part: Message) -> str:
+    payload = _bytes(part)
+    try:
+        text = payload.decode(part.get_content_charset() or "utf-8", "replace")
+    except (LookupError, ValueError):  # no such charset, or none that could be
+        text = payload.decode("latin-1")
+    return clean(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _bytes(part: Message) -> bytes:
+    try:
+        payload = part.get_payload(decode=True)
+    except _UNREADABLE:
+        payload = None
+    return payload if isinstance(payload, bytes) else b""
+
+
+def _attachment(part: Message) -> MailAttachment:
+    return MailAttachment(
+        media_type=clean(part.get_content_type())[:200] or "application/octet-stream",
+        size_bytes=_size(part),
+        filename=_filename(part),
+    )
+
+
+def _size(part: Message) -> int:
+    inner = part.get_payload()
+    if not isinstance(inner, list):
+        return len(_bytes(part))
+    try:
+        return sum(len(mail.as_bytes()) for mail in inner if isinstance(mail, Message))
+    except _UNREADABLE:
+        return 0
+
+
+def _filename(part: Message) -> str | None:
+    try:
+        name = part.get_filename()
+    except _UNREADABLE:
+        return None
+    return (clean(" ".join(decoded(name).split()))[:200] or None) if name else None
+
+
+def _best(texts: list[tuple[str, str]]) -> str:
+    """The plain text; where there is none, the words of the HTML."""
+    plain = [text for kind, text in texts if kind == "text/plain"]
+    if any(text.strip() for text in plain):
+        return "\n\n".join(text.strip("\n") for text in plain)
+    return "\n\n".join(_words(text) for kind, text in texts if kind == "text/html")
+
+
+class _Words(HTMLParser):
+    _BREAKS = frozenset({"p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "table", "blockquote"})
+    _HIDDEN = frozenset({"script", "style", "head", "title"})
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.words: list[str] = []
+        self._hidden = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._hidden += tag in self._HIDDEN
+        if tag in self._BREAKS:
+            self.words.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = max(0, self._hidden - (tag in self._HIDDEN))
+        if tag in self._BREAKS:
+            self.words.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.words.append(data)
+
+
+def _words(html: str) -> str:
+    reader = _Words()
+    try:
+        reader.feed(html[: 4 * MAX_TEXT])
+        reader.close()
+    except _UNREADABLE:
+        return ""
+    lines = (" ".join(line.split()) for line in "".join(reader.words).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()

@@ -1,0 +1,178 @@
+"""The mailbox as tools: look through it, read one mail, hand new mail on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from butlers.butler.identity import Caller
+from butlers.butler.surface import BUTLERS, Tool
+from butlers.contracts.envelope import Timestamp, Value, invalid
+from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
+from butlers.messenger.mailbox.imap import ImapClient
+from butlers.messenger.mailbox.mime import Mail, read_mail
+from butlers.messenger.mailbox.routing import InboxRouter
+
+OWNER = "messenger"
+_CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable() or not text.strip():
+        raise ValueError("must be one line of text")
+    return text
+
+
+Phrase = Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)]
+MessageId = Annotated[str, StringConstraints(max_length=500, pattern=r"^<[!-;=?-~]+>$")]
+
+
+class SearchArguments(Value):
+    query: Phrase | None = Field(default=None, description="words anywhere in the mail")
+    sender: Phrase | None = Field(default=None, description="part of the sender's name or address")
+    subject: Phrase | None = Field(default=None, description="part of the subject")
+    since: Timestamp | None = Field(default=None, description="arrived then or later")
+    unseen: bool = Field(default=False, description="only what nobody has read")
+    limit: int = Field(default=20, ge=1, le=100)
+    cursor: str | None = Field(default=None, max_length=40, description="next_cursor of the page before")
+
+
+class ReadArguments(Value):
+    uid: int | None = Field(default=None, ge=1, le=2**32 - 1)
+    message_id: MessageId | None = None
+
+    @model_validator(mode="after")
+    def _one_name(self) -> Self:
+        if (self.uid is None) == (self.message_id is None):
+            raise ValueError("give uid or message_id, and not both")
+        return self
+
+
+class RouteArguments(Value):
+    limit: int = Field(default=50, ge=1, le=500, description="mails to look at, oldest first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxTools:
+    imap: ImapClient
+    router: InboxRouter
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool(
+                name="email_search_inbox",
+                description="Mails in the inbox, newest first.",
+                arguments=SearchArguments,
+                handler=self._search,
+                roles=BUTLERS,
+                owner=OWNER,
+            ),
+            Tool(
+                name="email_read_message",
+                description="One mail: headers, plain text and what is attached. It stays unread.",
+                arguments=ReadArguments,
+                handler=self._read,
+                roles=BUTLERS,
+                owner=OWNER,
+            ),
+            Tool(
+                name="email_check_and_route_inbox",
+                description="Hand new mail to Switchboard; bounces become receipts.",
+                arguments=RouteArguments,
+                handler=self._route,
+                roles=BUTLERS,
+                owner=OWNER,
+            ),
+        ]
+
+    async def _search(self, _caller: Caller, given: SearchArguments) -> dict[str, Any]:
+        return await self.imap.read(self.imap.account.inbox, lambda folder: search(folder, given))
+
+    async def _read(self, _caller: Caller, given: ReadArguments) -> dict[str, Any]:
+        return await self.imap.read(self.imap.account.inbox, lambda folder: read(folder, given))
+
+    async def _route(self, _caller: Caller, given: RouteArguments) -> dict[str, Any]:
+        return dict(await self.router.check_and_route(limit=given.limit))
+
+
+def search(folder: Folder, given: SearchArguments) -> dict[str, Any]:
+    criteria = Criteria(
+        text=given.query, sender=given.sender, subject=given.subject, since=given.since, unseen=given.unseen
+    )
+    found = folder.uids(criteria, last=_before(folder, given.cursor))
+    page = found[-given.limit :]
+    heads = [head for head in reversed(folder.heads(page)) if _since(head, given.since)]
+    more = len(found) > len(page)
+    return {
+        "messages": [_summary(head) for head in heads],
+        "next_cursor": f"{folder.uidvalidity}-{page[0]}" if more else None,
+    }
+
+
+def read(folder: Folder, given: ReadArguments) -> dict[str, Any]:
+    # Of several mails with one Message-ID the first is the one that was meant; the others came again.
+    uids = [given.uid] if given.uid is not None else folder.by_message_id(given.message_id or "")[:1]
+    fetched = folder.mails(uids)
+    if not fetched:
+        raise invalid("uid" if given.uid is not None else "message_id", "names no message in the inbox")
+    return _whole(fetched[0])
+
+
+def _before(folder: Folder, cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    place = _CURSOR.fullmatch(cursor)
+    if place is None or int(place[1]) != folder.uidvalidity:
+        raise invalid("cursor", "is not of this mailbox as it is numbered now; begin with the first page")
+    return int(place[2]) - 1
+
+
+def _since(head: Fetched, since: datetime | None) -> bool:
+    return since is None or head.arrived_at is None or head.arrived_at >= since.replace(microsecond=0)
+
+
+def _summary(head: Fetched) -> dict[str, Any]:
+    return _known(head, read_mail(head.raw))
+
+
+def _known(fetched: Fetched, mail: Mail) -> dict[str, Any]:
+    return {
+        "uid": fetched.uid,
+        "message_id": mail.header("Message-ID"),
+        "from": mail.header("From"),
+        "subject": mail.header("Subject"),
+        "date": _date(mail, fetched.arrived_at),
+        "seen": fetched.seen,
+        "size": fetched.size,
+    }
+
+
+def _whole(fetched: Fetched) -> dict[str, Any]:
+    mail = read_mail(fetched.raw)
+    return _known(fetched, mail) | {
+        "headers": _all_headers(mail.headers),
+        "text": mail.text,
+        "truncated": mail.truncated or fetched.size > len(fetched.raw),
+        "attachments": [
+            {"filename": a.filename, "media_type": a.media_type, "size_bytes": a.size_bytes} for a in mail.attachments
+        ],
+    }
+
+
+def _all_headers(headers: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    return {name: list(values) for name, values in headers.items()}
+
+
+def _date(mail: Mail, arrived_at: datetime | None) -> str | None:
+    """When it says it was written; when that is no date, when it arrived."""
+    try:
+        written = parsedate_to_datetime(mail.header("Date") or "")
+        return (written if written.tzinfo else written.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        return arrived_at.isoformat() if arrived_at else None

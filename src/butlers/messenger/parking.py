@@ -1,0 +1,195 @@
+"""Deliveries that wait for a person: an approval, or an identifier that is missing.
+
+A parked delivery has its row and its key, so a repeat of the request finds it. Releasing it means that it passes the
+same admission as any other, once; the decision and the release are one transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.approvals.approvals import Approvals
+from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.messenger.admission import Refused
+from butlers.messenger.book import Book
+from butlers.messenger.delivery import Decision, NewDelivery, restored
+from butlers.messenger.judgement import Known, before_admission
+from butlers.messenger.preparation import Preparation
+from butlers.storage.database import Database, Executor, Record
+from butlers.storage.queries import Queries
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.messenger")
+
+MISSING_IDENTIFIER = "missing_identifier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    delivery_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parking:
+    database: Database
+    queries: Queries
+    approvals: Approvals
+    book: Book
+    preparation: Preparation
+    clock: Clock
+
+    def register(self, tools: frozenset[str]) -> None:
+        """Say what decisions about deliveries move."""
+        hooks = Hooks(on_approved=self._approved, on_closed=self._closed)
+        for tool in sorted({*tools, "notify"}):
+            self.approvals.register(tool, hooks)
+        self.approvals.register(MISSING_IDENTIFIER, Hooks(on_approved=self._look_again, on_closed=self._closed))
+
+    async def hold(self, new: NewDelivery, tools: tuple[str, ...]) -> NewDelivery | Parked | Known | Refused | None:
+        """Park it, or hand it on: None when nothing gates it, the delivery when a rule let it pass."""
+        tool = next((name for name in tools if self.approvals.gates(name)), None)
+        if new.target is not None and tool is None:
+            return None
+        now = self.clock.now()
+        async with self.database.transaction() as connection:
+            snapshot = await self.book.read(connection, [new], now)
+            if (settled := before_admission(new, self.book.policy, snapshot)) is not None:
+                return settled
+            if new.target is None:
+                return await self._park_missing(connection, new, now)
+            return await self._ask(connection, new, tool or "", now)
+
+    async def _ask(
+        self, connection: Executor, new: NewDelivery, tool: str, now: datetime
+    ) -> NewDelivery | Parked | Known:
+        ruling = await self.approvals.request(
+            connection,
+            tool_name=tool,
+            tool_args=tool_args(new),
+            summary=_summary(new),
+            requested_by=new.notify.origin_butler,
+            key=new.idempotency_key,
+            subject_id=new.id,
+            now=now,
+        )
+        if isinstance(ruling, Allowed):
+            decision = Decision(at=now, rule="approval", verdict="allowed", detail=f"rule {ruling.rule_id}")
+            return new.decided(decision)
+        decision = Decision(at=now, rule="approval", verdict="pending", detail=f"{tool} needs a person's approval")
+        return await self._park(connection, new.decided(decision), "pending_approval", ruling, now)
+
+    async def _park_missing(self, connection: Executor, new: NewDelivery, now: datetime) -> Parked | Known:
+        ruling = await self.approvals.park(
+            connection,
+            tool_name=MISSING_IDENTIFIER,
+            tool_args=tool_args(new) | {"contact_id": str(new.notify.contact_id)},
+            summary=f"A contact has no {new.notify.delivery.channel} identifier; {_summary(new)}",
+            requested_by=new.notify.origin_butler,
+            key=new.idempotency_key,
+            subject_id=new.id,
+            now=now,
+        )
+        return await self._park(connection, new, "pending_missing_identifier", ruling, now)
+
+    async def _park(
+        self, connection: Executor, new: NewDelivery, status: Any, ruling: MustWait, now: datetime
+    ) -> Parked | Known:
+        row = replace(new, status=status, admitted=False, action_id=ruling.action_id).to_row()
+        written = await connection.fetch(self.queries.record_requests, [row], now)
+        if not written:
+            return Known(delivery_id=await connection.fetchval(self.queries.delivery_of_key, new.idempotency_key))
+        delivery = new.notify.delivery
+        await connection.execute(
+            self.queries.count_outcomes,
+            now,
+            [delivery.channel],
+            [delivery.intent],
+            [new.notify.origin_butler],
+            ["parked"],
+            [status],
+            [1],
+        )
+        return Parked(delivery_id=new.id)
+
+    async def give_back(self, new: NewDelivery) -> None:
+        """The use of a rule whose delivery was refused after all."""
+        for decision in new.decisions:
+            if (decision.rule, decision.verdict) == ("approval", "allowed"):
+                async with self.database.transaction() as connection:
+                    await self.approvals.give_back(connection, UUID(decision.detail.removeprefix("rule ")))
+
+    # --- release -----------------------------------------------------------------------------------------------------
+
+    async def _approved(self, connection: Executor, action: PendingAction) -> dict[str, Any]:
+        by = f"approved by {action.decided_by}" if action.decided_by else "approved"
+        await connection.execute(self.queries.release_parked, action.subject_id, self.clock.now(), by)
+        return {"delivery_id": str(action.subject_id)}
+
+    async def _closed(self, connection: Executor, action: PendingAction) -> None:
+        status = "expired" if action.status == "expired" else "failed"
+        why = (
+            "nobody decided in time"
+            if status == "expired"
+            else f"rejected: {action.decision_reason or 'no reason given'}"
+        )
+        await connection.execute(self.queries.close_parked, action.subject_id, self.clock.now(), status, why)
+
+    async def _look_again(self, connection: Executor, action: PendingAction) -> dict[str, Any] | None:
+        """Approving a missing identifier means: it is there now."""
+        row = await connection.fetchrow(self.queries.parked_delivery, action.subject_id)
+        if row is not None:
+            await self._address(connection, row, must=True)
+        return {"delivery_id": str(action.subject_id)}
+
+    async def address_parked(self) -> int:
+        """Release deliveries whose contact has an identifier by now; how many."""
+        released = 0
+        for row in await self.database.fetch(self.queries.missing_identifiers):
+            async with self.database.transaction() as connection:
+                locked = await connection.fetchrow(self.queries.parked_delivery, row["id"])
+                released += bool(locked and await self._address(connection, locked, must=False))
+        return released
+
+    async def _address(self, connection: Executor, row: Record, *, must: bool) -> bool:
+        contacts = self.preparation.contacts
+        target = await contacts.identifier(row["contact_id"], row["channel"])
+        if target is None:
+            if must:
+                raise invalid("contact_id", f"this contact still has no {row['channel']} identifier")
+            return False
+        new = self.preparation.addressed(restored(row), target)
+        known = await connection.fetchval(self.queries.delivery_of_key, new.idempotency_key)
+        if known is not None and known != new.id:
+            why = f"the same message went out as {known}"
+            await connection.execute(self.queries.close_parked, new.id, self.clock.now(), "failed", why)
+            return False
+        await connection.execute(
+            self.queries.address_parked, new.id, target, new.ordering_key, new.idempotency_key, self.clock.now()
+        )
+        log.info("parked delivery addressed", delivery_id=new.id, channel=row["channel"])
+        return True
+
+
+def tool_args(new: NewDelivery) -> dict[str, Any]:
+    """A delivery as the arguments of its tool, which rules are matched against."""
+    delivery = new.notify.delivery
+    given = {
+        "channel": delivery.channel,
+        "intent": delivery.intent,
+        "recipient": new.target,
+        "message": delivery.message,
+        "subject": delivery.subject,
+        "origin_butler": new.notify.origin_butler,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _summary(new: NewDelivery) -> str:
+    delivery = new.notify.delivery
+    whom = new.target or f"contact {new.notify.contact_id}"
+    return f"{new.notify.origin_butler} wants to {delivery.intent} a {delivery.channel} message to {whom}"

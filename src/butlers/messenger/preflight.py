@@ -1,0 +1,113 @@
+"""What would happen, without anything happening: the same checks in the same order as the intake's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from butlers.butler.approvals.approvals import Approvals
+from butlers.butler.approvals.values import MustWait
+from butlers.butler.identity import Caller, Role
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.contracts.notify import NotifyEnvelope
+from butlers.errors import ClassifiedError, ValidationError
+from butlers.messenger import admission
+from butlers.messenger.admission import Admitted, Refused
+from butlers.messenger.book import Book
+from butlers.messenger.delivery import NewDelivery
+from butlers.messenger.intake import channel_tool
+from butlers.messenger.judgement import Known, Snapshot, before_admission
+from butlers.messenger.parking import tool_args
+from butlers.messenger.preparation import Preparation
+
+SWITCHBOARD = "switchboard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    preparation: Preparation
+    book: Book
+    approvals: Approvals
+    clock: Clock
+
+    async def validate(self, caller: Caller, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Schema, fields, origin, targeting and recipient; nothing is stored, charged or sent."""
+        try:
+            new = await self._prepare(caller, raw)
+            snapshot, _ = await self.book.preview(new)
+            settled = before_admission(new, self.book.policy, snapshot)
+            if isinstance(settled, Refused):
+                raise settled.error
+        except ValidationError as error:
+            return {"valid": False, "errors": _fields(error)}
+        return {"valid": True, "errors": []}
+
+    async def dry_run(self, caller: Caller, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole way up to the provider call."""
+        try:
+            new = await self._prepare(caller, raw)
+        except ValidationError as error:
+            return _invalid(error)
+        snapshot, verdict = await self.book.preview(new)
+        if isinstance(verdict, Refused) and isinstance(verdict.error, ValidationError):
+            return _invalid(verdict.error, rule=verdict.rule)
+        return self._facts(new, snapshot) | await self._verdict(new, verdict)
+
+    async def _prepare(self, caller: Caller, raw: Mapping[str, Any]) -> NewDelivery:
+        notify = NotifyEnvelope.parse(raw)
+        if caller.role is Role.BUTLER and caller.name not in {notify.origin_butler, SWITCHBOARD}:
+            raise invalid("origin_butler", f"is not the caller, who is {caller.name!r}")
+        return await self.preparation.prepare(notify, None)
+
+    def _facts(self, new: NewDelivery, snapshot: Snapshot) -> dict[str, Any]:
+        limits, now = self.book.policy.limits, self.clock.now()
+        return {
+            "valid": True,
+            "target_identity": new.target,
+            "channel_adapter": new.channel,
+            "headroom": admission.headroom(new.wish, limits=limits, budgets=snapshot.budgets, now=now),
+            "stance": snapshot.budgets.stances.get(new.channel, "normal"),
+        }
+
+    async def _verdict(self, new: NewDelivery, verdict: Known | Admitted | Refused) -> dict[str, Any]:
+        if isinstance(verdict, Known):
+            return _told("deduplicated", rule="idempotency", delivery_id=verdict.delivery_id)
+        if new.target is None:
+            return _told("pending_missing_identifier", rule="target")
+        if await self._must_wait(new):
+            return _told("pending_approval", rule="approval")
+        if isinstance(verdict, Refused):
+            return _told("rejected", rule=verdict.rule, error=verdict.error)
+        return _told("admitted")
+
+    async def _must_wait(self, new: NewDelivery) -> bool:
+        tool = next((name for name in ("notify", channel_tool(new.notify)) if self.approvals.gates(name)), None)
+        return tool is not None and isinstance(await self.approvals.preview(tool, tool_args(new)), MustWait)
+
+
+def _told(
+    outcome: str, *, rule: str | None = None, error: ClassifiedError | None = None, **more: Any
+) -> dict[str, Any]:
+    reasons = [{"rule": rule, **error.describe()}] if error else [{"rule": rule, "outcome": outcome}] if rule else []
+    return {"would_be_admitted": outcome == "admitted", "outcome": outcome, "reasons": reasons, **more}
+
+
+def _invalid(error: ValidationError, rule: str = "envelope") -> dict[str, Any]:
+    return {
+        "valid": False,
+        "errors": _fields(error),
+        "target_identity": None,
+        "channel_adapter": None,
+        "headroom": None,
+        "would_be_admitted": False,
+        "outcome": "invalid",
+        "reasons": [{"rule": rule, **error.describe()}],
+    }
+
+
+def _fields(error: ValidationError) -> list[dict[str, str]]:
+    return [{"field": field.field, "error": field.error} for field in error.fields] or [
+        {"field": "", "error": error.message}
+    ]

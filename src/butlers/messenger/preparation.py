@@ -1,0 +1,127 @@
+"""From a checked `notify.v1` to a delivery that may be judged: target, content, key, order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.contracts.notify import NotifyEnvelope
+from butlers.messenger.answering import may_answer, reply_subject
+from butlers.messenger.content import DEFAULT_SUBJECT, subject_with_origin, with_origin
+from butlers.messenger.delivery import Decision, NewDelivery
+from butlers.messenger.targets import AddressBook, MissingIdentifier, Resolved, resolve_target
+from butlers.reliability.idempotency import caller_key, delivery_key
+
+_SUBJECT_CHANNELS = frozenset({"email"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    contacts: AddressBook
+    channels: Collection[str]  # served ones, with their scope: telegram.bot
+    own_address: str  # of the mailbox, which never answers itself
+    clock: Clock
+    new_id: Callable[[], UUID]
+
+    async def prepare(
+        self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None, *, identity_scope: str = "bot"
+    ) -> NewDelivery:
+        """Check what only the whole can tell, and make the delivery. Raises `validation_error`."""
+        self._check_channel(notify, identity_scope)
+        self._check_answer(notify, source_event)
+        resolution = await resolve_target(notify, self.contacts)
+        return self._delivery(notify, resolution, source_event, identity_scope)
+
+    def addressed(self, new: NewDelivery, target: str) -> NewDelivery:
+        """The same delivery, now that its contact's identifier is known."""
+        key = _key(new.notify, target) or new.idempotency_key
+        ordering = _ordering_key(new.notify, target, new.id)
+        return replace(new, target=target, idempotency_key=key, ordering_key=ordering)
+
+    def _check_channel(self, notify: NotifyEnvelope, identity_scope: str) -> None:
+        if f"{notify.delivery.channel}.{identity_scope}" not in self.channels:
+            served = ", ".join(sorted(self.channels))
+            raise invalid("delivery.channel", f"is not served here in scope {identity_scope}; served: {served}")
+        if notify.delivery.intent == "react" and notify.delivery.channel != "telegram":
+            raise invalid("delivery.intent", f"react is not possible on {notify.delivery.channel}")
+
+    def _check_answer(self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None) -> None:
+        if (notify.delivery.channel, notify.delivery.intent) != ("email", "reply"):
+            return
+        if (reason := may_answer(source_event, self.own_address)) is not None:
+            raise invalid("delivery.intent", f"must not be a reply: {reason}")
+
+    def _delivery(
+        self,
+        notify: NotifyEnvelope,
+        resolution: Resolved | MissingIdentifier,
+        source_event: Mapping[str, Any] | None,
+        identity_scope: str,
+    ) -> NewDelivery:
+        identity, known = self.new_id(), isinstance(resolution, Resolved)
+        target = resolution.target if isinstance(resolution, Resolved) else None
+        key = _key(notify, target if target is not None else f"contact:{notify.contact_id}")
+        has_subject = notify.delivery.channel in _SUBJECT_CHANNELS
+        message, origin = notify.delivery.message, notify.origin_butler
+        return NewDelivery(
+            id=identity,
+            # Without an id and without a key nothing tells a repeat from a second wish: every call is a new one.
+            idempotency_key=key or f"none-{identity}",
+            notify=notify,
+            target=target,
+            identity_scope=identity_scope,
+            message=message if has_subject else with_origin(message, origin),
+            subject=_subject(notify, source_event) if has_subject else None,
+            ordering_key=_ordering_key(notify, target or "", identity),
+            source_event=source_event,
+            duplicate_detection=key is not None,
+            status="pending" if known else "pending_missing_identifier",
+            decisions=(self._how(resolution),),
+        )
+
+    def _how(self, resolution: Resolved | MissingIdentifier) -> Decision:
+        now = self.clock.now()
+        if isinstance(resolution, Resolved):
+            return Decision(at=now, rule="target", verdict="resolved", detail=resolution.how)
+        return Decision(
+            at=now, rule="target", verdict="missing", detail="the contact has no identifier for the channel"
+        )
+
+
+def _subject(notify: NotifyEnvelope, source_event: Mapping[str, Any] | None) -> str:
+    origin, own = notify.origin_butler, notify.delivery.subject
+    if notify.delivery.intent == "reply":
+        parent = (source_event or {}).get("subject")
+        return reply_subject(own=own, parent=parent, origin=origin) or f"Re: [{origin}] {DEFAULT_SUBJECT}"
+    return subject_with_origin(own, origin)
+
+
+def _ordering_key(notify: NotifyEnvelope, target: str, identity: UUID) -> str:
+    """What must not overtake what: a chat, or a thread of mails. A mail that starts a thread waits for none."""
+    channel = notify.delivery.channel
+    if channel != "email":
+        return f"{channel}:{target}"
+    context = notify.request_context
+    thread = context.source_thread_identity if context is not None else None
+    return f"email:{target}:{thread or identity}"
+
+
+def _key(notify: NotifyEnvelope, target: str) -> str | None:
+    """A caller's own key says best what a repeat is; the request and the content come next."""
+    if notify.idempotency_key is not None:
+        return caller_key(notify.origin_butler, notify.idempotency_key)
+    if notify.request_id is None:
+        return None
+    return delivery_key(
+        request_id=str(notify.request_id),
+        origin_butler=notify.origin_butler,
+        intent=notify.delivery.intent,
+        channel=notify.delivery.channel,
+        target_identity=target,
+        message=notify.delivery.emoji or notify.delivery.message,
+        subject=notify.delivery.subject,
+    )

@@ -1,0 +1,136 @@
+"""Sending again what had ended: a dead letter replayed, an uncertain delivery settled.
+
+Both go through the same admission and worker as any other delivery. A replay is a new delivery under the old key with
+`::replay-N`; an uncertain delivery stays the same one, because somebody now says what became of its last attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.messenger.deliveries import Deliveries
+from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, restored
+from butlers.messenger.intake import Executor
+from butlers.messenger.tools.dead_letters import assess
+from butlers.reliability.dead_letter import ReplayPolicy
+from butlers.reliability.idempotency import replay_key
+from butlers.storage.database import Database, Record
+from butlers.storage.database import Executor as Connection
+from butlers.storage.queries import Queries
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.messenger")
+
+Word = Literal["confirmed_sent", "send_again"]
+_LOOK_AGAIN_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    database: Database
+    queries: Queries
+    deliveries: Deliveries
+    executor: Executor
+    policy: ReplayPolicy
+    resumable: Collection[str]  # channels that go on behind the parts on record
+    clock: Clock
+    new_id: Callable[[], UUID]
+    wait_s: float  # how long a caller waits for the outcome
+
+    async def replay(self, dead_letter_id: UUID, *, by: str) -> dict[str, Any]:
+        """A new delivery from a dead letter; the outcome if there is one soon."""
+        async with self.database.transaction() as connection:
+            new, count = await self._replayed(connection, dead_letter_id, by)
+        log.info("dead letter replayed", delivery_id=new.id, caller=by, attempt=count)
+        outcome = await self._soon(new.id)
+        return _told(outcome) | {
+            "dead_letter_id": dead_letter_id,
+            "replay_of": new.replay_of,
+            "replay_count": count,
+            "idempotency_key": new.idempotency_key,
+        }
+
+    async def _replayed(self, connection: Connection, dead_letter_id: UUID, by: str) -> tuple[NewDelivery, int]:
+        letter = await connection.fetchrow(self.queries.lock_dead_letter, dead_letter_id)
+        if letter is None:
+            raise invalid("dead_letter_id", "no such dead letter")
+        standing = await connection.fetchrow(self.queries.standing, letter["delivery_id"])
+        if standing is None:
+            raise invalid("dead_letter_id", "its delivery is gone")
+        now = self.clock.now()
+        verdict = assess(dict(letter), dict(standing), self.policy, now)
+        if not verdict["eligible"]:
+            raise invalid("dead_letter_id", f"cannot be replayed: {', '.join(verdict['reasons'])}")
+        count = letter["replay_count"] + 1
+        decision = Decision(at=now, rule="replay", verdict="replayed", detail=f"replay {count}, asked for by {by}")
+        new = replace(
+            restored(standing),
+            id=self.new_id(),
+            idempotency_key=replay_key(standing["idempotency_key"], count),
+            admitted=False,
+            replay_of=letter["delivery_id"],
+            decisions=(decision,),
+        )
+        await connection.execute(self.queries.record_requests, [new.to_row()], now)
+        await connection.execute(self.queries.count_replay, dead_letter_id, count, new.id)
+        return new, count
+
+    async def settle(self, delivery_id: UUID, word: Word, *, by: str) -> dict[str, Any]:
+        """Somebody found out: it arrived, or it should be sent again."""
+        async with self.database.transaction() as connection:
+            row = await connection.fetchrow(self.queries.lock_uncertain, delivery_id)
+            if row is None:
+                raise invalid("delivery_id", await self._why_not(connection, delivery_id))
+            await self._settled(connection, row, word, by)
+        log.info("uncertain delivery settled", delivery_id=delivery_id, decision=word, caller=by)
+        return _told(await self._soon(delivery_id))
+
+    async def _settled(self, connection: Connection, row: Record, word: Word, by: str) -> None:
+        now, goes_on = self.clock.now(), word == "send_again"
+        if word == "confirmed_sent":
+            part = row["part_in_doubt"] or 1
+            await connection.execute(
+                self.queries.record_part, self.new_id(), row["id"], part, f"confirmed by {by}", now
+            )
+            goes_on = f"{row['channel']}.{row['identity_scope']}" in self.resumable
+        status = "pending" if goes_on else "delivered"
+        await connection.execute(self.queries.settle_uncertain, row["id"], status, by, now, word)
+
+    async def _why_not(self, connection: Connection, delivery_id: UUID) -> str:
+        status = await connection.fetchval(self.queries.status_of, delivery_id)
+        return "no such delivery" if status is None else f"is {status}, not uncertain: there is nothing to settle"
+
+    async def _soon(self, delivery_id: UUID) -> Outcome:
+        self.executor.wake()
+        deadline = self.clock.monotonic() + self.wait_s
+        while True:
+            outcome = await self.deliveries.get(delivery_id)
+            if outcome is None:
+                raise invalid("delivery_id", "the delivery is gone")
+            left = deadline - self.clock.monotonic()
+            if outcome.status not in OPEN or left <= 0:
+                return outcome
+            await _changed(self.executor, delivery_id, min(left, _LOOK_AGAIN_S))
+
+
+async def _changed(executor: Executor, delivery_id: UUID, at_most_s: float) -> None:
+    try:
+        async with asyncio.timeout(at_most_s):
+            await executor.finished(delivery_id)
+    except TimeoutError:
+        return
+
+
+def _told(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "delivery_id": outcome.delivery_id,
+        "status": outcome.status,
+        "provider_delivery_id": outcome.provider_delivery_id,
+        "error": outcome.error.describe() if outcome.error else None,
+    }

@@ -1,0 +1,217 @@
+"""Deliveries that were set aside: which, why, and whether they may be sent again (seed 001 section 5.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from pydantic import Field
+
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.surface import Tool
+from butlers.clock import Clock
+from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
+from butlers.contracts.notify import Channel
+from butlers.errors import ErrorClass
+from butlers.messenger.tools.cursor import page, place
+from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
+from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
+from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.messenger.dead_letters")
+
+MARKED_INELIGIBLE = "marked_ineligible"
+QUARANTINABLE = frozenset({"pending", "awaiting_retry", "failed", "uncertain"})
+
+
+class ListArguments(Value):
+    channel: Channel | None = None
+    origin_butler: Identity | None = None
+    error_class: ErrorClass | None = None
+    since: Timestamp | None = None
+    include_discarded: bool = False
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE)
+    cursor: Identity | None = None
+
+
+class DeadLetterArguments(Value):
+    dead_letter_id: UUID
+
+
+class DiscardArguments(DecidedArguments):
+    dead_letter_id: UUID
+    reason: Identity
+
+
+class QuarantineArguments(DecidedArguments):
+    delivery_id: UUID
+    reason: Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterTools:
+    records: DeliveryRecords
+    clock: Clock
+    new_id: Callable[[], UUID]
+    wake: Callable[[], None]  # a delivery that stood in front of others is gone
+    policy: ReplayPolicy = field(default_factory=ReplayPolicy)
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool(
+                name="messenger_dead_letter_list",
+                description="Deliveries that were set aside, newest first, a page at a time.",
+                arguments=ListArguments,
+                handler=self._list,
+            ),
+            Tool(
+                name="messenger_dead_letter_inspect",
+                description="One dead letter: what was asked, all that was tried, and whether it may be replayed.",
+                arguments=DeadLetterArguments,
+                handler=self._inspect,
+            ),
+            Tool(
+                name="messenger_dead_letter_discard",
+                description="Give a dead letter up for good; it is never replayed.",
+                arguments=DiscardArguments,
+                handler=self._discard,
+                owner=SWITCHBOARD,
+            ),
+            Tool(
+                name="messenger_dead_letter_quarantine",
+                description="Set a delivery aside that is not in a provider call.",
+                arguments=QuarantineArguments,
+                handler=self._quarantine,
+                owner=SWITCHBOARD,
+            ),
+        ]
+
+    async def _list(self, _caller: Caller, wanted: ListArguments) -> dict[str, Any]:
+        rows = await self.records.rows(
+            self.records.queries.dead_letters,
+            wanted.channel,
+            wanted.origin_butler,
+            wanted.error_class,
+            wanted.since,
+            wanted.include_discarded,
+            *place(wanted.cursor),
+            wanted.limit + 1,
+        )
+        letters, cursor = page(rows, wanted.limit)
+        eligibility = await self.eligibility(letters)
+        shown = [letter | {"replay_eligible": eligibility[letter["id"]]["eligible"]} for letter in letters]
+        return wire({"dead_letters": shown, "next_cursor": cursor})
+
+    async def _inspect(self, _caller: Caller, arguments: DeadLetterArguments) -> dict[str, Any]:
+        letter = await self._letter(arguments.dead_letter_id)
+        eligibility = (await self.eligibility([letter]))[letter["id"]]
+        attempts = (await self.records.attempts(letter["delivery_id"]))[letter["delivery_id"]]
+        replays = await self.records.rows(self.records.queries.replays_of_delivery, letter["delivery_id"])
+        return wire(
+            {
+                "dead_letter_id": letter["id"],
+                **letter,
+                "replay_eligible": eligibility["eligible"],
+                "replay_eligibility": eligibility,
+                "attempts": attempts,
+                "replays": replays,
+            }
+        )
+
+    async def _discard(self, caller: Caller, arguments: DiscardArguments) -> dict[str, Any]:
+        person, now, queries = decided_by(caller, arguments), self.clock.now(), self.records.queries
+        async with self.records.database.transaction() as connection:
+            delivery_id = await connection.fetchval(
+                queries.discard, arguments.dead_letter_id, now, arguments.reason, person
+            )
+            if delivery_id is not None:
+                detail = f"given up by {person}: {arguments.reason}"
+                await self.records.add_decision(
+                    connection, delivery_id, at=now, rule="discard", verdict="discarded", detail=detail
+                )
+        if delivery_id is None:
+            await self._letter(arguments.dead_letter_id)
+            raise invalid("dead_letter_id", "is discarded already")
+        log.info("dead letter discarded", delivery_id=delivery_id, caller=person)
+        return wire(
+            {
+                "dead_letter_id": arguments.dead_letter_id,
+                "delivery_id": delivery_id,
+                "status": "discarded",
+                "discarded_at": now,
+                "discarded_by": person,
+                "reason": arguments.reason,
+            }
+        )
+
+    async def _quarantine(self, caller: Caller, arguments: QuarantineArguments) -> dict[str, Any]:
+        person, now, queries = decided_by(caller, arguments), self.clock.now(), self.records.queries
+        summary = f"quarantined by {person}: {arguments.reason}"
+        async with self.records.database.transaction() as connection:
+            status = await connection.fetchval(queries.lock_delivery, arguments.delivery_id)
+            _check_quarantinable(status)
+            letter_id = await connection.fetchval(
+                queries.quarantine, arguments.delivery_id, self.new_id(), summary, now
+            )
+            await connection.execute(queries.mark_dead_lettered, arguments.delivery_id, now, summary)
+            await self.records.add_decision(
+                connection, arguments.delivery_id, at=now, rule="quarantine", verdict="dead_lettered", detail=summary
+            )
+        self.wake()
+        log.info("delivery quarantined", delivery_id=arguments.delivery_id, caller=person)
+        return wire(
+            {
+                "dead_letter_id": letter_id,
+                "delivery_id": arguments.delivery_id,
+                "status": "dead_lettered",
+                "was": status,
+                "quarantine_reason": "manually_quarantined",
+                "reason": arguments.reason,
+            }
+        )
+
+    async def eligibility(self, letters: Sequence[Mapping[str, Any]]) -> dict[UUID, dict[str, Any]]:
+        """By dead letter: may it be sent again, and if not, why."""
+        now, deliveries = self.clock.now(), [letter["delivery_id"] for letter in letters]
+        rows = await self.records.rows(self.records.queries.standing_of_deliveries, deliveries)
+        standings = {row["delivery_id"]: row for row in rows}
+        return {letter["id"]: assess(letter, standings[letter["delivery_id"]], self.policy, now) for letter in letters}
+
+    async def _letter(self, dead_letter_id: UUID) -> dict[str, Any]:
+        row = await self.records.row(self.records.queries.dead_letter, dead_letter_id)
+        if row is None:
+            raise invalid("dead_letter_id", "no such dead letter")
+        return row
+
+
+def assess(
+    letter: Mapping[str, Any], standing: Mapping[str, Any], policy: ReplayPolicy, now: datetime
+) -> dict[str, Any]:
+    """The replay eligibility of a stored dead letter."""
+    known = DeadLetter(
+        error_class=ErrorClass(letter["error_class"]),
+        replay_count=letter["replay_count"],
+        discarded=letter["discarded_at"] is not None,
+        uncertain=standing["uncertain"],
+        replay_in_progress=standing["replay_in_progress"],
+        delivered=standing["delivered"],
+        not_after=standing["not_after"],
+    )
+    assessed = assess_replay(known, policy, now).describe()
+    if assessed["eligible"] and not letter["replay_eligible"]:
+        assessed |= {"eligible": False, "reasons": [MARKED_INELIGIBLE]}
+    return assessed
+
+
+def _check_quarantinable(status: str | None) -> None:
+    if status is None:
+        raise invalid("delivery_id", "no such delivery")
+    if status == "in_progress":
+        raise invalid("delivery_id", "is in a provider call; wait for its outcome")
+    if status not in QUARANTINABLE:
+        raise invalid("delivery_id", f"is {status}; only {', '.join(sorted(QUARANTINABLE))} can be set aside")

@@ -1,0 +1,103 @@
+"""Recipients that are not to be written to, and how to change that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.surface import Tool
+from butlers.clock import Clock
+from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
+from butlers.contracts.notify import Channel
+from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
+from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.messenger.recipients")
+
+SEPARATOR = "/"  # no channel's name has it
+
+
+class RecipientListArguments(Value):
+    channel: Channel | None = None
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE)
+    cursor: str | None = Field(default=None, max_length=2 * MAX_IDENTITY)
+
+
+class SuppressArguments(DecidedArguments):
+    channel: Channel
+    target: Identity
+    reason: Identity
+
+
+class ReleaseArguments(DecidedArguments):
+    channel: Channel
+    target: Identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipientTools:
+    records: DeliveryRecords
+    clock: Clock
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool(
+                name="messenger_recipient_list",
+                description="Recipients that are suppressed or have moved, by channel and address.",
+                arguments=RecipientListArguments,
+                handler=self._list,
+            ),
+            Tool(
+                name="messenger_recipient_suppress",
+                description="From now on send nothing to this recipient.",
+                arguments=SuppressArguments,
+                handler=self._suppress,
+                owner=SWITCHBOARD,
+            ),
+            Tool(
+                name="messenger_recipient_release",
+                description="This recipient may be written to again.",
+                arguments=ReleaseArguments,
+                handler=self._release,
+                owner=SWITCHBOARD,
+            ),
+        ]
+
+    async def _list(self, _caller: Caller, wanted: RecipientListArguments) -> dict[str, Any]:
+        rows = await self.records.rows(
+            self.records.queries.recipient_rules, wanted.channel, *_place(wanted.cursor), wanted.limit + 1
+        )
+        shown = rows[: wanted.limit]
+        more = len(rows) > wanted.limit
+        cursor = f"{shown[-1]['channel']}{SEPARATOR}{shown[-1]['target']}" if more else None
+        return wire({"recipients": shown, "next_cursor": cursor})
+
+    async def _suppress(self, caller: Caller, arguments: SuppressArguments) -> dict[str, Any]:
+        person, target = decided_by(caller, arguments), arguments.target.strip()
+        row = await self.records.row(
+            self.records.queries.suppress, arguments.channel, target, arguments.reason, person, self.clock.now()
+        )
+        log.info("recipient suppressed", channel=arguments.channel, caller=person)
+        return wire({"recipient": row})
+
+    async def _release(self, caller: Caller, arguments: ReleaseArguments) -> dict[str, Any]:
+        row = await self.records.row(self.records.queries.release, arguments.channel, arguments.target.strip())
+        if row is None:
+            raise invalid("target", "no such recipient: it has no rule on this channel")
+        person = decided_by(caller, arguments)
+        log.info("recipient released", channel=arguments.channel, caller=person)
+        return wire({"released": row, "released_by": person})
+
+
+def _place(cursor: str | None) -> tuple[str | None, str | None]:
+    if cursor is None:
+        return None, None
+    channel, separator, target = cursor.partition(SEPARATOR)
+    if not separator:
+        raise invalid("cursor", "is not the next_cursor of an earlier page")
+    return channel, target

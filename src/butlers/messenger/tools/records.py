@@ -1,0 +1,81 @@
+"""What the tools read: one delivery, and what was tried and heard about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.identity import Caller, Role
+from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.storage.database import Database, Executor
+from butlers.storage.queries import Queries
+
+SWITCHBOARD = "switchboard"  # speaks for the person at the command line, the API or the dashboard
+
+Lines = dict[UUID, list[dict[str, Any]]]
+
+
+class DeliveryArguments(Value):
+    delivery_id: UUID
+
+
+class DecidedArguments(Value):
+    """Of a tool that changes something."""
+
+    decided_by: Identity | None = None  # whom Switchboard speaks for; ignored from anybody else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRecords:
+    database: Database
+    queries: Queries
+
+    @classmethod
+    def of(cls, database: Database, schema: str) -> DeliveryRecords:
+        return cls(database=database, queries=Queries.load("butlers.messenger.tools", schema=schema))
+
+    async def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.database.fetch(query, *values)]
+
+    async def row(self, query: str, *values: Any) -> dict[str, Any] | None:
+        row = await self.database.fetchrow(query, *values)
+        return dict(row) if row is not None else None
+
+    async def delivery(self, delivery_id: UUID) -> dict[str, Any]:
+        row = await self.row(self.queries.delivery, delivery_id)
+        if row is None:
+            raise invalid("delivery_id", "no such delivery")
+        return row
+
+    async def attempts(self, *deliveries: UUID) -> Lines:
+        return _by_delivery(deliveries, await self.rows(self.queries.attempts, deliveries))
+
+    async def receipts(self, *deliveries: UUID) -> Lines:
+        return _by_delivery(deliveries, await self.rows(self.queries.receipts, deliveries))
+
+    async def add_decision(
+        self, executor: Executor, delivery_id: UUID, *, at: datetime, rule: str, verdict: str, detail: str
+    ) -> None:
+        line = {"at": at.isoformat(), "rule": rule, "verdict": verdict, "detail": detail}
+        await executor.execute(self.queries.add_decision, delivery_id, [line])
+
+
+def decided_by(caller: Caller, arguments: DecidedArguments) -> str:
+    """Who decides: the caller, or the person Switchboard speaks for."""
+    speaks_for_others = caller.role is Role.BUTLER and caller.name == SWITCHBOARD
+    return arguments.decided_by or caller.name if speaks_for_others else caller.name
+
+
+def check_window(since: datetime | None, until: datetime | None) -> None:
+    if since is not None and until is not None and since > until:
+        raise invalid("since", "is later than until")
+
+
+def _by_delivery(deliveries: Iterable[UUID], rows: Iterable[Mapping[str, Any]]) -> Lines:
+    lines: Lines = {delivery: [] for delivery in deliveries}
+    for row in rows:
+        lines[row["delivery_id"]].append({name: value for name, value in row.items() if name != "delivery_id"})
+    return lines

@@ -1,0 +1,280 @@
+"""Deliveries, dead letters and recipients over HTTP: thin proxies to Messenger's tools.
+
+Whoever may see the system may read. Only a person (an operator's token, or nobody's on this machine) may change
+something; Messenger hears the person's name as `decided_by`. Messenger checks the arguments, so a refusal here is the
+refusal there: 404 where it knows no such thing, 422 for a wrong argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from fastapi import FastAPI, Query
+from pydantic_core import from_json, to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from butlers.butler.identity import Caller, Role
+from butlers.butler.surface import BUTLERS
+from butlers.butler.transport import Transport
+from butlers.contracts.envelope import invalid
+from butlers.errors import ClassifiedError, ErrorClass, TimeoutExceeded
+
+MESSENGER = "messenger"
+ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
+LONGEST_PAGE = 500
+_STATUS = {
+    ErrorClass.VALIDATION_ERROR: 422,
+    ErrorClass.OVERLOAD_REJECTED: 429,
+    ErrorClass.TARGET_UNAVAILABLE: 503,
+    ErrorClass.TIMEOUT: 504,
+}
+_UNKNOWN = re.compile(r"\bno such (delivery|dead letter|request|recipient)\b")
+
+CallerOf = Callable[[Request], Caller]
+BodyOf = Callable[[Request], Awaitable[bytes]]
+
+
+def add_delivery_routes(app: FastAPI, *, caller_of: CallerOf, body_of: BodyOf, transport: Transport) -> None:
+    """All routes below `/deliveries`, `/dead-letters` and `/recipients`."""
+    _DeliveryRoutes(caller_of=caller_of, body_of=body_of, transport=transport).add(app)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _DeliveryRoutes:
+    caller_of: CallerOf
+    body_of: BodyOf
+    transport: Transport
+
+    def add(self, app: FastAPI) -> None:
+        def route(verb: str, path: str, answer: Any, summary: str) -> None:
+            app.add_api_route(path, answer, methods=[verb], summary=summary)
+
+        # Fixed names first: {delivery_id} would take them.
+        route("GET", "/deliveries", self._search, "Deliveries, newest first")
+        route("GET", "/deliveries/stats", self._stats, "Counts, rates and latencies")
+        route("GET", "/deliveries/queue", self._queue, "What is on its way")
+        route("GET", "/deliveries/limits", self._limits, "What is left of the budgets")
+        route("GET", "/deliveries/circuits", self._circuits, "The circuit of each channel")
+        route("POST", "/deliveries/dry-run", self._dry_run, "What would happen to a notify.v1")
+        route("POST", "/deliveries/validate", self._validate, "Whether a notify.v1 is valid")
+        route("GET", "/deliveries/trace/{request_id}", self._trace, "One request, from the door to the receipts")
+        route("GET", "/deliveries/{delivery_id}", self._status, "One delivery")
+        route("GET", "/deliveries/{delivery_id}/attempts", self._attempts, "Every attempt at it")
+        route("GET", "/deliveries/{delivery_id}/why", self._why, "Which rule decided what, in plain words")
+        route("POST", "/deliveries/{delivery_id}/settle", self._settle, "Say what became of an uncertain delivery")
+        route("POST", "/deliveries/{delivery_id}/quarantine", self._quarantine, "Set it aside")
+        route("GET", "/dead-letters", self._dead_letters, "Deliveries that were set aside, newest first")
+        route("GET", "/dead-letters/{dead_letter_id}", self._dead_letter, "One of them, whole")
+        route("POST", "/dead-letters/{dead_letter_id}/replay", self._replay, "Send it again")
+        route("POST", "/dead-letters/{dead_letter_id}/discard", self._discard, "Give it up for good")
+        route("GET", "/recipients", self._recipients, "Who is not written to, or has moved")
+        route("POST", "/recipients", self._suppress, "Write to somebody no more")
+        route("DELETE", "/recipients", self._release, "Write to somebody again")
+
+    # --- deliveries --------------------------------------------------------------------------------------------------
+
+    async def _search(
+        self,
+        request: Request,
+        *,
+        origin_butler: str | None = None,
+        channel: str | None = None,
+        intent: str | None = None,
+        status: str | None = None,
+        request_id: UUID | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        cursor: str | None = None,
+        limit: int = Query(default=50, ge=1, le=LONGEST_PAGE),
+    ) -> Response:
+        return await self._read(
+            request,
+            "messenger_delivery_search",
+            origin_butler=origin_butler,
+            channel=channel,
+            intent=intent,
+            status=status,
+            request_id=request_id,
+            since=since,
+            until=until,
+            cursor=cursor,
+            limit=limit,
+        )
+
+    async def _status(self, request: Request, delivery_id: UUID) -> Response:
+        return await self._read(request, "messenger_delivery_status", delivery_id=delivery_id)
+
+    async def _attempts(self, request: Request, delivery_id: UUID) -> Response:
+        return await self._read(request, "messenger_delivery_attempts", delivery_id=delivery_id)
+
+    async def _why(self, request: Request, delivery_id: UUID) -> Response:
+        return await self._read(request, "messenger_delivery_why", delivery_id=delivery_id)
+
+    async def _trace(self, request: Request, request_id: UUID) -> Response:
+        return await self._read(request, "messenger_delivery_trace", request_id=request_id)
+
+    async def _settle(self, request: Request, delivery_id: UUID) -> Response:
+        return await self._change(request, "messenger_delivery_settle", "outcome", delivery_id=delivery_id)
+
+    async def _quarantine(self, request: Request, delivery_id: UUID) -> Response:
+        return await self._change(request, "messenger_dead_letter_quarantine", "reason", delivery_id=delivery_id)
+
+    # --- health ------------------------------------------------------------------------------------------------------
+
+    async def _stats(
+        self, request: Request, since: str | None = None, until: str | None = None, group_by: str | None = None
+    ) -> Response:
+        return await self._read(request, "messenger_delivery_stats", since=since, until=until, group_by=group_by)
+
+    async def _queue(self, request: Request, channel: str | None = None) -> Response:
+        return await self._read(request, "messenger_queue_depth", channel=channel)
+
+    async def _limits(
+        self, request: Request, channel: str | None = None, identity_scope: str | None = None
+    ) -> Response:
+        return await self._read(request, "messenger_rate_limit_status", channel=channel, identity_scope=identity_scope)
+
+    async def _circuits(self, request: Request, channel: str | None = None) -> Response:
+        return await self._read(request, "messenger_circuit_status", channel=channel)
+
+    async def _dry_run(self, request: Request) -> Response:
+        return await self._ask_about(request, "messenger_dry_run")
+
+    async def _validate(self, request: Request) -> Response:
+        return await self._ask_about(request, "messenger_validate_notify")
+
+    # --- dead letters ------------------------------------------------------------------------------------------------
+
+    async def _dead_letters(
+        self,
+        request: Request,
+        *,
+        channel: str | None = None,
+        origin_butler: str | None = None,
+        error_class: str | None = None,
+        since: str | None = None,
+        cursor: str | None = None,
+        include_discarded: bool = Query(default=False),
+        limit: int = Query(default=50, ge=1, le=LONGEST_PAGE),
+    ) -> Response:
+        return await self._read(
+            request,
+            "messenger_dead_letter_list",
+            channel=channel,
+            origin_butler=origin_butler,
+            error_class=error_class,
+            since=since,
+            cursor=cursor,
+            include_discarded=include_discarded,
+            limit=limit,
+        )
+
+    async def _dead_letter(self, request: Request, dead_letter_id: UUID) -> Response:
+        return await self._read(request, "messenger_dead_letter_inspect", dead_letter_id=dead_letter_id)
+
+    async def _replay(self, request: Request, dead_letter_id: UUID) -> Response:
+        return await self._change(request, "messenger_dead_letter_replay", dead_letter_id=dead_letter_id)
+
+    async def _discard(self, request: Request, dead_letter_id: UUID) -> Response:
+        return await self._change(request, "messenger_dead_letter_discard", "reason", dead_letter_id=dead_letter_id)
+
+    # --- recipients --------------------------------------------------------------------------------------------------
+
+    async def _recipients(
+        self,
+        request: Request,
+        channel: str | None = None,
+        cursor: str | None = None,
+        limit: int = Query(default=50, ge=1, le=LONGEST_PAGE),
+    ) -> Response:
+        return await self._read(request, "messenger_recipient_list", channel=channel, cursor=cursor, limit=limit)
+
+    async def _suppress(self, request: Request) -> Response:
+        return await self._change(request, "messenger_recipient_suppress", "channel", "target", "reason")
+
+    async def _release(self, request: Request, channel: str, target: str) -> Response:
+        return await self._change(request, "messenger_recipient_release", channel=channel, target=target)
+
+    # --- the way to Messenger ----------------------------------------------------------------------------------------
+
+    async def _read(self, request: Request, tool: str, **arguments: Any) -> Response:
+        caller = self.caller_of(request)
+        if caller.role not in BUTLERS:
+            return _error(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
+        return await self._call(tool, arguments)
+
+    async def _change(self, request: Request, tool: str, *from_body: str, **arguments: Any) -> Response:
+        caller = self.caller_of(request)
+        if caller.role is not Role.OPERATOR:
+            return _error(403, invalid("authorization", "only a person may decide this"))
+        try:
+            said = _fields(await self.body_of(request), from_body) if from_body else {}
+        except ClassifiedError as error:
+            return _error(422, error)
+        return await self._call(tool, said | arguments | {"decided_by": caller.name})
+
+    async def _ask_about(self, request: Request, tool: str) -> Response:
+        caller = self.caller_of(request)
+        if caller.role not in BUTLERS:
+            return _error(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
+        try:
+            notify = _object(await self.body_of(request))
+        except ClassifiedError as error:
+            return _error(422, error)
+        return await self._call(tool, {"notify_request": notify})
+
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> Response:
+        given = {name: _wire(value) for name, value in arguments.items() if value is not None}
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return _json(await self.transport.call(MESSENGER, tool, given))
+        except TimeoutError:
+            return _error(504, TimeoutExceeded(f"messenger gave no answer within {ANSWER_TIMEOUT_S:g} s"))
+        except ClassifiedError as error:
+            return _error(_status_of(error), error)
+
+
+def _fields(body: bytes, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The object in a body; a field that does not belong there is refused and not passed on."""
+    document = _object(body)
+    if unknown := sorted(document.keys() - set(allowed)):
+        raise invalid(unknown[0], f"is not a known field; there are {', '.join(allowed)}")
+    return document
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        document = from_json(body)
+    except ValueError:
+        raise invalid("", "is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise invalid("", "must be a JSON object")
+    return document
+
+
+def _wire(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
+
+
+def _status_of(error: ClassifiedError) -> int:
+    # Over MCP a refusal keeps its class and its words, but not its fields.
+    if error.error_class is ErrorClass.VALIDATION_ERROR and _UNKNOWN.search(error.message):
+        return 404
+    return _STATUS.get(error.error_class, 500)
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(to_json(content), status_code=status, media_type="application/json")
+
+
+def _error(status: int, error: ClassifiedError) -> Response:
+    response = _json({"error": {"fields": []} | error.describe()}, status)
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    return response

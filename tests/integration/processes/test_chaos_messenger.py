@@ -1,0 +1,134 @@
+"""A small chaos run with real processes, and the judgement that all such runs rest on."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from benchmarks.chaos.messages import make_wishes, number_in
+from benchmarks.chaos.verdict import Attempt, Kill, Row, Verdict, judge, percentile
+
+REPOSITORY = Path(__file__).parents[3]
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.timeout(240)
+def test_killed_again_and_again_nothing_is_lost_doubled_or_stuck(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.chaos", "messenger", "--kills", "3", "--messages", "150"]
+    completed = subprocess.run(
+        [*command, "--seed", "7", "--keep", str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY, timeout=220
+    )
+    [line] = completed.stdout.splitlines()
+    report = json.loads(line)
+    assert report["goals"] == dict.fromkeys(report["goals"], True), completed.stderr
+    assert (completed.returncode, report["passed"]) == (0, True)
+    assert (report["messages"], report["kills"]) == (150, 3)
+    assert (report["lost"], report["duplicates"], report["stuck"]) == (0, 0, 0)
+    assert report["submissions"] > 150  # the caller had to ask again, and did
+    assert report["recoveries"] > 0  # a kill found something open
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def attempt(started: float, completed: float | None, certainty: str | None) -> Attempt:
+    return Attempt(
+        started_at=at(started), completed_at=None if completed is None else at(completed), certainty=certainty
+    )
+
+
+def row(status: str, *attempts: Attempt, number: int = 1, channel: str = "telegram") -> Row:
+    return Row(number=number, delivery_id=f"d{number}", channel=channel, status=status, attempts=attempts)
+
+
+def verdict_on(*rows: Row, **given: Any) -> Verdict:
+    everything: dict[str, Any] = {"accepted": {1: {"d1"}}, "received": {}, "kills": [], "surfaced": frozenset()}
+    return judge(rows=rows, **everything | given)
+
+
+SENT = attempt(0, 1, "sent")
+DOUBT = attempt(0, 1, "uncertain")
+
+
+def test_accepted_without_a_row_is_lost() -> None:
+    assert verdict_on().lost == [1]
+
+
+def test_delivered_by_the_row_and_not_received_is_lost() -> None:
+    assert verdict_on(row("delivered", SENT)).lost == [1]
+    assert verdict_on(row("delivered", SENT), received={1: ["chat"]}).lost == []
+
+
+def test_a_certain_no_about_something_received_is_false() -> None:
+    failed = row("failed", attempt(0, 1, "not_sent"))
+    assert verdict_on(failed, received={1: ["chat"]}).false == [1]
+    assert verdict_on(failed).false == []
+
+
+def test_received_twice_is_a_duplicate_unless_there_was_doubt() -> None:
+    assert verdict_on(row("delivered", SENT), received={1: ["chat", "chat"]}).duplicates == [1]
+    doubted = verdict_on(row("delivered", DOUBT, SENT), received={1: ["chat", "chat"]})
+    assert (doubted.duplicates, doubted.duplicates_uncertain) == ([], [1])
+
+
+def test_a_mail_sent_again_must_be_the_same_mail() -> None:
+    mail = row("delivered", DOUBT, SENT, channel="email")
+    assert verdict_on(mail, received={1: ["<a>", "<a>"]}).duplicates_uncertain == [1]
+    assert verdict_on(mail, received={1: ["<a>", "<b>"]}).duplicates == [1]
+
+
+def test_two_rows_for_one_key_are_a_duplicate() -> None:
+    assert verdict_on(row("delivered", SENT), row("failed"), received={1: ["chat"]}).duplicates == [1]
+
+
+def test_open_at_the_end_is_stuck() -> None:
+    assert verdict_on(row("awaiting_retry", attempt(0, 1, "not_sent"))).stuck == [1]
+
+
+def test_doubt_must_be_surfaced() -> None:
+    hidden = verdict_on(row("uncertain", DOUBT))
+    assert (hidden.uncertain, hidden.uncertain_surfaced) == ([1], [])
+    assert verdict_on(row("uncertain", DOUBT), surfaced=frozenset({"d1"})).uncertain_surfaced == [1]
+    settled = verdict_on(row("delivered", DOUBT, SENT), received={1: ["chat"]})
+    assert (settled.uncertain, settled.uncertain_surfaced) == ([1], [1])
+
+
+def recovery(*attempts: Attempt, kills: tuple[float, ...] = (10,), due: float = 0) -> list[float]:
+    hit = [Kill(at=at(moment), waiting={"d1": at(due)}) for moment in kills]
+    return [found.seconds for found in verdict_on(row("delivered", *attempts), kills=hit).recoveries]
+
+
+def test_recovery_counts_from_the_kill_to_the_next_attempt_that_ends() -> None:
+    assert recovery(attempt(9, 12, "not_sent"), attempt(12, 13, "sent")) == [3]
+    assert recovery(attempt(9, 12, "uncertain")) == [2]
+
+
+def test_recovery_counts_from_when_a_retry_was_due() -> None:
+    assert recovery(attempt(8, 9, "not_sent"), attempt(15, 16, "sent"), due=14) == [2]
+
+
+def test_a_kill_that_comes_too_soon_takes_over_the_measurement() -> None:
+    assert recovery(attempt(14, 15, "sent"), kills=(10, 12)) == [3]
+    assert recovery(attempt(22, 23, "sent"), kills=(10, 20)) == [13, 3]
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert (percentile(values, 0.5), percentile(values, 0.99), percentile([3.0], 0.99)) == (50, 99, 3)
+    assert percentile([], 0.5) is None
+
+
+def test_every_wish_names_its_number_where_the_provider_shows_it() -> None:
+    wishes = make_wishes(300, dice=random.Random(1), new_id=uuid4, now=T0)
+    assert [number_in(wish.notify["delivery"]["message"]) for wish in wishes] == list(range(300))
+    assert {wish.channel for wish in wishes} == {"telegram", "email"}
+    assert {wish.notify["delivery"]["intent"] for wish in wishes} == {"send", "reply"}
+    assert len({wish.key for wish in wishes}) == 300

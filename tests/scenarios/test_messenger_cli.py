@@ -1,0 +1,167 @@
+"""Deliveries and dead letters at the command line and over HTTP, on deliveries that were really made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from butlers.butler.identity import Role
+from tests.integration.processes.command import Completed, butlers, butlers_here, pretend_running
+from tests.scenarios.messenger_door import deliver, fault, lineage, rows, wish
+from tests.scenarios.shared_system import system
+from tests.scenarios.test_messenger_tools import delivered, failed, running, set_aside
+from tests.system import RunningSystem
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["running", "system"]  # fixtures
+
+
+async def cli(running: RunningSystem, *arguments: str, code: int = 0) -> Completed:
+    """One command of a person on this machine, beside the system in this process: a new one costs most of a second."""
+    pretend_running(running.settings.data_dir, running.urls)
+    completed = await asyncio.to_thread(butlers_here, *arguments, "--data-dir", running.settings.data_dir)
+    assert completed.returncode == code, completed
+    return completed
+
+
+async def lines(running: RunningSystem, *arguments: str, code: int = 0) -> list[str]:
+    return (await cli(running, *arguments, code=code)).stdout.splitlines()
+
+
+async def document(running: RunningSystem, *arguments: str) -> dict[str, Any]:
+    [line] = await lines(running, *arguments, "--json")
+    read: dict[str, Any] = json.loads(line)
+    return read
+
+
+async def api(running: RunningSystem, verb: str, path: str, *, caller: str = "operator", **options: Any) -> Any:
+    return await running.http.request(verb, running.url(path=f"/api{path}"), headers=running.bearer(caller), **options)
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+async def test_deliveries_are_listed_shown_and_explained(running: RunningSystem) -> None:
+    first = await delivered(running, "hello")
+    second = await failed(running, "71", origin_butler="finance")
+    listed = await lines(running, "deliveries", "list", "--limit", "1")
+    assert (listed[0].split()[0], "failed" in listed[0], "finance -> telegram:71" in listed[0]) == (second, True, True)
+    assert listed[1].startswith("more: butlers deliveries list --cursor ")
+    rest = await document(running, "deliveries", "list", "--cursor", listed[1].split()[-1])
+    assert [row["id"] for row in rest["deliveries"]] == [first]
+    shown = await lines(running, "deliveries", "show", first)
+    assert shown[0] == f"delivery {first}: delivered"
+    assert any(line.strip().startswith("provider  calls it") for line in shown)
+    assert [row["outcome"] for row in (await document(running, "deliveries", "attempts", second))["attempts"]] == [
+        "rejected"
+    ]
+    # Once as a process of its own, as a person starts it.
+    told = await asyncio.to_thread(butlers, "why", second, "--data-dir", running.settings.data_dir)
+    why = told.stdout.splitlines()
+    assert why[0] == f"delivery {second}: failed"
+    assert any("was refused by the provider" in line and "certainly not sent" in line for line in why)
+    assert any(f"butlers deliveries quarantine {second}" in line for line in why)
+
+
+async def test_why_of_a_request_tells_its_trace_and_each_delivery(running: RunningSystem) -> None:
+    reply = await running.ingest("I paid the electricity bill")
+    await running.finished(reply["request_id"])
+    told = await lines(running, "why", reply["request_id"])
+    assert told[0].startswith(f"request {reply['request_id']}: ")
+    assert any(line.strip().startswith("route") for line in told)
+    assert [line for line in told if line.startswith("delivery ")] == [
+        f"delivery {row['id']}: {row['status']}" for row in await rows(running)
+    ]
+    # A request that did not come in at the door still has deliveries.
+    context = lineage(running)
+    await delivered(running, "hello", intent="reply", request_context=context)
+    explained = await document(running, "why", context["request_id"])
+    assert (explained["trace"], len(explained["deliveries"])) == (None, 1)
+    complaint = (await cli(running, "why", str(uuid4()), code=2)).stderr
+    assert "no such delivery and no such request" in complaint
+    assert "is not an id" in (await cli(running, "why", "seven", code=2)).stderr
+
+
+async def test_a_delivery_is_set_aside_inspected_and_discarded(running: RunningSystem) -> None:
+    await fault(running, "drop_after")
+    answer = await deliver(running, wish("did it arrive?"))
+    delivery = answer["delivery"]["delivery_id"]
+    said = await lines(running, "deliveries", "quarantine", delivery, "--reason", "look at it later")
+    assert said[0].endswith("(it was uncertain)")
+    letter = said[1].split()[-1]
+    listed = await lines(running, "dead-letters", "list")
+    assert (listed[0].split()[0], "not replayable" in listed[0]) == (letter, True)
+    shown = await lines(running, "dead-letters", "show", letter)
+    assert any("cannot be sent again: uncertain_not_settled" in line for line in shown)
+    assert await lines(running, "dead-letters", "discard", letter, "--reason", "it had arrived") == [
+        f"discarded dead letter {letter}: it had arrived"
+    ]
+    assert await lines(running, "dead-letters", "list") == ["no dead letters"]
+    [row] = (await document(running, "dead-letters", "list", "--discarded"))["dead_letters"]
+    assert (row["discard_reason"], row["discarded_by"]) == ("it had arrived", "operator")
+    assert "no such dead letter" in (await cli(running, "dead-letters", "show", str(uuid4()), code=2)).stderr
+
+
+async def test_the_way_out_is_looked_at(running: RunningSystem) -> None:
+    await delivered(running)
+    stats = await lines(running, "deliveries", "stats", "--group-by", "channel")
+    assert any(line.startswith("all ") and "success 100.0%" in line for line in stats)
+    assert any(line.startswith("telegram ") for line in stats)
+    nothing = await lines(running, "deliveries", "stats", "--until", "2020-01-01T00:00:00Z")
+    assert "success unknown" in nothing[1]
+    assert (await lines(running, "deliveries", "queue"))[0].startswith("in flight: 0;")
+    assert any(line.startswith("telegram.bot") for line in await lines(running, "deliveries", "limits"))
+    assert [line.split()[:2] for line in await lines(running, "deliveries", "circuits")] == [
+        ["telegram.bot", "closed,"],
+        ["email.bot", "closed,"],
+    ]
+
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_api_reads_and_a_person_decides(running: RunningSystem) -> None:
+    first, second = await delivered(running), await failed(running, "72")
+    page = (await api(running, "GET", "/deliveries?limit=1")).json()
+    assert [row["id"] for row in page["deliveries"]] == [second]
+    rest = (await api(running, "GET", f"/deliveries?cursor={page['next_cursor']}")).json()
+    assert [row["id"] for row in rest["deliveries"]] == [first]
+    for path in ("", "/attempts", "/why"):
+        assert (await api(running, "GET", f"/deliveries/{first}{path}")).json()["delivery_id"] == first
+    body = {"reason": "later"}
+    refusal = await api(running, "POST", f"/deliveries/{second}/quarantine", caller="health", json=body)
+    assert (refusal.status_code, refusal.json()["error"]["class"]) == (403, "validation_error")
+    letter = (await api(running, "POST", f"/deliveries/{second}/quarantine", json=body)).json()["dead_letter_id"]
+    shown = (await api(running, "GET", f"/dead-letters/{letter}")).json()
+    assert shown["error_summary"] == "quarantined by operator: later"
+
+
+async def test_the_api_tells_apart_what_is_missing_wrong_and_forbidden(running: RunningSystem) -> None:
+    for path in (f"/deliveries/{uuid4()}", f"/deliveries/{uuid4()}/why", f"/dead-letters/{uuid4()}"):
+        answer = await api(running, "GET", path)
+        assert (answer.status_code, answer.json()["error"]["class"]) == (404, "validation_error"), path
+    for path in ("/deliveries?status=gone", "/deliveries/seven", "/deliveries/stats?since=yesterday"):
+        assert (await api(running, "GET", path)).status_code == 422, path
+    running.issue_token("phone", Role.CLIENT)
+    assert (await api(running, "GET", "/deliveries", caller="phone")).status_code == 403
+    letter = await set_aside(running, await failed(running, "73"))
+    answer = await api(running, "POST", f"/dead-letters/{letter}/discard", content=b"x")
+    assert answer.status_code == 415  # a body has to say that it is JSON
+
+
+async def test_recipients_are_managed_over_the_api(running: RunningSystem) -> None:
+    target = {"channel": "telegram", "target": "74"}
+    answer = await api(running, "POST", "/recipients", json=target | {"reason": "asked us to stop"})
+    assert answer.json()["recipient"]["decided_by"] == "operator"
+    assert len((await api(running, "GET", "/recipients")).json()["recipients"]) == 1
+    assert (await api(running, "DELETE", "/recipients", params=target)).status_code == 200
+    assert (await api(running, "DELETE", "/recipients", params=target)).status_code == 404
+
+
+async def test_the_routes_are_in_the_description(running: RunningSystem) -> None:
+    paths = (await running.http.get(running.url(path="/api/openapi.json"))).json()["paths"]
+    assert {"/deliveries", "/deliveries/{delivery_id}/why", "/dead-letters/{dead_letter_id}/replay"} <= paths.keys()
