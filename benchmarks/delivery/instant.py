@@ -22,6 +22,7 @@ class InstantChannel:
 
     name = CHANNEL
     identity_scope = "bot"
+    resumes = False
     seconds = 0.0  # of all of them, so that a benchmark can slow a running one down
 
     def __init__(self, clock: Clock) -> None:

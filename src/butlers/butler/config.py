@@ -110,7 +110,7 @@ class ButlerSection(Section):
     security: SecuritySection = SecuritySection()
     shutdown: ShutdownSection = ShutdownSection()
     registry: RegistrySection = RegistrySection()
-    schedule: list[ScheduleSection] = []
+    schedule: list[ScheduleSection] = Field(default=[])
 
     @field_validator("name")
     @classmethod

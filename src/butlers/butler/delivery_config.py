@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from butlers.butler.section import Section
 
@@ -82,6 +82,12 @@ class ErrorBudgetSection(Section):
     long_window_s: float = Field(default=3600.0, gt=0, description="the longer view, in seconds")
     min_events: int = Field(default=20, ge=1, description="fewer ended deliveries say nothing")
     hold_s: float = Field(default=120.0, ge=0, description="seconds a stance is kept at least")
+
+    @model_validator(mode="after")
+    def _cannot_flap(self) -> Self:
+        if self.relax_below >= self.tighten_at or self.short_window_s > self.long_window_s:
+            raise ValueError("relax_below must be below tighten_at, and the short window not longer than the long one")
+        return self
 
 
 class DeliverySection(Section):

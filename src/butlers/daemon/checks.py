@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from urllib.parse import urlsplit
 
 from butlers.butler.config import ButlerConfig, load_roster
@@ -28,7 +29,11 @@ from butlers.serving import listen
 from butlers.storage.address import database_of
 
 Roster = Mapping[str, ButlerConfig]
-_SIMULATORS_OF = {"telegram": ("telegram_simulator",), "mail": ("smtp_simulator", "imap_simulator", "mail_control")}
+_SIMULATORS_OF = {
+    "telegram": ("telegram_simulator",),
+    "mail": ("smtp_simulator", "imap_simulator", "mail_control"),
+    "calendar": ("calendar_simulator",),
+}
 
 
 def examine(settings: Settings, environment: Mapping[str, str]) -> tuple[Check, ...]:
@@ -128,7 +133,7 @@ def _port(host: str, name: str, number: int) -> Check:
 def _wanted_ports(settings: Settings, roster: Roster, simulated: Simulated) -> Iterator[tuple[str, int]]:
     for name, config in sorted(roster.items(), key=lambda entry: entry[1].butler.port):
         yield name, settings.port(name, config.butler.port)
-    for provider, on in (("telegram", simulated.telegram), ("mail", simulated.mail)):
+    for provider, on in asdict(simulated).items():
         for name in _SIMULATORS_OF[provider] if on else ():
             yield name, settings.port(name, SIMULATOR_PORTS[name])
 

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, TargetUnavailable
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
-from butlers.reliability.error_budget import Stance, admission_factor
+from butlers.reliability.error_budget import ADMISSION_RULE, Stance, admission_factor
 from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, per_minute, refill, take_all
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
@@ -110,7 +110,8 @@ def admit(wish: Wish, *, limits: Limits, breaker: BreakerPolicy, budgets: Budget
         return refusal
     taken = take_all(_draws(wish, limits, budgets, now), now)
     if isinstance(taken, RefusedBy):
-        return _over(taken.name.partition(":")[0], wish, taken.retry_after)
+        tight = budgets.stances.get(wish.channel) is Stance.TIGHT
+        return _over(taken.name.partition(":")[0], wish, taken.retry_after, tight=tight)
     objection = _unfair(wish, limits, budgets, now) or _circuit(wish, breaker, budgets, now)
     if objection is not None:
         return objection
@@ -180,9 +181,11 @@ def _cut(stored: Bucket, fresh: Bucket, now: datetime) -> Bucket:
     return replace(fresh, tokens=tokens)
 
 
-def _over(rule: str, wish: Wish, retry_after: float | None) -> Refused:
+def _over(rule: str, wish: Wish, retry_after: float | None, *, tight: bool) -> Refused:
     whose = {"global": "all channels", "channel": wish.channel, "recipient": "this recipient"}[rule]
-    return Refused(rule=rule, error=OverloadRejected(f"the budget of {whose} is used up", retry_after=retry_after))
+    smaller = f" (it is smaller while the error budget burns: {ADMISSION_RULE})" if tight and rule == "channel" else ""
+    text = f"the budget of {whose} is used up{smaller}"
+    return Refused(rule=rule, error=OverloadRejected(text, retry_after=retry_after))
 
 
 def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:

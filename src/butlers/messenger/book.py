@@ -20,6 +20,7 @@ from butlers.messenger.admission import Admitted, Budgets, Refused, Wish
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.messenger.judgement import AdmissionPolicy, Known, Snapshot, judge, moved
 from butlers.messenger.ledger import Page, snapshot_of
+from butlers.reliability.error_budget import ADMISSION_RULE, Stance
 from butlers.reliability.fair_queue import FairShare
 from butlers.reliability.token_bucket import Bucket
 from butlers.storage.database import Database, Executor, Record
@@ -85,7 +86,7 @@ class Book:
             page.count(new, "rejected", verdict.rule)
             page.keep(new.wish, self._wanting(new.wish, snapshot.budgets, now), now)
             return verdict, snapshot
-        taken = new.decided(Decision(at=now, rule="admission", verdict="admitted"))
+        taken = new.decided(*_admitted(new, snapshot.budgets, now))
         page.count(new, "admitted")
         page.take(taken, verdict, now)
         budgets = admission.apply(snapshot.budgets, new.wish, verdict)
@@ -178,6 +179,13 @@ class Book:
                 [refused.rule for _, refused in late],
                 [refused.error.message for _, refused in late],
             )
+
+
+def _admitted(new: NewDelivery, budgets: Budgets, now: datetime) -> Iterable[Decision]:
+    yield Decision(at=now, rule="admission", verdict="admitted")
+    if budgets.stances.get(new.channel) is Stance.TIGHT:
+        detail = f"{new.channel} has a smaller budget while its error budget burns"
+        yield Decision(at=now, rule=ADMISSION_RULE, verdict="tightened", detail=detail)
 
 
 def _in_turn(new: Sequence[NewDelivery]) -> list[NewDelivery]:

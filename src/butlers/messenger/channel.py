@@ -86,6 +86,7 @@ class Wire(Protocol):
 class Channel(Protocol):
     name: str  # telegram, email, sms, chat
     identity_scope: str  # bot | user
+    resumes: bool  # goes on behind the parts on record; False: a message is one part
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
         """Make one attempt. Never raises for what a provider or the network does."""

@@ -170,6 +170,7 @@ class Ended:
     settlement: Settlement
     latency_ms: int
     receipt_id: UUID
+    lost: bool = False  # nobody lived to report it
 
     def to_row(self) -> dict[str, Any]:
         return {
@@ -179,6 +180,7 @@ class Ended:
             "latency_ms": self.latency_ms,
             **_settlement_row(self.settlement),
             **_result_row(self.result, self.receipt_id),
+            **({"outcome": "lost"} if self.lost else {}),
         }
 
 

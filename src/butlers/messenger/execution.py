@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -246,7 +246,7 @@ class DeliveryWorker:
         parts = await self._deliveries.parts_of(delivery.id)
         part = wire_log.in_doubt(self._wire_directory, worker or "", delivery.attempt_id, parts)
         result: NotSent = lost_attempt(part)
-        return self._end(delivery, result, settle_lost(result, self._circumstances(delivery)), 0)
+        return replace(self._end(delivery, result, settle_lost(result, self._circumstances(delivery)), 0), lost=True)
 
     async def _forget(self, dead: list[str]) -> None:
         for worker in dead:

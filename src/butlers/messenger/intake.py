@@ -23,9 +23,9 @@ from butlers.messenger.admission import Refused
 from butlers.messenger.book import Book, Entry
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome
-from butlers.messenger.judgement import Known
+from butlers.messenger.judgement import Known, Parked
 from butlers.messenger.observing import Observer
-from butlers.messenger.parking import Parked, Parking
+from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
 
 _LOOK_AGAIN_S = 0.5  # at a delivery that another process may be making

@@ -29,6 +29,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
+    """The key has a delivery already."""
+
+    delivery_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """It is on record and waits for a person."""
+
     delivery_id: UUID
 
 
@@ -58,12 +67,12 @@ def before_admission(new: NewDelivery, policy: AdmissionPolicy, snapshot: Snapsh
     """
     channel, target = new.notify.delivery.channel, new.target
     if target is not None and (problem := not_permitted(policy.recipients, channel=channel, target=target)):
-        return _refused(problem)
+        return _refused("not_permitted", problem)
     if (known := snapshot.known.get(new.idempotency_key)) is not None:
         return Known(delivery_id=known)
     rule = snapshot.recipients.get((channel, target or ""))
     problem = suppressed(rule, wrote_at=_wrote_at(new))
-    return _refused(problem) if problem else None
+    return _refused("suppressed", problem) if problem else None
 
 
 def _wrote_at(new: NewDelivery) -> datetime | None:
@@ -71,8 +80,8 @@ def _wrote_at(new: NewDelivery) -> datetime | None:
     return context.received_at if context is not None and new.notify.delivery.intent != "send" else None
 
 
-def _refused(problem: str) -> Refused:
-    return Refused(rule="recipient", error=invalid("delivery.recipient", problem))
+def _refused(rule: str, problem: str) -> Refused:
+    return Refused(rule=rule, error=invalid("delivery.recipient", problem))
 
 
 def moved(new: NewDelivery, rules: RecipientRules) -> NewDelivery:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from opentelemetry.trace import Span
 
@@ -14,8 +15,7 @@ from butlers.messenger.admission import Refused
 from butlers.messenger.book import Entry, Taken
 from butlers.messenger.channel import NotSent, Sent
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery
-from butlers.messenger.judgement import Known
-from butlers.messenger.parking import Parked
+from butlers.messenger.judgement import Known, Parked
 from butlers.storage.database import Record
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
@@ -27,11 +27,11 @@ from butlers.telemetry.catalogue import (
     DELIVERY_LATENCY,
     DELIVERY_REQUESTED,
     DELIVERY_SENT,
-    MESSENGER_QUEUE_DEPTH,
     PROVIDER_LATENCY,
     QUEUE_WAIT,
     RATE_LIMITED,
     RECEIPTS,
+    REPLAYED,
     RETRY_ATTEMPT,
     UNCERTAIN,
 )
@@ -180,12 +180,16 @@ class Observer:
         if ended.settlement.status == "uncertain":
             self.telemetry.count(UNCERTAIN, 1, **ended.delivery.labels)
 
+    def replayed(self, new: NewDelivery) -> None:
+        self.telemetry.count(REPLAYED, 1, **new.labels)
+
     def expired(self, rows: Sequence[Record]) -> None:
         for row in rows:
             labels = {name: row[name] for name in ("channel", "intent", "identity_scope", "origin_butler")}
             self.telemetry.count(DELIVERY_FAILED, 1, outcome="expired", error_class="timeout", **labels)
             log.info("delivery expired", delivery_id=row["id"], channel=row["channel"])
 
-    def queue(self, counts: Mapping[str, int]) -> None:
-        for status, deliveries in counts.items():
-            self.telemetry.gauge(MESSENGER_QUEUE_DEPTH, deliveries, status=status)
+    def decided(self, deed: Mapping[str, Any], decision: str) -> None:
+        """Somebody decided about a parked delivery, or nobody did in time."""
+        about = {name: str(deed.get(name, "unknown")) for name in ("channel", "intent", "origin_butler")}
+        self.telemetry.count(APPROVALS, 1, decision=decision, **about)

@@ -18,7 +18,8 @@ from butlers.contracts.envelope import invalid
 from butlers.messenger.admission import Refused
 from butlers.messenger.book import Book
 from butlers.messenger.delivery import Decision, NewDelivery, restored
-from butlers.messenger.judgement import Known, before_admission
+from butlers.messenger.judgement import Known, Parked, before_admission
+from butlers.messenger.observing import Observer
 from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
@@ -30,17 +31,13 @@ MISSING_IDENTIFIER = "missing_identifier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
-    delivery_id: UUID
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Parking:
     database: Database
     queries: Queries
     approvals: Approvals
     book: Book
     preparation: Preparation
+    observer: Observer
     clock: Clock
 
     def register(self, tools: frozenset[str]) -> None:
@@ -128,6 +125,7 @@ class Parking:
     async def _approved(self, connection: Executor, action: PendingAction) -> dict[str, Any]:
         by = f"approved by {action.decided_by}" if action.decided_by else "approved"
         await connection.execute(self.queries.release_parked, action.subject_id, self.clock.now(), by)
+        self.observer.decided(action.tool_args, "approved")
         return {"delivery_id": str(action.subject_id)}
 
     async def _closed(self, connection: Executor, action: PendingAction) -> None:
@@ -138,6 +136,7 @@ class Parking:
             else f"rejected: {action.decision_reason or 'no reason given'}"
         )
         await connection.execute(self.queries.close_parked, action.subject_id, self.clock.now(), status, why)
+        self.observer.decided(action.tool_args, action.status)
 
     async def _look_again(self, connection: Executor, action: PendingAction) -> dict[str, Any] | None:
         """Approving a missing identifier means: it is there now."""

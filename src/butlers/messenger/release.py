@@ -17,6 +17,7 @@ from butlers.contracts.envelope import invalid
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, restored
 from butlers.messenger.intake import Executor
+from butlers.messenger.observing import Observer
 from butlers.messenger.tools.dead_letters import assess
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.reliability.idempotency import replay_key
@@ -37,6 +38,7 @@ class Release:
     queries: Queries
     deliveries: Deliveries
     executor: Executor
+    observer: Observer
     policy: ReplayPolicy
     resumable: Collection[str]  # channels that go on behind the parts on record
     clock: Clock
@@ -47,7 +49,8 @@ class Release:
         """A new delivery from a dead letter; the outcome if there is one soon."""
         async with self.database.transaction() as connection:
             new, count = await self._replayed(connection, dead_letter_id, by)
-        log.info("dead letter replayed", delivery_id=new.id, caller=by, attempt=count)
+        self.observer.replayed(new)
+        log.info("dead letter replayed", delivery_id=new.id, caller=by, count=count)
         outcome = await self._soon(new.id)
         return _told(outcome) | {
             "dead_letter_id": dead_letter_id,

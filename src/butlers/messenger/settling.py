@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from butlers.butler.delivery_config import CertaintyPolicy
+from butlers.contracts.notify import DeliveryStatus
 from butlers.errors import ClassifiedError, TimeoutExceeded
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.delivery import Decision, Settlement
-from butlers.reliability.error_budget import Stance, tightened
+from butlers.reliability.error_budget import RETRY_RULE, Stance, tightened
 from butlers.reliability.retry import GiveUp, GiveUpReason, RetryPolicy, next_retry
 
 
@@ -70,13 +71,13 @@ def _retry_or_end(result: NotSent, around: Circumstances) -> Settlement:
         if doubt:
             return _parked(result, around)
         exhausted = decision.reason is GiveUpReason.ATTEMPTS_EXHAUSTED
-        return Settlement(status="dead_lettered" if exhausted else "failed", error=error)
+        status: DeliveryStatus = "dead_lettered" if exhausted else "failed"
+        return Settlement(status=status, error=error, decision=_tightened(around) if exhausted else None)
     due = around.now + timedelta(seconds=decision.delay)
     if around.not_after is not None and due > around.not_after:
         return _parked(result, around) if doubt else Settlement(status="expired", error=error)
-    return Settlement(
-        status="awaiting_retry", next_attempt_at=due, error=error, decision=_resend(around) if doubt else None
-    )
+    decided = _resend(around) if doubt else _tightened(around)
+    return Settlement(status="awaiting_retry", next_attempt_at=due, error=error, decision=decided)
 
 
 def _parked(result: NotSent, around: Circumstances) -> Settlement:
@@ -88,6 +89,13 @@ def _parked(result: NotSent, around: Circumstances) -> Settlement:
 def _resend(around: Circumstances) -> Decision:
     detail = "policy never_lose: it is sent again under the same identity, which the provider recognises"
     return Decision(at=around.now, rule="certainty", verdict="resend", detail=detail)
+
+
+def _tightened(around: Circumstances) -> Decision | None:
+    if around.stance is Stance.NORMAL:
+        return None
+    detail = "the channel's error budget burns: fewer attempts, further apart"
+    return Decision(at=around.now, rule=RETRY_RULE, verdict="tightened", detail=detail)
 
 
 def uncertain(error: ClassifiedError) -> ClassifiedError:

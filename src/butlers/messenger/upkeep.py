@@ -67,4 +67,3 @@ class Upkeep:
         await self.database.fetchval(self.queries.forget_idle_budgets, now)
         await self.database.fetch(self.queries.retire_keys, now - self.dedupe_retention)
         await self.database.execute(self.queries.forget_outcomes, now - OUTCOMES_KEPT)
-        self.observer.queue(await self.deliveries.counts_by_status())

@@ -23,9 +23,12 @@ from starlette.responses import Response
 from butlers import __version__
 from butlers.butler.identity import Caller, Role, TokenFile
 from butlers.butler.surface import authenticate
+from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError, ErrorClass, FieldError, InternalError, ValidationError
+from butlers.switchboard.approvals_api import add_approval_routes
+from butlers.switchboard.deliveries_api import add_delivery_routes
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
@@ -67,6 +70,7 @@ class Api:
     requests: RequestReader
     registry: Registry
     tokens: TokenFile
+    transport: Transport  # to the butlers whose records are shown
     telemetry: Telemetry
     policy: ApiPolicy
 
@@ -102,6 +106,8 @@ class Api:
         app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
         app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")
         app.add_api_route("/status", self._status, methods=["GET"], summary="Counts by state")
+        add_delivery_routes(app, caller_of=self._caller, body_of=self._body, transport=self.transport)
+        add_approval_routes(app, caller_of=self._caller, body_of=self._body, transport=self.transport)
 
     async def _ingest(self, request: Request) -> Response:
         caller = self._caller(request)

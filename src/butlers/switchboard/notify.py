@@ -19,7 +19,7 @@ from butlers.contracts.context import RequestContext
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
-from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
+from butlers.errors import ClassifiedError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch import parse_response, result_of
@@ -57,17 +57,23 @@ class NotifyDispatcher:
         return response
 
     async def _deliver_patiently(self, notify: NotifyEnvelope) -> NotifyResponse:
-        """Messenger may be restarting. Only what is keyed is asked for again: a lost answer must not send twice."""
+        """Messenger may be restarting, or its budget used up for the moment, and then it says for how long.
+
+        Only what is keyed is asked for again: a lost answer must not send twice.
+        """
         keyed = notify.idempotency_key is not None or notify.request_id is not None
         deadline, pause = self.clock.monotonic() + self.patience_s, FIRST_PAUSE_S
         while True:
             try:
                 return await self._deliver(notify)
-            except TargetUnavailable as error:
-                if not (keyed and error.retryable) or self.clock.monotonic() + pause > deadline:
+            except (TargetUnavailable, OverloadRejected) as error:
+                wait = max(pause, error.retry_after or 0.0)
+                if not (keyed and error.retryable) or self.clock.monotonic() + wait > deadline:
                     raise
-                log.warning("messenger is away, trying again", request_id=notify.request_id)
-                await self.clock.sleep(pause)
+                log.warning(
+                    "messenger cannot now, trying again", request_id=notify.request_id, reason=error.error_class
+                )
+                await self.clock.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _deliver(self, notify: NotifyEnvelope) -> NotifyResponse:

@@ -7,12 +7,11 @@ Unlike a metric a span may carry ids, for that is what it is joined by. It may n
     └── butlers.switchboard.dispatch              one per segment
         └── butlers.butler.route_execute          in the target, joined by route.v1 trace_context
     butlers.messenger.delivery                    one notify.v1, from its intake to its answer
-    ├── butlers.messenger.validate                envelope, origin, fields, target, recipient
-    ├── butlers.messenger.idempotency_check       is the key known
-    ├── butlers.messenger.rate_limit_check        budgets, throttles and the circuit
-    └── butlers.messenger.persistence_write       the intent becomes durable
+    ├── butlers.messenger.validate                envelope, origin, fields, target
+    └── butlers.messenger.idempotency_check       recipient and key; one transaction with what is below
+        └── butlers.messenger.rate_limit_check    throttles, budgets and the circuit
+            └── butlers.messenger.persistence_write   the intent becomes durable
     butlers.messenger.provider_send               one attempt, in the worker
-    └── butlers.messenger.persistence_write       its outcome becomes durable
 """
 
 from __future__ import annotations

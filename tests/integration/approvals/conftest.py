@@ -18,7 +18,7 @@ from tests.database import cloned_database
 
 SCHEMA = "general"
 GATED = frozenset({"send", "pay"})
-CONNECTIONS = 20
+CONNECTIONS = 12
 
 
 class Desk:

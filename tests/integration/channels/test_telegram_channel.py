@@ -399,6 +399,26 @@ async def test_a_greeting_that_does_not_come_in_time_means_not_sent() -> None:
     assert (result.certainty, result.response["phase"]) == (Certainty.NOT_SENT, "connecting")
 
 
+async def test_a_proxy_that_gives_no_way_through_means_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    async def closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(closed, "127.0.0.1", 0)
+    async with server:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        channel, wire = TelegramChannel(token="1:x", base_url="https://telegram.invalid"), Record()
+        result = await refused(channel, outgoing(), wire)
+        await channel.close()
+    assert asked[0].startswith(b"CONNECT telegram.invalid:443")
+    assert (result.certainty, result.error.retryable, wire.left) == (Certainty.NOT_SENT, True, [])
+    assert result.response["phase"] == "connecting"
+
+
 # Reactions
 
 
@@ -425,10 +445,12 @@ async def test_a_reaction_that_telegram_does_not_have_never_leaves(hand: Hand, c
 async def test_a_reaction_does_not_follow_a_group_that_moved(hand: Hand, channel: TelegramChannel) -> None:
     posted = await hand.control("POST", "/messages", {"chat_id": -7, "from": {"id": 5}, "text": "hi"})
     new = (await hand.control("POST", "/chats/-7/migrate", {}))["migrate_to_chat_id"]
-    event = {"message_id": posted["message_id"]}
-    result = await refused(channel, outgoing("", target="-7", intent="react", emoji="👍", source_event=event))
+    await hand.control("POST", "/messages", {"chat_id": new, "from": {"id": 5}, "text": "another first message"})
+    event, wire = {"message_id": posted["message_id"]}, Record()
+    result = await refused(channel, outgoing("", target="-7", intent="react", emoji="👍", source_event=event), wire)
     assert isinstance(result.error, ValidationError)
-    assert result.moved_to == str(new)
+    assert (result.moved_to, wire.left) == (str(new), [1])
+    assert [line["reactions"] for line in await hand.lines(new)] == [[]]
 
 
 async def test_telegram_cannot_be_asked_what_it_has(channel: TelegramChannel) -> None:

@@ -186,7 +186,8 @@ async def test_a_proxys_page_leaves_us_uncertain(gateway: WebhookSimulator, make
 
 
 async def test_an_endless_answer_is_not_read_to_its_end(gateway: WebhookSimulator, make: Make) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=200, body='{"id": "' + "x" * 200_000 + '"}'))
+    long = '{"id": "msg-1", "padding": "' + "x" * 200_000 + '"}'
+    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=200, body=long))
     assert (await failed(make(), outgoing())).certainty is Certainty.UNCERTAIN
 
 

@@ -60,6 +60,18 @@ def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
     assert [fault.times for fault in second.state.faults.values()] == [1, None]
 
 
+def test_how_many_calls_a_fault_still_lets_pass_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "telegram.jsonl"
+    with journal_at(path) as journal:
+        first = World(clock=ManualClock(), journal=journal)
+        fault = {"fault_id": 1, "method": "getMe", "kind": "drop_after", "skip": 2}
+        first.commit({"change": "fault_added", "fault": fault})
+        assert first.use_faults("getMe", None) == ()
+    with journal_at(path) as journal:
+        second = World(clock=ManualClock(), journal=journal)
+        assert [len(second.use_faults("getMe", None)) for _ in range(3)] == [0, 1, 0]
+
+
 def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "telegram.jsonl"
     with journal_at(path) as journal:

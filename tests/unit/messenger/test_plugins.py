@@ -182,6 +182,7 @@ def test_a_mistake_that_the_adapter_finds_itself_keeps_its_key(packages: Package
 class Complete:
     name = "sms"
     identity_scope = "bot"
+    resumes = False
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Any) -> Any:
         return None
@@ -210,6 +211,7 @@ def test_an_object_with_the_whole_port_is_a_channel() -> None:
     [
         (variant(name="chat"), "name"),
         (variant(identity_scope="user"), "identity_scope"),
+        (variant(resumes=None), "resumes"),
         (variant(attempt=None), "attempt"),
         (variant(attempt=lambda self, outgoing, *, timeout_s, wire: None), "attempt"),
         (variant(attempt=_nothing), "attempt"),

@@ -45,6 +45,7 @@ def test_what_fits_is_one_part() -> None:
         ("aaa\u00a0bbbb cccc\u00a0ddddd", ["aaa\u00a0bbbb", "cccc\u00a0ddddd"]),
         ("one two.\r\n\r\nthree\r\nfour five", ["one two.", "three", "four five"]),
         ("abcdefghijklmnopqrst", ["abcdefghijklmno", "pqrst"]),
+        ("one two.\n\nabcdefghijklmnopqrst", ["one two.", "abcdefghijklmno", "pqrst"]),
         ("hi\n\nabcdefghijklmnopqrstuvwxyz", ["hi\n\nabcdefghijk", "lmnopqrstuvwxyz"]),
     ],
 )

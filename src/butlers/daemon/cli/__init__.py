@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from butlers import __version__
-from butlers.daemon.cli import ask, demo, doctor, token, up
+from butlers.daemon.cli import approvals, ask, dead_letters, deliveries, demo, doctor, token, up, why
 from butlers.daemon.cli.exits import exiting, run_guarded
 
 app = typer.Typer(
@@ -38,6 +38,10 @@ app.command("ingest")(exiting(ask.ingest))
 app.command("trace")(exiting(ask.trace))
 app.command("requests")(exiting(ask.requests))
 app.command("doctor")(exiting(doctor.doctor))
+app.command("why")(exiting(why.why))
+app.add_typer(deliveries.app, name="deliveries")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(approvals.app, name="approvals")
 app.add_typer(token.app, name="token")
 
 

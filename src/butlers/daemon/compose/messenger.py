@@ -12,8 +12,14 @@ from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
 from butlers.daemon.compose.approvals import approval_migrations, build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.calendar import calendar_module
 from butlers.daemon.compose.channels import build_channels
-from butlers.daemon.compose.messenger_policy import admission_policy, breaker_policy, execution_policy
+from butlers.daemon.compose.messenger_policy import (
+    admission_policy,
+    breaker_policy,
+    budget_policy,
+    execution_policy,
+)
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.process import Process
 from butlers.messenger.book import Book
@@ -25,6 +31,7 @@ from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
+from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
@@ -55,6 +62,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     channels = build_channels(process, config)
     modules = {name: Module(name=name) for name in config.modules.enabled()}
     modules |= {name: Module(name=name, stop=_closing(channels, name)) for name in {c.name for c in channels.values()}}
+    if (calendar := calendar_module(process, config)) is not None:
+        modules["calendar"] = calendar[0]
     butler = build_butler(process, config, modules=modules)
     parts = _parts(butler, channels)
 
@@ -69,12 +78,14 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         await parts.deliveries.ensure_channels(channels)
 
     # Messenger is where messages leave: it must not ask itself to send (no notify, send_message or remind).
-    tools = messenger_tools(butler, parts)
+    levels = _levels(butler, parts)
+    tools = [*messenger_tools(butler, parts, levels), *(calendar[1] if calendar else ())]
     finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
     butler.drains.append(drain)
     butler.before_serving.append(ready)
     butler.before_loops.append(parts.worker.rescue)
     butler.loops["delivery worker"] = parts.worker.run
+    butler.loops["service levels"] = levels.run
     butler.timers |= _upkeep(butler, parts).timers()
     return butler
 
@@ -97,13 +108,19 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         new_id=process.new_id,
     )
     parking = Parking(
-        database=database, queries=queries, approvals=approvals, book=book, preparation=preparation, clock=clock
+        database=database,
+        queries=queries,
+        approvals=approvals,
+        book=book,
+        preparation=preparation,
+        observer=observer,
+        clock=clock,
     )
     parking.register(_channel_tools(channels))
     worker = DeliveryWorker(
         deliveries=deliveries,
         channels=channels,
-        policy=execution_policy(process, config),
+        policy=execution_policy(process, config, _repeatable(channels)),
         wire_directory=process.places.wire_logs,
         name=process.instance,
         clock=clock,
@@ -131,6 +148,19 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         observer=observer,
         intake=intake,
         queries=queries,
+    )
+
+
+def _levels(butler: Butler, parts: Parts) -> ServiceLevels:
+    process, config = butler.process, butler.config
+    return ServiceLevels(
+        database=process.database,
+        schema=config.schema_name,
+        clock=process.clock,
+        telemetry=butler.telemetry,
+        policy=budget_policy(config),
+        channels=sorted(parts.channels),
+        max_in_flight=config.delivery.limits.max_in_flight,
     )
 
 
@@ -174,6 +204,10 @@ def _channel_tools(channels: dict[str, Channel]) -> frozenset[str]:
     names = {channel.name for channel in channels.values()}
     replies = {"email_reply_to_thread" if name == "email" else f"{name}_reply_to_message" for name in names}
     return frozenset({*replies, *(f"{name}_send_message" for name in names)})
+
+
+def _repeatable(channels: dict[str, Channel]) -> frozenset[str]:
+    return frozenset(channel.name for channel in channels.values() if getattr(channel, "resend_is_safe", False))
 
 
 def _own_address(process: Process, config: ButlerConfig) -> str:

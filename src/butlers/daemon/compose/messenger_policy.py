@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.process import Process
 from butlers.messenger.admission import Limits
@@ -52,9 +55,15 @@ def budget_policy(config: ButlerConfig) -> BudgetPolicy:
     )
 
 
-def execution_policy(process: Process, config: ButlerConfig) -> ExecutionPolicy:
+def execution_policy(process: Process, config: ButlerConfig, repeatable: Collection[str] = ()) -> ExecutionPolicy:
+    """`repeatable`: channels whose provider recognises a repeat by its key, so that nothing has to be in doubt."""
+
+    def policy(name: str) -> ChannelPolicy:
+        usual = channel_policy(config, name)
+        return replace(usual, certainty="never_lose") if name in repeatable else usual
+
     return ExecutionPolicy(
-        channel=lambda name: channel_policy(config, name),
+        channel=policy,
         max_concurrent=config.delivery.max_concurrent_attempts,
         lease=process.lease,
     )

@@ -2,15 +2,107 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from butlers.butler.surface import AnyTool
+from butlers.butler.approvals import ApprovalTools
+from butlers.butler.config import ButlerConfig
+from butlers.butler.surface import AnyTool, Tool
 from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.messenger_policy import breaker_policy
 from butlers.messenger.channel_tools import ChannelTools
+from butlers.messenger.preflight import Preflight
+from butlers.messenger.release import Release
+from butlers.messenger.service_levels import ServiceLevels, ServiceLevelTools
+from butlers.messenger.tools.dead_letters import DeadLetterTools
+from butlers.messenger.tools.deeds import DeedTools
+from butlers.messenger.tools.health import HealthTools
+from butlers.messenger.tools.recipients import RecipientTools
+from butlers.messenger.tools.records import DeliveryRecords
+from butlers.messenger.tools.statistics import StatisticsTools
+from butlers.messenger.tools.tracking import TrackingTools
+from butlers.messenger.tools.why import WhyTools
+from butlers.reliability.dead_letter import ReplayPolicy
 
 if TYPE_CHECKING:
     from butlers.daemon.compose.messenger import Parts
 
+REPLAY_WAIT_S = 5.0  # a replay or a settlement that takes longer answers with where it stands
 
-def messenger_tools(butler: Butler, parts: Parts) -> list[AnyTool]:
-    return [*ChannelTools(intake=parts.intake, channels=frozenset(parts.channels)).tools()]
+
+def messenger_tools(butler: Butler, parts: Parts, levels: ServiceLevels) -> list[AnyTool]:
+    channels = ChannelTools(intake=parts.intake, channels=frozenset(parts.channels))
+    service = ServiceLevelTools(levels=levels, clock=butler.process.clock)
+    return [
+        *channels.tools(),
+        *_operational(butler, parts),
+        *_deeds(butler, parts).tools(),
+        *service.tools(),
+        *ApprovalTools(approvals=parts.approvals).tools(),
+    ]
+
+
+def _operational(butler: Butler, parts: Parts) -> list[Tool]:
+    process, config = butler.process, butler.config
+    clock, records = process.clock, DeliveryRecords.of(process.database, config.schema_name)
+    letters = DeadLetterTools(
+        records=records, clock=clock, new_id=process.new_id, wake=parts.worker.wake, policy=replay_policy(config)
+    )
+    health = HealthTools(
+        records=records,
+        clock=clock,
+        channels=sorted(parts.channels),
+        breaker=breaker_policy(config),
+        limits=_limits(config, sorted(parts.channels)),
+    )
+    return [
+        *TrackingTools(records=records, lineage=_lineage(butler)).tools(),
+        *letters.tools(),
+        *health.tools(),
+        *StatisticsTools(records=records, clock=clock).tools(),
+        *WhyTools(records=records, clock=clock, dead_letters=letters).tools(),
+        *RecipientTools(records=records, clock=clock).tools(),
+    ]
+
+
+def _deeds(butler: Butler, parts: Parts) -> DeedTools:
+    process = butler.process
+    release = Release(
+        database=process.database,
+        queries=parts.queries,
+        deliveries=parts.deliveries,
+        executor=parts.worker,
+        observer=parts.observer,
+        policy=replay_policy(butler.config),
+        resumable=frozenset(name for name, channel in parts.channels.items() if channel.resumes),
+        clock=process.clock,
+        new_id=process.new_id,
+        wait_s=REPLAY_WAIT_S,
+    )
+    preflight = Preflight(
+        preparation=parts.preparation, book=parts.book, approvals=parts.approvals, clock=process.clock
+    )
+    return DeedTools(release=release, preflight=preflight)
+
+
+def replay_policy(config: ButlerConfig) -> ReplayPolicy:
+    return ReplayPolicy(max_replays=config.delivery.max_replays)
+
+
+def _limits(config: ButlerConfig, channels: list[str]) -> dict[str, float]:
+    limits = config.delivery.limits
+    per_channel = limits.channel_per_minute
+    return {
+        "global": limits.global_per_minute,
+        "recipient": limits.recipient_per_minute,
+        "in_flight": float(limits.max_in_flight),
+        **{f"channel:{name}": per_channel.get(name, per_channel["default"]) for name in channels},
+    }
+
+
+def _lineage(butler: Butler) -> Any:
+    async def lineage(request_id: UUID) -> Mapping[str, Any]:
+        return await butler.transport.call("switchboard", "trace", {"request_id": str(request_id)})
+
+    return lineage

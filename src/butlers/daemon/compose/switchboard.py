@@ -153,6 +153,7 @@ def _add_api(butler: Butler, ingress: Ingress, requests: RequestReader, registry
         requests=requests,
         registry=registry,
         tokens=butler.process.tokens,
+        transport=butler.transport,
         telemetry=butler.telemetry,
         policy=ApiPolicy(
             max_body_bytes=settings.max_body_bytes,

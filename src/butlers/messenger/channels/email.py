@@ -26,6 +26,7 @@ log = get_logger("butlers.messenger.email")
 
 class EmailChannel:
     name = "email"
+    resumes = False
 
     def __init__(
         self,

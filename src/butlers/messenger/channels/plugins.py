@@ -105,6 +105,8 @@ def problem_with(channel: object, settings: ChannelSettings) -> str | None:
     for attribute, value in wanted.items():
         if getattr(channel, attribute, None) != value:
             return f"its {attribute} must be {value!r}"
+    if not isinstance(getattr(channel, "resumes", None), bool):
+        return "it needs resumes: True or False"
     for method in _ASYNC_METHODS:
         if not inspect.iscoroutinefunction(getattr(channel, method, None)):
             return f"it needs an async method {method}"

@@ -32,6 +32,7 @@ DEFAULT_BASE_URL = "https://api.telegram.org"
 
 class TelegramChannel:
     name = "telegram"
+    resumes = True
 
     def __init__(
         self,

@@ -59,8 +59,10 @@ class Line:
     async def ask(self, call: Call, *, part: int) -> Answer | Silence:
         phase = Phase.CONNECTING
 
-        async def trace(event: str, _info: Any) -> None:
+        async def trace(event: str, info: Any) -> None:
             nonlocal phase
+            if _is_for_proxy(info):
+                return
             if event.endswith(_BODY_LEAVES):
                 self._wire.leaving(part)
                 phase = Phase.BODY_LEAVING
@@ -75,6 +77,11 @@ class Line:
         except httpx2.HTTPError as error:
             return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})"))
         return read(response) or _gateway(response.status_code)
+
+
+def _is_for_proxy(info: Any) -> bool:
+    """Asking a proxy for a way through is traced like the request itself, and brings nothing to Telegram."""
+    return getattr(info.get("request"), "method", None) == b"CONNECT"
 
 
 def _gateway(status: int) -> Silence:

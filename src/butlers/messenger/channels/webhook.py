@@ -45,6 +45,7 @@ class WebhookChannel:
     def __init__(self, settings: ChannelSettings, webhook: WebhookSettings) -> None:
         self.name = settings.channel
         self.identity_scope = settings.identity_scope
+        self.resumes = False
         self.resend_is_safe = webhook.idempotent
         self._clock = settings.clock
         self._webhook = webhook

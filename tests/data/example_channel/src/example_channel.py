@@ -14,6 +14,7 @@ class OutboxChannel:
     def __init__(self, settings: ChannelSettings, path: Path) -> None:
         self.name = settings.channel
         self.identity_scope = settings.identity_scope
+        self.resumes = False  # a message is one line
         self._path = path
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
