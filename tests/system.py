@@ -217,6 +217,7 @@ async def running_system(
     clock: Clock | None = None,
     names: Sequence[str] | None = None,  # default: the whole roster
     roster_dir: Path | None = None,
+    environment: Mapping[str, str] | None = None,  # credentials beside the simulators' own
     shipped_limits: bool = False,  # True: deliveries are limited, and the owner is told, as the roster says
     start: bool = True,
     simulated: Simulated = EVERY_PROVIDER,  # who is not among them has no credentials
@@ -242,7 +243,7 @@ async def running_system(
             | {"ports": ports | _simulator_ports(telegram, mail, calendar) | settings.get("ports", {})}
         )
         chosen = simulated_settings(chosen, simulated)
-        environment = simulated_environment(simulated, roster, {})
+        environment = simulated_environment(simulated, roster, environment or {})
 
         def build() -> System:
             return System(

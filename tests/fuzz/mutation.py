@@ -57,13 +57,18 @@ HOSTILE: tuple[Any, ...] = (
 )
 
 
+def hostile(dice: random.Random) -> Any:
+    """One of them, as a copy: a later change of the document must not change the list above."""
+    return deepcopy(dice.choice(HOSTILE))
+
+
 def mutated(document: Any, dice: random.Random) -> Any:
     """A copy with one to three changes of structure or value."""
     copy = deepcopy(document)
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         places = list(_places(copy))
         if not places:
-            return dice.choice(HOSTILE)
+            return hostile(dice)
         holder, key = dice.choice(places)
         _change(holder, key, dice)
     return copy
@@ -129,7 +134,7 @@ def _change(holder: Any, key: Any, dice: random.Random) -> None:
         case 1 if isinstance(holder, dict):
             holder[dice.choice(("", "x", "schema_version", "\x00", "__class__", str(key).upper()))] = holder.pop(key)
         case 2 if isinstance(holder, dict):
-            holder[dice.choice(("extra", "$", "delivery", "request_context"))] = dice.choice(HOSTILE)
+            holder[dice.choice(("extra", "$", "delivery", "request_context"))] = hostile(dice)
         case 3:
             holder[key] = [holder[key]]
         case 4:
@@ -137,7 +142,7 @@ def _change(holder: Any, key: Any, dice: random.Random) -> None:
         case 5 if isinstance(holder[key], str) and holder[key]:
             holder[key] = _spoilt(holder[key], dice)
         case _:
-            holder[key] = dice.choice(HOSTILE)
+            holder[key] = hostile(dice)
 
 
 def _spoilt(text: str, dice: random.Random) -> str:

@@ -21,7 +21,7 @@ from butlers.butler.identity import Caller, Role
 from butlers.errors import ClassifiedError
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.fuzz.corpus import CONTACT, INGESTS, NOTIFIES, REQUEST, ROUTES
-from tests.fuzz.mutation import HOSTILE, as_json, mangled, mutated
+from tests.fuzz.mutation import as_json, hostile, mangled, mutated
 from tests.fuzz.tries import Findings, dice_of, tries
 from tests.scenarios.messenger_door import MCP_HEADERS
 from tests.system import RunningSystem, running_system
@@ -107,7 +107,7 @@ async def test_nonsense_as_arguments_of_every_tool(running: RunningSystem) -> No
 
 def _nonsense(names: list[str], dice: random.Random) -> dict[str, Any]:
     chosen = [name for name in names if dice.random() < 0.7]
-    return {name: dice.choice(HOSTILE if dice.random() < 0.5 else PLAUSIBLE) for name in chosen}
+    return {name: hostile(dice) if dice.random() < 0.5 else dice.choice(PLAUSIBLE) for name in chosen}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
+from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
     attempts,
     call,
     deliver,
     execute,
     fault,
-    forget,
     lineage,
     mail_fault,
     mails,
@@ -26,29 +26,13 @@ from tests.scenarios.messenger_door import (
     sends,
     wish,
 )
-from tests.scenarios.shared_system import system
-from tests.system import OWNER_CHAT_ID, RunningSystem
+from tests.scenarios.shared_system import running, system
+from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["system"]  # fixtures
+__all__ = ["running", "system"]  # fixtures
 
 FRIEND = "friend@elsewhere.example"
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    """Without deliveries, and with budgets, circuits and recipients as on the first day."""
-    await forget(system)
-    for statement in (
-        "delete from messenger.rate_buckets where name <> 'global'",
-        "update messenger.rate_buckets set updated_at = '-infinity', full_at = 'infinity', tokens = 1, capacity = 1,"
-        " refill_per_second = 1",
-        "update messenger.channel_states set state = 'closed', consecutive_failures = 0, probes_out = 0,"
-        " trip_reason = null, tripped_at = null, probe_at = null, stance = 'normal'",
-        *(f"truncate messenger.{table}" for table in ("throttles", "recipient_rules", "admission_outcomes")),
-    ):
-        await system.database.execute(statement)
-    return system
 
 
 async def tool(running: RunningSystem, name: str, **arguments: Any) -> dict[str, Any]:
@@ -391,24 +375,28 @@ async def test_delivery_statistics(running: RunningSystem) -> None:
 
 
 @pytest.mark.scenario("M1-014")
-async def test_rate_limit_status_with_consumed_total_reset_and_anti_flood_state(running: RunningSystem) -> None:
-    whole = await tool(running, "rate_limit_status")
-    assert (whole["global"]["consumed"], whole["global"]["total"], whole["global"]["resets_at"]) == (0.0, 60.0, None)
-    assert whole["recipients"]["active"] is False
-    for number in range(10):
-        await delivered(running, f"message {number}", recipient="90")
-    limits = await tool(running, "rate_limit_status", channel="telegram", identity_scope="bot")
-    telegram = limits["channels"]["telegram.bot"]
-    assert (telegram["total"], limits["channels"].keys()) == (30.0, {"telegram.bot"})
-    for layer in (limits["global"], telegram):
-        assert 0 < layer["consumed"] <= 10
-        assert layer["consumed"] + layer["remaining"] == pytest.approx(layer["total"], abs=0.01)
-        assert layer["resets_at"] > running.clock.now().isoformat().replace("+00:00", "Z")
-    recipients = limits["recipients"]
-    assert (recipients["active"], recipients["at_limit"], recipients["total"]) == (True, 1, 10.0)
-    assert [row["target"] for row in recipients["worst"]] == ["90"]
-    refusal = await execute(running, route(running, wish("one too many", recipient="90")))
-    assert refusal["error"]["class"] == "overload_rejected"
+async def test_rate_limit_status_with_consumed_total_reset_and_anti_flood_state(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with running_system(tmp_path, postgres_server, shipped_limits=True) as running:
+        whole = await tool(running, "rate_limit_status")
+        assert (whole["global"]["consumed"], whole["global"]["total"], whole["global"]["resets_at"]) == (0, 60, None)
+        assert whole["recipients"]["active"] is False
+        for number in range(10):
+            await delivered(running, f"message {number}", recipient="90")
+        limits = await tool(running, "rate_limit_status", channel="telegram", identity_scope="bot")
+        telegram = limits["channels"]["telegram.bot"]
+        assert (telegram["total"], limits["channels"].keys()) == (30.0, {"telegram.bot"})
+        for layer in (limits["global"], telegram):
+            assert 0 < layer["consumed"] <= 10
+            assert layer["consumed"] + layer["remaining"] == pytest.approx(layer["total"], abs=0.01)
+            assert layer["resets_at"] > running.clock.now().isoformat().replace("+00:00", "Z")
+        recipients = limits["recipients"]
+        assert (recipients["active"], recipients["at_limit"], recipients["total"]) == (True, 1, 10.0)
+        assert [row["target"] for row in recipients["worst"]] == ["90"]
+        refusal = await execute(running, route(running, wish("one too many", recipient="90")))
+        assert refusal["error"]["class"] == "overload_rejected"
+        assert len(await running.answers(90)) == 10
 
 
 @pytest.mark.scenario("M1-013")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -186,10 +186,10 @@ def load_roster(folder: Path) -> dict[str, ButlerConfig]:
     return {config.name: config for config in configs}
 
 
-def check_credentials(config: ButlerConfig, environment: Mapping[str, str]) -> None:
-    """Every variable that an enabled credential scope names must have a value."""
+def check_credentials(config: ButlerConfig, environment: Mapping[str, str], *, elsewhere: Collection[str] = ()) -> None:
+    """Every variable that an enabled credential scope names must have a value, except those looked up `elsewhere`."""
     for key, variable in config.modules.required_variables():
-        if not environment.get(variable):
+        if key not in elsewhere and not environment.get(variable):
             raise ConfigurationError(
                 f"environment variable {variable} is not set",
                 source=config.source,
@@ -215,7 +215,8 @@ def _inline_secrets(node: Any, path: str = "") -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
             here = f"{path}.{key}" if path else key
-            if isinstance(value, str) and _SECRET_WORDS.search(key):
+            # A table of names of variables, such as options_env, holds no values.
+            if isinstance(value, str) and _SECRET_WORDS.search(key) and not path.endswith("_env"):
                 yield here
             yield from _inline_secrets(value, here)
     elif isinstance(node, list):

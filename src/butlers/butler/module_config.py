@@ -79,6 +79,9 @@ class EmailUserScope(Scope):
 
 
 class TelegramModule(ModuleSection):
+    parse_mode: Literal["HTML", "none"] = Field(
+        default="HTML", description="HTML: light Markdown is rendered; none: messages are sent as they stand"
+    )
     bot: TelegramBotScope = TelegramBotScope()
     user: TelegramUserScope = TelegramUserScope()
 

@@ -16,9 +16,11 @@ from butlers.butler.config import ButlerConfig, check_credentials
 from butlers.butler.identity import OPERATOR, Role, TokenFile
 from butlers.clock import Clock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
+from butlers.contacts import Contacts
 from butlers.daemon.compose import messenger, specialist, switchboard
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.process import Process
+from butlers.daemon.owner_credentials import TYPES, owner_credentials
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.errors import ClassifiedError, ConfigurationError
@@ -79,12 +81,13 @@ class System:
 
     async def _start(self) -> None:
         for config in self._configs:
-            check_credentials(config, self._environment)
+            check_credentials(config, self._environment, elsewhere=TYPES)
         tokens = self._tokens()
         listeners = [self._listen(config) for config in self._configs]
         database = await self._database()
         self._progress("preparing the tables")
         await migrate(database, migration_sets(self._configs))
+        await self._add_owner_credentials(database)
         process = self._process(database, tokens)
         self.butlers = [_COMPOSERS.get(c.name, specialist).build(process, c) for c in self._configs]
         await self._configure_owner()
@@ -169,6 +172,13 @@ class System:
             new_id=self._new_id,
             instance=str(self._new_id()),
         )
+
+    async def _add_owner_credentials(self, database: Database) -> None:
+        contacts = Contacts(database=database, clock=self._clock, new_id=self._new_id)
+        found = await owner_credentials(self._configs, self._environment, contacts)
+        self._environment = {**self._environment, **found}
+        for config in self._configs:
+            check_credentials(config, self._environment)
 
     async def _configure_owner(self) -> None:
         settings = self._settings

@@ -16,7 +16,8 @@ from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
 from butlers.contracts.notify import Delivery, Intent, NotifyContext, NotifyEnvelope, Priority
-from butlers.messenger.intake import Intake, channel_tool
+from butlers.messenger.delivery import channel_tool
+from butlers.messenger.intake import Intake
 
 ME = "messenger"
 SourceEvent = Callable[[UUID], Awaitable[Mapping[str, Any] | None]]

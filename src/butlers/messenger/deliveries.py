@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -17,18 +17,29 @@ from butlers.storage.database import Database, Executor, Record
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 
+# Whether a provider has confirmed a delivery in the meantime, by a receipt that overtook the end of its attempt.
+SettleReported = Callable[[Executor, UUID], Awaitable[bool]]
+
 
 class Deliveries:
     """Reads and writes the rows of one schema."""
 
     def __init__(
-        self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID], breaker: BreakerPolicy
+        self,
+        *,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        breaker: BreakerPolicy,
+        settle_reported: SettleReported,
     ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.messenger", schema=schema)
         self._clock = clock
         self._new_id = new_id
         self._breaker = breaker
+        self._settle_reported = settle_reported
 
     async def ensure_channels(self, names: Iterable[str]) -> None:
         await self._database.execute(self._queries.ensure_channels, sorted(names), self._clock.now())
@@ -106,6 +117,8 @@ class Deliveries:
         """What the results say about circuits, windows, recipients and the dead."""
         for end in settled:
             await self._heed(connection, end, now)
+            if end.settlement.status == "uncertain":
+                await self._settle_reported(connection, end.delivery.id)
         if dead := [end.delivery.id for end in settled if end.settlement.status == "dead_lettered"]:
             await connection.execute(self._queries.bury, dead, QuarantineReason.RETRIES_EXHAUSTED.value, now)
         reports = [(end.delivery, end.result) for end in settled]

@@ -221,6 +221,14 @@ class Outcome:
         )
 
 
+def channel_tool(notify: NotifyEnvelope) -> str:
+    """The channel tool that a delivery amounts to."""
+    channel, intent = notify.delivery.channel, notify.delivery.intent
+    if intent == "reply":
+        return "email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message"
+    return f"{channel}_{'send_message' if intent == 'send' else 'react_to_message'}"
+
+
 def restored(row: Record) -> NewDelivery:
     """A delivery as it was taken in, from its row."""
     return NewDelivery(

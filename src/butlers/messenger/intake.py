@@ -22,7 +22,7 @@ from butlers.contracts.route import RouteEnvelope, WireError
 from butlers.messenger.admission import Refused
 from butlers.messenger.book import Book, Entry
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome
+from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, channel_tool
 from butlers.messenger.judgement import Known, Parked
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
@@ -131,14 +131,6 @@ class Intake:
                 return await self.executor.finished(delivery_id)
         except TimeoutError:
             return None
-
-
-def channel_tool(notify: NotifyEnvelope) -> str:
-    """The channel tool that a delivery amounts to."""
-    channel, intent = notify.delivery.channel, notify.delivery.intent
-    if intent == "reply":
-        return "email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message"
-    return f"{channel}_{'send_message' if intent == 'send' else 'react_to_message'}"
 
 
 def _respond(notify: NotifyEnvelope, outcome: Outcome, *, deduplicated: bool) -> dict[str, Any]:

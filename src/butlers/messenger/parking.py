@@ -17,7 +17,7 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.messenger.admission import Refused
 from butlers.messenger.book import Book
-from butlers.messenger.delivery import Decision, NewDelivery, restored
+from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, restored
 from butlers.messenger.judgement import Known, Parked, before_admission
 from butlers.messenger.observing import Observer
 from butlers.messenger.preparation import Preparation
@@ -49,7 +49,7 @@ class Parking:
 
     async def hold(self, new: NewDelivery, tools: tuple[str, ...]) -> NewDelivery | Parked | Known | Refused | None:
         """Park it, or hand it on: None when nothing gates it, the delivery when a rule let it pass."""
-        tool = next((name for name in tools if self.approvals.gates(name)), None)
+        tool = self._gate(tools)
         if new.target is not None and tool is None:
             return None
         now = self.clock.now()
@@ -61,10 +61,11 @@ class Parking:
                 return await self._park_missing(connection, new, now)
             return await self._ask(connection, new, tool or "", now)
 
-    async def _ask(
-        self, connection: Executor, new: NewDelivery, tool: str, now: datetime
-    ) -> NewDelivery | Parked | Known:
-        ruling = await self.approvals.request(
+    def _gate(self, tools: tuple[str, ...]) -> str | None:
+        return next((name for name in tools if self.approvals.gates(name)), None)
+
+    async def _request(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Allowed | MustWait:
+        return await self.approvals.request(
             connection,
             tool_name=tool,
             tool_args=tool_args(new),
@@ -74,6 +75,11 @@ class Parking:
             subject_id=new.id,
             now=now,
         )
+
+    async def _ask(
+        self, connection: Executor, new: NewDelivery, tool: str, now: datetime
+    ) -> NewDelivery | Parked | Known:
+        ruling = await self._request(connection, new, tool, now)
         if isinstance(ruling, Allowed):
             decision = Decision(at=now, rule="approval", verdict="allowed", detail=f"rule {ruling.rule_id}")
             return new.decided(decision)
@@ -142,36 +148,62 @@ class Parking:
         """Approving a missing identifier means: it is there now."""
         row = await connection.fetchrow(self.queries.parked_delivery, action.subject_id)
         if row is not None:
-            await self._address(connection, row, must=True)
+            target = await self._identifier(row)
+            if target is None:
+                raise invalid("contact_id", f"this contact still has no {row['channel']} identifier")
+            await self._address(connection, row, target)
         return {"delivery_id": str(action.subject_id)}
 
     async def address_parked(self) -> int:
-        """Release deliveries whose contact has an identifier by now; how many."""
-        released = 0
+        """Let deliveries go on whose contact has an identifier by now; how many."""
+        addressed = 0
         for row in await self.database.fetch(self.queries.missing_identifiers):
-            async with self.database.transaction() as connection:
-                locked = await connection.fetchrow(self.queries.parked_delivery, row["id"])
-                released += bool(locked and await self._address(connection, locked, must=False))
-        return released
+            if (target := await self._identifier(row)) is not None:
+                async with self.database.transaction() as connection:
+                    addressed += await self._fulfil(connection, row, target)
+        return addressed
 
-    async def _address(self, connection: Executor, row: Record, *, must: bool) -> bool:
-        contacts = self.preparation.contacts
-        target = await contacts.identifier(row["contact_id"], row["channel"])
-        if target is None:
-            if must:
-                raise invalid("contact_id", f"this contact still has no {row['channel']} identifier")
+    async def _identifier(self, row: Record) -> str | None:
+        return await self.preparation.contacts.identifier(row["contact_id"], row["channel"])
+
+    async def _fulfil(self, connection: Executor, row: Record, target: str) -> bool:
+        # The action before the delivery: decisions take their locks in this order, too.
+        result = {"delivery_id": str(row["id"])}
+        if not await self.approvals.fulfil(connection, row["action_id"], by="messenger", result=result):
             return False
-        new = self.preparation.addressed(restored(row), target)
-        known = await connection.fetchval(self.queries.delivery_of_key, new.idempotency_key)
-        if known is not None and known != new.id:
-            why = f"the same message went out as {known}"
-            await connection.execute(self.queries.close_parked, new.id, self.clock.now(), "failed", why)
+        parked = await connection.fetchrow(self.queries.parked_delivery, row["id"])
+        if parked is None:
             return False
-        await connection.execute(
-            self.queries.address_parked, new.id, target, new.ordering_key, new.idempotency_key, self.clock.now()
-        )
-        log.info("parked delivery addressed", delivery_id=new.id, channel=row["channel"])
+        await self._address(connection, parked, target)
         return True
+
+    async def _address(self, connection: Executor, row: Record, target: str) -> None:
+        """Give it its address and its proper key, and let it meet the rules that need an address."""
+        new, now = self.preparation.addressed(restored(row), target), self.clock.now()
+        await connection.execute(
+            self.queries.address_parked, new.id, target, new.ordering_key, f"{row['idempotency_key']}::addressed", now
+        )
+        snapshot = await self.book.read(connection, [new], now)
+        match before_admission(new, self.book.policy, snapshot):
+            case Known() as known:
+                await self._close(connection, new.id, f"the same message went out as {known.delivery_id}")
+            case Refused() as refused:
+                await self._close(connection, new.id, refused.error.message)
+            case None:
+                await connection.execute(self.queries.rekey, new.id, new.idempotency_key)
+                await self._go_on(connection, new, now)
+        log.info("parked delivery addressed", delivery_id=new.id, channel=row["channel"])
+
+    async def _go_on(self, connection: Executor, new: NewDelivery, now: datetime) -> None:
+        tool = self._gate(("notify", channel_tool(new.notify)))
+        ruling = await self._request(connection, new, tool, now) if tool is not None else None
+        if isinstance(ruling, MustWait):
+            await connection.execute(self.queries.await_approval, new.id, ruling.action_id, now)
+        else:
+            await connection.execute(self.queries.release_parked, new.id, now, "the contact has an identifier now")
+
+    async def _close(self, connection: Executor, delivery_id: UUID, why: str) -> None:
+        await connection.execute(self.queries.close_parked, delivery_id, self.clock.now(), "failed", why)
 
 
 def tool_args(new: NewDelivery) -> dict[str, Any]:

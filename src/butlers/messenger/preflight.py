@@ -16,8 +16,7 @@ from butlers.errors import ClassifiedError, ValidationError
 from butlers.messenger import admission
 from butlers.messenger.admission import Admitted, Refused
 from butlers.messenger.book import Book
-from butlers.messenger.delivery import NewDelivery
-from butlers.messenger.intake import channel_tool
+from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.judgement import Known, Snapshot, before_admission
 from butlers.messenger.parking import tool_args
 from butlers.messenger.preparation import Preparation

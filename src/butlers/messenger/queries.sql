@@ -175,7 +175,8 @@ WITH wanted AS (
     SELECT wanted.receipt_id, wanted.delivery_id, wanted.part, wanted.provider_delivery_id, 'sent', $2
     FROM wanted JOIN settled ON settled.id = wanted.delivery_id
     WHERE wanted.provider_delivery_id IS NOT NULL
-    ON CONFLICT (delivery_id, part, receipt_type) DO NOTHING
+    ON CONFLICT (delivery_id, part, receipt_type)
+    DO UPDATE SET provider_delivery_id = excluded.provider_delivery_id, metadata = '{}'
 )
 SELECT id FROM settled;
 
@@ -183,7 +184,8 @@ SELECT id FROM settled;
 -- A part of a longer message came through; the next attempt goes on behind it.
 INSERT INTO {schema}.delivery_receipts (id, delivery_id, part, provider_delivery_id, receipt_type, received_at)
 VALUES ($1, $2, $3, $4, 'sent', $5)
-ON CONFLICT (delivery_id, part, receipt_type) DO NOTHING;
+ON CONFLICT (delivery_id, part, receipt_type)
+DO UPDATE SET provider_delivery_id = excluded.provider_delivery_id, metadata = '{}';
 
 -- name: parts_of
 -- The parts that are certainly out.
@@ -340,7 +342,8 @@ WHERE id = $1 AND status IN ('pending_approval', 'pending_missing_identifier') F
 
 -- name: missing_identifiers
 -- Deliveries whose contact had no identifier for the channel and has one now.
-SELECT request.id FROM {schema}.delivery_requests AS request
+SELECT request.id, request.action_id, request.contact_id, request.channel
+FROM {schema}.delivery_requests AS request
 WHERE request.status = 'pending_missing_identifier'
   AND EXISTS (SELECT 1 FROM shared.contact_info AS info
               WHERE info.contact_id = request.contact_id AND info.type = request.channel)
@@ -354,13 +357,23 @@ SET status = 'pending', next_attempt_at = $2, updated_at = $2, tell_owner = fals
 WHERE id = $1 AND status = 'pending_approval';
 
 -- name: address_parked
--- The contact's identifier is known now: it goes on under its proper key.
+-- The contact's identifier is known now; the key it was parked under makes room for its proper one.
 UPDATE {schema}.delivery_requests
-SET status = 'pending', target_identity = $2, ordering_key = $3, idempotency_key = $4, next_attempt_at = $5,
-    updated_at = $5, tell_owner = false,
-    decisions = decisions || jsonb_build_object(
-        'at', $5, 'rule', 'release', 'verdict', 'released', 'detail', 'the contact has an identifier now')
+SET status = 'pending_approval', target_identity = $2, ordering_key = $3, idempotency_key = $4, updated_at = $5,
+    tell_owner = false
 WHERE id = $1 AND status = 'pending_missing_identifier';
+
+-- name: rekey
+-- A delivery takes its proper key.
+UPDATE {schema}.delivery_requests SET idempotency_key = $2 WHERE id = $1;
+
+-- name: await_approval
+-- It has its address and waits for a person's approval.
+UPDATE {schema}.delivery_requests
+SET action_id = $2, tell_owner = true, updated_at = $3,
+    decisions = decisions || jsonb_build_object(
+        'at', $3, 'rule', 'approval', 'verdict', 'pending', 'detail', 'it needs a person''s approval')
+WHERE id = $1;
 
 -- name: close_parked
 -- Nothing will come of it: rejected, expired, or sent by another way.

@@ -36,7 +36,7 @@ class Upkeep:
 
     def timers(self) -> dict[str, tuple[float, Callable[[], Awaitable[object]]]]:
         """By name: every how many seconds, what."""
-        notices = {"notices": (1.0, self.notices.tell)} if self.notices is not None else {}
+        notices = {"notices": (1.0, self.tell_owner)} if self.notices is not None else {}
         return {
             "release": (0.5, self.release),
             "probes": (0.5, self.worker.probe),
@@ -54,6 +54,10 @@ class Upkeep:
     async def expire(self) -> None:
         if expired := await self.deliveries.expire():
             self.observer.expired(expired)
+            self.worker.wake()
+
+    async def tell_owner(self) -> None:
+        if self.notices is not None and await self.notices.tell() is not None:
             self.worker.wake()
 
     async def look_after_parked(self) -> None:

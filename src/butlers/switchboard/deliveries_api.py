@@ -76,6 +76,7 @@ class _DeliveryRoutes:
         route("GET", "/recipients", self._recipients, "Who is not written to, or has moved")
         route("POST", "/recipients", self._suppress, "Write to somebody no more")
         route("DELETE", "/recipients", self._release, "Write to somebody again")
+        route("POST", "/recipients/release", self._release_named, "The same, for clients that only post")
 
     # --- deliveries --------------------------------------------------------------------------------------------------
 
@@ -200,6 +201,9 @@ class _DeliveryRoutes:
 
     async def _release(self, request: Request, channel: str, target: str) -> Response:
         return await self._change(request, "messenger_recipient_release", channel=channel, target=target)
+
+    async def _release_named(self, request: Request) -> Response:
+        return await self._change(request, "messenger_recipient_release", "channel", "target")
 
     # --- the way to Messenger ----------------------------------------------------------------------------------------
 

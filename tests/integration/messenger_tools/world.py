@@ -12,7 +12,13 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import ToolBox
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
-from butlers.messenger.tools import operational_tools
+from butlers.messenger.tools.dead_letters import DeadLetterTools
+from butlers.messenger.tools.health import HealthTools
+from butlers.messenger.tools.recipients import RecipientTools
+from butlers.messenger.tools.records import DeliveryRecords
+from butlers.messenger.tools.statistics import StatisticsTools
+from butlers.messenger.tools.tracking import TrackingTools
+from butlers.messenger.tools.why import WhyTools
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database
@@ -44,20 +50,27 @@ class World:
 
     def __post_init__(self) -> None:
         self.new_id = Uuid7Factory(self.clock)
-        self.tools = ToolBox(
-            operational_tools(
-                database=self.database,
-                schema=SCHEMA,
-                clock=self.clock,
-                new_id=self.new_id,
-                lineage=self._lineage,
-                wake=self._wake,
-                channels=["telegram.bot", "email.bot"],
-                breaker=BreakerPolicy(),
-                limits=LIMITS,
-                replay=ReplayPolicy(max_replays=3),
-            )
+        records = DeliveryRecords.of(self.database, SCHEMA)
+        letters = DeadLetterTools(
+            records=records,
+            clock=self.clock,
+            new_id=self.new_id,
+            wake=self._wake,
+            policy=ReplayPolicy(max_replays=3),
         )
+        channels = ["telegram.bot", "email.bot"]
+        health = HealthTools(
+            records=records, clock=self.clock, channels=channels, breaker=BreakerPolicy(), limits=LIMITS
+        )
+        groups = (
+            TrackingTools(records=records, lineage=self._lineage),
+            letters,
+            health,
+            StatisticsTools(records=records, clock=self.clock),
+            WhyTools(records=records, clock=self.clock, dead_letters=letters),
+            RecipientTools(records=records, clock=self.clock),
+        )
+        self.tools = ToolBox(tool for group in groups for tool in group.tools())
 
     async def _lineage(self, _request_id: UUID) -> Mapping[str, Any]:
         if isinstance(self.lineage, BaseException):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -109,13 +111,31 @@ def test_a_mail_that_is_nested_without_end_shows_its_head_alone() -> None:
 
 
 def test_parts_text_and_headers_are_bounded() -> None:
-    parts = b"--m\r\nContent-Type: image/png\r\n\r\nx\r\n" * 5_000
+    parts = b"--m\r\nContent-Type: image/png\r\n\r\nx\r\n" * 1_000
     mail = read_mail(HEAD + b"Content-Type: multipart/mixed; boundary=m\r\n\r\n" + parts + b"--m--\r\n")
     assert len(mail.attachments) == MAX_ATTACHMENTS
     long = read_mail(HEAD + b"\r\n" + b"x" * (2 * MAX_TEXT))
     assert (len(long.text), long.truncated) == (MAX_TEXT, True)
     many = read_mail(b"".join(b"X-%d: y\r\n" % number for number in range(5_000)) + b"\r\nx")
     assert len(many.headers) == MAX_HEADERS
+
+
+@pytest.mark.parametrize(
+    "costly",
+    [
+        b"Content-Type: text/html\r\n\r\n" + b"<!--" * 100_000,
+        b"Content-Type: text/html\r\n\r\n" + b"<style>" * 100_000,
+        b"Content-Type: multipart/mixed; boundary=x\r\n\r\n" + b"--x\r\n\r\n" * 300_000,
+        nested(60) + b"-\r\n" * 1_000_000,
+        b"From: " + b"(" * 500_000 + b"\r\n\r\nx",
+    ],
+    ids=["comments", "styles", "parts", "lines", "parentheses"],
+)
+def test_nobody_can_keep_us_busy(costly: bytes) -> None:
+    started = process_time()
+    read_mail(costly)
+    read_report(costly)
+    assert process_time() - started < 5  # each of them took minutes, or the better part of one, unbounded
 
 
 @given(MANGLED)

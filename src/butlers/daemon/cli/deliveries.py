@@ -21,8 +21,11 @@ app = typer.Typer(help="What was sent, what waits, and how the way out is doing.
 
 DeliveryId = Annotated[str, typer.Argument(help="A delivery id, as `deliveries list` prints it.")]
 Channel = Annotated[str | None, typer.Option(help="telegram, email, sms or chat.")]
+ChannelName = Annotated[str, typer.Argument(metavar="CHANNEL", help="telegram, email, sms or chat.")]
+Target = Annotated[str, typer.Argument(help="The recipient's address on that channel.")]
 Since = Annotated[str | None, typer.Option(help="RFC 3339 moment, included.")]
 Until = Annotated[str | None, typer.Option(help="RFC 3339 moment, not included.")]
+REFUSED = frozenset({"invalid", "rejected"})
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
@@ -190,7 +193,51 @@ def dry_run(
     with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
         document = client.post("/api/deliveries/dry-run", body)
     say(document, as_json, delivery_lines.dry_run)
-    return OK if document["would_be_admitted"] else FAILED
+    return FAILED if document["outcome"] in REFUSED else OK
+
+
+@app.command("recipients")
+@exiting
+def recipients(
+    channel: Channel = None,
+    limit: Annotated[int, typer.Option(min=1, max=500)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Where an earlier page ended.")] = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """Who is not written to, or has moved."""
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        document = client.get("/api/recipients", channel=channel, limit=limit, cursor=cursor)
+    return say(document, as_json, delivery_lines.recipients)
+
+
+@app.command("suppress")
+@exiting
+def suppress(
+    channel: ChannelName,
+    target: Target,
+    reason: Reason,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """Write to a recipient no more."""
+    body = to_json({"channel": channel, "target": target, "reason": reason})
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        document = client.post("/api/recipients", body)
+    return say(document, as_json, delivery_lines.suppressed)
+
+
+@app.command("release")
+@exiting
+def release(
+    channel: ChannelName, target: Target, data_dir: DataDir = None, config: Config = None, as_json: Json = False
+) -> int:
+    """Write to a recipient again."""
+    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
+        document = client.post("/api/recipients/release", to_json({"channel": channel, "target": target}))
+    return say(document, as_json, delivery_lines.released)
 
 
 def say(document: dict[str, Any], as_json: bool, lines: Any) -> int:

@@ -164,15 +164,33 @@ def circuits(document: Document) -> Iterator[str]:
 
 
 def dry_run(document: Document) -> Iterator[str]:
-    verdict = "would be admitted" if document["would_be_admitted"] else "would be refused"
-    whom = (
-        f" to {document['target_identity']} by {document['channel_adapter']}" if document.get("target_identity") else ""
-    )
-    yield f"{verdict}{whom}"
-    for reason in document.get("reasons", []):
-        yield f"  {reason}"
-    for layer, left in (document.get("headroom") or {}).items():
+    target, adapter = document["target_identity"], document["channel_adapter"]
+    yield f"{document['outcome']}: to {target} by {adapter}" if target else str(document["outcome"])
+    for reason in document["reasons"]:
+        yield f"  {reason['rule']}: {reason.get('message') or reason.get('outcome')}"
+    for layer, left in (document["headroom"] or {}).items():
         yield f"  {layer}: {left:g} left this minute"
+
+
+def recipients(document: Document) -> Iterator[str]:
+    for row in document["recipients"]:
+        moved = f" to {row['moved_to']}" if row["moved_to"] else ""
+        rule = f"{row['rule']}{moved}"
+        yield f"{row['channel']}  {row['target']}  {rule}  {_when(row['since'])}  by {row['decided_by']}: {row['reason']}"
+    if not document["recipients"]:
+        yield "nobody is held back"
+    yield from _more(document, "butlers deliveries recipients")
+
+
+def suppressed(document: Document) -> Iterator[str]:
+    row = document["recipient"]
+    yield f"nothing is sent to {row['channel']} {row['target']} from now on"
+    yield f"to take that back: butlers deliveries release {row['channel']} {row['target']}"
+
+
+def released(document: Document) -> Iterator[str]:
+    row = document["released"]
+    yield f"{row['channel']} {row['target']} is written to again (it was {row['rule']}: {row['reason']})"
 
 
 def _about(document: Document) -> Document:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module_config import ChannelModule
+from butlers.butler.module_config import (
+    ChannelModule,
+    EmailBotScope,
+    EmailUserScope,
+    TelegramBotScope,
+    TelegramUserScope,
+)
 from butlers.daemon.compose.process import Process
 from butlers.messenger.channel import Channel
 from butlers.messenger.channels.email import EmailChannel
@@ -15,9 +21,9 @@ RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
 
 def build_channels(process: Process, config: ButlerConfig) -> dict[str, Channel]:
     """Every channel whose module is on, ready to use."""
-    own = (_telegram(process, config), _email(process, config))
+    own = (*_telegram(process, config), *_email(process, config))
     brought = (load_channel(module.adapter, _settings(process, config, name)) for name, module in _modules(config))
-    channels = [channel for channel in (*own, *brought) if channel is not None]
+    channels: list[Channel] = [*own, *brought]
     return {f"{channel.name}.{channel.identity_scope}": channel for channel in channels}
 
 
@@ -43,21 +49,37 @@ def _settings(process: Process, config: ButlerConfig, name: str) -> ChannelSetti
     )
 
 
-def _telegram(process: Process, config: ButlerConfig) -> Channel | None:
+def _telegram(process: Process, config: ButlerConfig) -> list[Channel]:
+    """Each identity scope has a channel with its own token, which no other scope sees."""
     module = config.modules.telegram
-    if module is None or not module.bot.enabled:
-        return None
-    token = process.environment[module.bot.token_env]
-    return TelegramChannel(token=token, base_url=process.settings.telegram_api_url)
+    if module is None:
+        return []
+    scopes: dict[str, TelegramBotScope | TelegramUserScope] = {"bot": module.bot, "user": module.user}
+    return [
+        TelegramChannel(
+            token=process.environment[scope.token_env],
+            base_url=process.settings.telegram_api_url,
+            identity_scope=name,
+            parse_mode=module.parse_mode,
+        )
+        for name, scope in scopes.items()
+        if scope.enabled
+    ]
 
 
-def _email(process: Process, config: ButlerConfig) -> Channel | None:
+def _email(process: Process, config: ButlerConfig) -> list[Channel]:
     module = config.modules.email
-    if module is None or not module.bot.enabled:
-        return None
-    return EmailChannel(
-        host=process.settings.smtp_host,
-        port=process.settings.smtp_port,
-        address=process.environment[module.bot.address_env],
-        password=process.environment[module.bot.password_env],
-    )
+    if module is None:
+        return []
+    scopes: dict[str, EmailBotScope | EmailUserScope] = {"bot": module.bot, "user": module.user}
+    return [
+        EmailChannel(
+            host=process.settings.smtp_host,
+            port=process.settings.smtp_port,
+            address=process.environment[scope.address_env],
+            password=process.environment[scope.password_env],
+            identity_scope=name,
+        )
+        for name, scope in scopes.items()
+        if scope.enabled
+    ]

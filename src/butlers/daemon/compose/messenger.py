@@ -13,7 +13,7 @@ from butlers.butler.module import Module
 from butlers.daemon.compose.approvals import approval_migrations, build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
-from butlers.daemon.compose.channels import build_channels
+from butlers.daemon.compose.channels import build_channels, receipt_keys
 from butlers.daemon.compose.messenger_policy import (
     admission_policy,
     breaker_policy,
@@ -31,6 +31,7 @@ from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
+from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
 from butlers.storage.migrations import MigrationSet
@@ -55,6 +56,7 @@ class Parts:
     worker: DeliveryWorker
     observer: Observer
     intake: Intake
+    receipts: ReceiptIntake
     queries: Queries
 
 
@@ -81,6 +83,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     levels = _levels(butler, parts)
     tools = [*messenger_tools(butler, parts, levels), *(calendar[1] if calendar else ())]
     finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
+    butler.routes += receipt_routes(parts.receipts, keys=receipt_keys(process, config), clock=process.clock)
     butler.drains.append(drain)
     butler.before_serving.append(ready)
     butler.before_loops.append(parts.worker.rescue)
@@ -96,8 +99,14 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     observer = Observer(telemetry=butler.telemetry, clock=clock)
     queries = Queries.load("butlers.messenger", schema=schema)
     book = Book(database=database, schema=schema, clock=clock, policy=admission_policy(config))
+    receipts = ReceiptIntake(database=database, schema=schema, clock=clock, new_id=process.new_id)
     deliveries = Deliveries(
-        database=database, schema=schema, clock=clock, new_id=process.new_id, breaker=breaker_policy(config)
+        database=database,
+        schema=schema,
+        clock=clock,
+        new_id=process.new_id,
+        breaker=breaker_policy(config),
+        settle_reported=receipts.settle_reported,
     )
     approvals = build_approvals(process, config)
     preparation = Preparation(
@@ -147,6 +156,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         worker=worker,
         observer=observer,
         intake=intake,
+        receipts=receipts,
         queries=queries,
     )
 

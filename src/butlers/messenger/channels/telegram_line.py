@@ -54,7 +54,7 @@ class Line:
         self._client = client
         self._wire = wire
         self._timeout_s = timeout_s
-        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._deadline = asyncio.timeout(timeout_s).when()
 
     async def ask(self, call: Call, *, part: int) -> Answer | Silence:
         phase = Phase.CONNECTING

@@ -3,7 +3,7 @@
 The old, lenient parser of the standard library is used on purpose: the newer one raises on headers that real mail has.
 Whatever cannot be decoded is shown with replacement characters; nothing in a mail is an error.
 
-    bytes -> at most MAX_CONTAINERS nested parts? -> parse -> walk at most MAX_DEPTH deep and MAX_PARTS wide
+    bytes -> few containers, delimiters and lines? -> parse -> walk at most MAX_DEPTH deep and MAX_PARTS wide
                  more: the head alone is read
 """
 
@@ -18,10 +18,13 @@ from email.header import decode_header
 from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses
-from html.parser import HTMLParser
 from itertools import islice
 
+from butlers.messenger.mailbox.html_text import words_of
+
 MAX_CONTAINERS = 64  # multipart and message parts that a mail may name before it is not taken apart
+MAX_DELIMITERS = 5_000  # lines that may begin or end a part
+MAX_COMPARISONS = 3_000_000  # of a line with a boundary
 MAX_DEPTH = 12
 MAX_PARTS = 200
 MAX_TEXT = 100_000  # characters of the plain text
@@ -78,13 +81,22 @@ def read_mail(raw: bytes) -> Mail:
 
 def parse(raw: bytes) -> tuple[Message, bool]:
     """The mail, and whether all of it was taken apart; else only its head was read."""
-    if sum(1 for _ in _CONTAINER.finditer(raw)) <= MAX_CONTAINERS:
+    if _is_bounded(raw):
         try:
             return message_from_bytes(raw), True
         except _UNREADABLE:
             pass
     head = raw.partition(b"\r\n\r\n")[0][: MAX_HEADERS * MAX_HEADER]
     return BytesHeaderParser().parsebytes(head), False
+
+
+def _is_bounded(raw: bytes) -> bool:
+    """Whether taking the mail apart is cheap: the parser compares every line with every boundary it is inside of."""
+    containers = sum(1 for _ in _CONTAINER.finditer(raw))
+    if containers == 0:
+        return True
+    few_parts = containers <= MAX_CONTAINERS and raw.count(b"\n--") <= MAX_DELIMITERS
+    return few_parts and containers * raw.count(b"\n") <= MAX_COMPARISONS
 
 
 def leaves(message: Message) -> Iterator[Message]:
@@ -97,7 +109,7 @@ def leaves(message: Message) -> Iterator[Message]:
         inner = part.get_payload()
         if part.get_content_maintype() == "multipart" and isinstance(inner, list):
             if depth < MAX_DEPTH:
-                waiting.extend((child, depth + 1) for child in reversed(inner))
+                waiting.extend((child, depth + 1) for child in reversed(inner) if isinstance(child, Message))
         else:
             yield part
 
@@ -201,39 +213,4 @@ def _best(texts: list[tuple[str, str]]) -> str:
     plain = [text for kind, text in texts if kind == "text/plain"]
     if any(text.strip() for text in plain):
         return "\n\n".join(text.strip("\n") for text in plain)
-    return "\n\n".join(_words(text) for kind, text in texts if kind == "text/html")
-
-
-class _Words(HTMLParser):
-    _BREAKS = frozenset({"p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "table", "blockquote"})
-    _HIDDEN = frozenset({"script", "style", "head", "title"})
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.words: list[str] = []
-        self._hidden = 0
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self._hidden += tag in self._HIDDEN
-        if tag in self._BREAKS:
-            self.words.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._hidden = max(0, self._hidden - (tag in self._HIDDEN))
-        if tag in self._BREAKS:
-            self.words.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if not self._hidden:
-            self.words.append(data)
-
-
-def _words(html: str) -> str:
-    reader = _Words()
-    try:
-        reader.feed(html[: 4 * MAX_TEXT])
-        reader.close()
-    except _UNREADABLE:
-        return ""
-    lines = (" ".join(line.split()) for line in "".join(reader.words).split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    return "\n\n".join(words_of(text[: 4 * MAX_TEXT]) for kind, text in texts if kind == "text/html")

@@ -175,8 +175,7 @@ SELECT * FROM {schema}.channel_states WHERE name = ANY($1::text[]);
 
 -- name: buckets
 -- Some budgets by name, as far as they were ever drawn from.
-SELECT name, capacity, refill_per_second, tokens, updated_at FROM {schema}.rate_buckets
-WHERE name = ANY($1::text[]) AND isfinite(updated_at);
+SELECT name, capacity, refill_per_second, tokens, updated_at FROM {schema}.rate_buckets WHERE name = ANY($1::text[]);
 
 -- name: throttles
 -- The windows of some providers that are still open, those about everybody first.

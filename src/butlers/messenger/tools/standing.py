@@ -80,8 +80,6 @@ def _dead_lettered(story: Story, _now: datetime) -> Iterator[str]:
     else:
         reasons = ", ".join(reason.replace("_", " ") for reason in eligibility["reasons"])
         yield f"It cannot be sent again: {reasons}."
-    if "uncertain_not_settled" in eligibility["reasons"]:
-        yield f"Say what became of it: butlers deliveries settle {story.delivery['id']} confirmed_sent|send_again"
     yield f"To give it up: butlers dead-letters discard {letter['id']} --reason REASON"
 
 
