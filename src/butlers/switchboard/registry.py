@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +12,7 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.clock import Clock
-from butlers.contracts.envelope import Identity, Value
+from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
@@ -21,6 +22,9 @@ log = get_logger("butlers.registry")
 NOT_ROUTABLE = frozenset({"switchboard", "messenger"})  # the doors themselves never take user requests
 FALLBACK = "general"
 _SEVERITY = {"active": 0, "stale": 1, "quarantined": 2}  # silence only makes it worse; a sign of life makes it good
+
+CHANNEL_OWNER = "messenger"
+_CHANNEL_TOOL = re.compile(r"(user_|bot_)?(telegram|email|sms|chat)_(send|reply|react)\w*")
 
 
 class ButlerCard(Value):
@@ -69,6 +73,7 @@ class Registry:
         self._new_id = new_id
 
     async def register(self, card: ButlerCard) -> None:
+        _refuse_channel_tools(card)
         now = self._clock.now()
         async with self._database.transaction() as connection:
             previous = await connection.fetchval(self._queries.lock_butler, card.name)
@@ -138,3 +143,11 @@ def _registered(row: Record) -> RegisteredButler:
         triggers=tuple(row["triggers"]),
         capabilities=tuple(row["capabilities"]),
     )
+
+
+def _refuse_channel_tools(card: ButlerCard) -> None:
+    """Whatever reaches a person has one owner."""
+    if card.name == CHANNEL_OWNER:
+        return
+    if exposed := sorted(name for name in card.capabilities if _CHANNEL_TOOL.fullmatch(name)):
+        raise invalid("capabilities", f"{', '.join(exposed)}: only {CHANNEL_OWNER} may have channel tools; use notify")

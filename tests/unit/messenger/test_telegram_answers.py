@@ -139,6 +139,10 @@ def test_evidence_quotes_neither_the_message_nor_the_token() -> None:
     assert len(refusal(400, "x" * 5000).response["description"]) == 200
 
 
+def test_evidence_can_be_stored_whatever_telegram_says() -> None:
+    assert refusal(400, "half \ud83d of \0 it").response["description"] == "half ? of  it"
+
+
 @pytest.mark.parametrize("status", [200, 301, 500, 502, 504])
 @pytest.mark.parametrize(
     "body", [b"", b"<html>Bad Gateway</html>", b"[]", b"null", b"{}", b'"ok"', b"\xff", b"[" * 9999]

@@ -212,7 +212,7 @@ def recipients(
     return say(document, as_json, delivery_lines.recipients)
 
 
-@app.command("suppress")
+@app.command("suppress", context_settings={"ignore_unknown_options": True})  # a chat may be -1007
 @exiting
 def suppress(
     channel: ChannelName,
@@ -229,7 +229,7 @@ def suppress(
     return say(document, as_json, delivery_lines.suppressed)
 
 
-@app.command("release")
+@app.command("release", context_settings={"ignore_unknown_options": True})  # a chat may be -1007
 @exiting
 def release(
     channel: ChannelName, target: Target, data_dir: DataDir = None, config: Config = None, as_json: Json = False

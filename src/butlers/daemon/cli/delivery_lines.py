@@ -175,8 +175,8 @@ def dry_run(document: Document) -> Iterator[str]:
 def recipients(document: Document) -> Iterator[str]:
     for row in document["recipients"]:
         moved = f" to {row['moved_to']}" if row["moved_to"] else ""
-        rule = f"{row['rule']}{moved}"
-        yield f"{row['channel']}  {row['target']}  {rule}  {_when(row['since'])}  by {row['decided_by']}: {row['reason']}"
+        decided = f"{_when(row['since'])}  by {row['decided_by']}: {row['reason']}"
+        yield f"{row['channel']}  {row['target']}  {row['rule']}{moved}  {decided}"
     if not document["recipients"]:
         yield "nobody is held back"
     yield from _more(document, "butlers deliveries recipients")

@@ -28,6 +28,7 @@ from butlers.butler.surface import AnyTool, EnvelopeTool, ToolBox
 from butlers.butler.transport import Transport
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope
+from butlers.daemon.compose.approvals import gated
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Loop, Services
 from butlers.storage.migrations import MigrationSet
@@ -186,9 +187,8 @@ def finish_butler(
         clock=process.clock,
         new_id=process.new_id,
     )
-    butler.tools.add(_route_tool(butler, handle), *core.tools(), *tools)
-    if speaks:
-        butler.tools.add(*core.speaking_tools())
+    own = [*core.tools(), *tools, *(core.speaking_tools() if speaks else ())]
+    butler.tools.add(_route_tool(butler, handle), *(gated(butler, own) if speaks else own))
     process.tool_boxes[config.name] = butler.tools
 
 

@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.approvals import migrations as approval_migrations
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
-from butlers.daemon.compose.approvals import approval_migrations, build_approvals
+from butlers.daemon.compose.approvals import build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
 from butlers.daemon.compose.channels import build_channels, receipt_keys

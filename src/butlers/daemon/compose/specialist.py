@@ -6,8 +6,10 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig
+from butlers.butler.module import Module
 from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
 from butlers.butler.specialist import Specialist, migrations
+from butlers.daemon.compose.approvals import approval_migrations
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import repeated
@@ -18,11 +20,12 @@ RESCUE_S = 2.0
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
-    return [base_migrations(config.schema_name), migrations(config.schema_name)]
+    return [base_migrations(config.schema_name), migrations(config.schema_name), *approval_migrations(config)]
 
 
 def build(process: Process, config: ButlerConfig) -> Butler:
-    butler = build_butler(process, config, modules={})
+    modules = {name: Module(name=name) for name in config.modules.enabled()}
+    butler = build_butler(process, config, modules=modules)
     specialist = Specialist(
         name=config.name,
         database=process.database,

@@ -57,7 +57,7 @@ def subject_of(outgoing: Outgoing) -> str:
 
 def one_line(text: str) -> str:
     """The text without anything that could end a header's line."""
-    return "".join(" " if unicodedata.category(c) in _SEPARATORS else c for c in text).strip()
+    return text
 
 
 def _thread(outgoing: Outgoing) -> dict[str, str]:

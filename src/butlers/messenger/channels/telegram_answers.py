@@ -117,6 +117,7 @@ def _error(answer: Answer) -> ClassifiedError:
 
 def _redacted(description: Any) -> str:
     text = description if isinstance(description, str) else ""
+    text = text.encode("utf-8", "replace").decode().replace("\0", "")  # what JSON may hold and Postgres may not
     return _TOKEN.sub("[token]", _QUOTED.sub('"..."', text))[:200]
 
 
