@@ -19,10 +19,15 @@ from tests.database import cloned_database
 
 # Where each file's queries run: the schema of one butler that uses them.
 SCHEMAS = {
+    "butler/approvals/queries.sql": "messenger",
     "butler/queries.sql": "general",
     "butler/specialist/queries.sql": "general",
     "contacts/queries.sql": "shared",
+    "messenger/mailbox/queries.sql": "messenger",
     "messenger/queries.sql": "messenger",
+    "messenger/receipts/queries.sql": "messenger",
+    "messenger/service_levels/queries.sql": "messenger",
+    "messenger/tools/queries.sql": "messenger",
     "switchboard/queries.sql": "switchboard",
 }
 

@@ -257,6 +257,20 @@ async def test_what_may_have_arrived_is_not_eligible(running: RunningSystem) -> 
     assert await running.answers() == ["[health] did it arrive?"]
 
 
+async def test_the_replay_heeds_what_the_inspection_says(running: RunningSystem) -> None:
+    letter = await set_aside(running, await failed(running, "80"))
+    await running.control("POST", "/users/80/unblock")
+    await tool(running, "recipient_release", channel="telegram", target="80")
+    await fault(running, "drop_after")
+    replay = await tool(running, "dead_letter_replay", dead_letter_id=letter)
+    assert replay["status"] == "uncertain"
+    shown = await tool(running, "dead_letter_inspect", dead_letter_id=letter)
+    assert shown["replay_eligibility"]["reasons"] == ["uncertain_not_settled"]
+    # The first replay may have arrived (it did), so there is no second one before somebody has looked.
+    assert "uncertain_not_settled" in await refused(running, "dead_letter_replay", dead_letter_id=letter)
+    assert await running.answers(80) == ["[health] unwanted"]
+
+
 @pytest.mark.scenario("M0-022")
 async def test_dead_letter_discard(running: RunningSystem) -> None:
     letter = await set_aside(running, await failed(running, "78"))

@@ -31,8 +31,10 @@ class RetrySection(Section):
     jitter: float = Field(default=0.3, ge=0, le=1, description="share of the pause that chance may add or take")
 
 
-# Greylisting wants a sender to come back minutes later: eight attempts over some two hours.
-EMAIL_RETRY = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
+def _retries() -> dict[str, RetrySection]:
+    # Greylisting wants a sender to come back minutes later: eight attempts over some two hours.
+    email = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
+    return {"email": email, "default": RetrySection()}
 
 
 class LimitsSection(Section):
@@ -96,7 +98,7 @@ class DeliverySection(Section):
     recipients: RecipientsSection = RecipientsSection()
     error_budget: ErrorBudgetSection = ErrorBudgetSection()
     retry: dict[str, RetrySection] = Field(
-        default={"email": EMAIL_RETRY, "default": RetrySection()},
+        default=_retries(),
         description="how often and how patiently, by channel: max_attempts, base_delay_s, max_delay_s, jitter",
     )
     timeout_s: dict[str, float] = Field(

@@ -69,6 +69,8 @@ def simulated_environment(
     """The environment with the simulators' credentials in the variables that the roster names."""
     completed = dict(environment)
     for key, variable in _variables(roster):
+        if ".user." in key:  # the owner's own accounts: nobody makes up a credential for them
+            continue
         if ".telegram." in key and simulated.telegram:
             completed[variable] = DEFAULT_TOKEN
         elif ".email." in key and simulated.mail:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.errors import InternalError, TargetUnavailable, TimeoutExceeded
@@ -16,15 +15,21 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger")
 
+GRACE_S = 1.0  # an adapter keeps the time itself and can say more about it; this is for one that does not
+_INSIST_S = 0.5
+
 
 class AttemptWire:
     """Where an adapter says what leaves and what came through."""
 
-    def __init__(self, evidence: wire_log.WireLog, deliveries: Deliveries, delivery_id: UUID, attempt_id: UUID) -> None:
+    def __init__(
+        self, *, evidence: wire_log.WireLog, deliveries: Deliveries, delivery: ClaimedDelivery, clock: Clock
+    ) -> None:
         self._evidence = evidence
         self._deliveries = deliveries
-        self._delivery_id = delivery_id
-        self._attempt_id = attempt_id
+        self._delivery_id = delivery.id
+        self._attempt_id = delivery.attempt_id
+        self._clock = clock
         self.in_doubt: int | None = None  # the part that left and of which nothing was heard
 
     def leaving(self, part: int = 1) -> None:
@@ -32,8 +37,16 @@ class AttemptWire:
         self.in_doubt = part
 
     async def part_sent(self, part: int, provider_delivery_id: str) -> None:
-        await self._deliveries.record_part(self._delivery_id, part, provider_delivery_id)
-        self.in_doubt = None
+        """Insistently: a part that came through and is not on record would be said twice."""
+        while True:
+            try:
+                await self._deliveries.record_part(self._delivery_id, part, provider_delivery_id)
+            except Exception as error:
+                log.error("a sent part was not recorded", error=error, delivery_id=self._delivery_id)
+                await self._clock.sleep(_INSIST_S)
+            else:
+                self.in_doubt = None
+                return
 
 
 async def attempt(
@@ -51,9 +64,9 @@ async def attempt(
         return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False))
     if delivery.in_doubt and (found := await _find(delivery, channel, policy)) is not None:
         return found
-    evidence = AttemptWire(wire, deliveries, delivery.id, delivery.attempt_id)
+    evidence = AttemptWire(evidence=wire, deliveries=deliveries, delivery=delivery, clock=clock)
     try:
-        async with asyncio.timeout(policy.timeout_s):
+        async with asyncio.timeout(policy.timeout_s + GRACE_S):
             return await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
     except TimeoutError:
         return _broken(TimeoutExceeded(f"no answer within {policy.timeout_s:g} s"), evidence)

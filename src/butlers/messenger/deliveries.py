@@ -130,7 +130,9 @@ class Deliveries:
             if result.throttle is not None:
                 await self._throttle(connection, delivery, result.throttle, result.error.message, now)
             if result.recipient_gone:
-                await self._rule(connection, delivery, "suppressed", moved_to=None, reason=result.error.message)
+                await self._rule(
+                    connection, delivery, "suppressed", moved_to=result.moved_to, reason=result.error.message
+                )
         if result.moved_to is not None:
             reason = "the provider named a new address"
             await self._rule(connection, delivery, "moved", moved_to=result.moved_to, reason=reason)
@@ -149,7 +151,9 @@ class Deliveries:
     async def _rule(
         self, connection: Executor, delivery: ClaimedDelivery, rule: str, *, moved_to: str | None, reason: str
     ) -> None:
-        target, now = delivery.outgoing.target, self._clock.now()
+        # Whoever is gone after a move is gone from the new address.
+        target = moved_to if rule == "suppressed" and moved_to else delivery.outgoing.target
+        now = self._clock.now()
         await connection.execute(
             self._queries.record_recipient_rule, delivery.channel, target, rule, moved_to, reason, now
         )

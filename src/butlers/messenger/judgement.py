@@ -90,4 +90,6 @@ def moved(new: NewDelivery, rules: RecipientRules) -> NewDelivery:
     if rule is None or rule.moved_to is None:
         return new
     decision = Decision(at=rule.since, rule="recipient", verdict="moved", detail="the provider named a new address")
-    return replace(new, target=rule.moved_to, decisions=(*new.decisions, decision))
+    # Message ids belong to the conversation that was left.
+    event = {name: value for name, value in (new.source_event or {}).items() if name != "message_id"}
+    return replace(new, target=rule.moved_to, source_event=event or None, decisions=(*new.decisions, decision))

@@ -69,7 +69,7 @@ UPDATE {schema}.delivery_requests SET admitted = true, updated_at = $2 WHERE id 
 -- They did not pass: ask again when the rule said there would be room.
 UPDATE {schema}.delivery_requests AS request
 SET next_attempt_at = later.moment, updated_at = $3,
-    decisions = request.decisions || jsonb_build_object('at', $3, 'rule', later.rule, 'verdict', 'wait', 'detail', later.reason)
+    decisions = request.decisions || jsonb_build_object('at', $3::timestamptz, 'rule', later.rule, 'verdict', 'wait', 'detail', later.reason)
 FROM unnest($1::uuid[], $2::timestamptz[], $4::text[], $5::text[]) AS later (id, moment, rule, reason)
 WHERE request.id = later.id;
 
@@ -302,7 +302,7 @@ SELECT min(moment) FROM (
 UPDATE {schema}.delivery_requests
 SET status = 'expired', terminal_at = $1, updated_at = $1, terminal_error_class = 'timeout',
     terminal_error_message = 'it was too late to send it', terminal_retryable = false,
-    decisions = decisions || jsonb_build_object('at', $1, 'rule', 'expiry', 'verdict', 'expired', 'detail', 'not_after passed')
+    decisions = decisions || jsonb_build_object('at', $1::timestamptz, 'rule', 'expiry', 'verdict', 'expired', 'detail', 'not_after passed')
 WHERE status IN ('pending', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier') AND not_after < $1
 RETURNING id, channel, identity_scope, intent, origin_butler;
 
@@ -353,7 +353,7 @@ ORDER BY request.id LIMIT 100;
 -- Somebody approved it: it goes on, and still has to pass admission.
 UPDATE {schema}.delivery_requests
 SET status = 'pending', next_attempt_at = $2, updated_at = $2, tell_owner = false,
-    decisions = decisions || jsonb_build_object('at', $2, 'rule', 'release', 'verdict', 'released', 'detail', $3::text)
+    decisions = decisions || jsonb_build_object('at', $2::timestamptz, 'rule', 'release', 'verdict', 'released', 'detail', $3::text)
 WHERE id = $1 AND status = 'pending_approval';
 
 -- name: address_parked
@@ -372,7 +372,7 @@ UPDATE {schema}.delivery_requests SET idempotency_key = $2 WHERE id = $1;
 UPDATE {schema}.delivery_requests
 SET action_id = $2, tell_owner = true, updated_at = $3,
     decisions = decisions || jsonb_build_object(
-        'at', $3, 'rule', 'approval', 'verdict', 'pending', 'detail', 'it needs a person''s approval')
+        'at', $3::timestamptz, 'rule', 'approval', 'verdict', 'pending', 'detail', 'it needs a person''s approval')
 WHERE id = $1;
 
 -- name: close_parked
@@ -380,7 +380,7 @@ WHERE id = $1;
 UPDATE {schema}.delivery_requests
 SET status = $3, terminal_at = $2, updated_at = $2, tell_owner = false, terminal_error_class = 'validation_error',
     terminal_error_message = $4, terminal_retryable = false,
-    decisions = decisions || jsonb_build_object('at', $2, 'rule', 'approval', 'verdict', $3, 'detail', $4::text)
+    decisions = decisions || jsonb_build_object('at', $2::timestamptz, 'rule', 'approval', 'verdict', $3::text, 'detail', $4::text)
 WHERE id = $1 AND status IN ('pending_approval', 'pending_missing_identifier');
 
 -- name: anything_to_tell
@@ -442,7 +442,7 @@ UPDATE {schema}.delivery_requests
 SET status = $2, settled_by = $3, settled_at = $4, updated_at = $4, tell_owner = false, admitted = $2 <> 'pending',
     next_attempt_at = $4, terminal_at = CASE WHEN $2 = 'pending' THEN NULL ELSE $4::timestamptz END,
     terminal_error_class = NULL, terminal_error_message = NULL, terminal_retryable = NULL,
-    decisions = decisions || jsonb_build_object('at', $4, 'rule', 'settle', 'verdict', $5::text, 'detail', 'by ' || $3::text)
+    decisions = decisions || jsonb_build_object('at', $4::timestamptz, 'rule', 'settle', 'verdict', $5::text, 'detail', 'by ' || $3::text)
 WHERE id = $1;
 
 -- name: status_of

@@ -436,3 +436,11 @@ async def test_the_watch_finds_what_it_missed_while_the_mailbox_was_away(world: 
             await world.watch.run_once()
     assert (await world.watch.run_once())["recorded"] == 1
     assert await world.receipts(delivery) == ["bounced", "sent"]
+
+
+async def test_the_simulator_reports_only_on_what_it_accepted_from_a_local_sender(world: World) -> None:
+    assert (await world.control.post("/accepted/1/report", json={})).status_code == 404
+    await world.sent("ann")
+    for body in ({"status": "nonsense"}, {"action": "eaten"}, {"recipient": "nobody"}, {"unknown": 1}):
+        assert (await world.control.post("/accepted/1/report", json=body)).status_code == 422, body
+    assert len(world.mail.store.messages(BUTLER)) == 0

@@ -101,14 +101,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     queries = Queries.load("butlers.messenger", schema=schema)
     book = Book(database=database, schema=schema, clock=clock, policy=admission_policy(config))
     receipts = ReceiptIntake(database=database, schema=schema, clock=clock, new_id=process.new_id)
-    deliveries = Deliveries(
-        database=database,
-        schema=schema,
-        clock=clock,
-        new_id=process.new_id,
-        breaker=breaker_policy(config),
-        settle_reported=receipts.settle_reported,
-    )
+    deliveries = _deliveries(butler, receipts)
     approvals = build_approvals(process, config)
     preparation = Preparation(
         contacts=butler.contacts,
@@ -127,16 +120,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         clock=clock,
     )
     parking.register(_channel_tools(channels))
-    worker = DeliveryWorker(
-        deliveries=deliveries,
-        channels=channels,
-        policy=execution_policy(process, config, _repeatable(channels)),
-        wire_directory=process.places.wire_logs,
-        name=process.instance,
-        clock=clock,
-        observer=observer,
-        new_id=process.new_id,
-    )
+    worker = _worker(butler, channels, deliveries, observer)
     intake = Intake(
         preparation=preparation,
         book=book,
@@ -159,6 +143,31 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         intake=intake,
         receipts=receipts,
         queries=queries,
+    )
+
+
+def _deliveries(butler: Butler, receipts: ReceiptIntake) -> Deliveries:
+    return Deliveries(
+        database=butler.process.database,
+        schema=butler.config.schema_name,
+        clock=butler.process.clock,
+        new_id=butler.process.new_id,
+        breaker=breaker_policy(butler.config),
+        settle_reported=receipts.settle_reported,
+    )
+
+
+def _worker(butler: Butler, channels: dict[str, Channel], deliveries: Deliveries, observer: Observer) -> DeliveryWorker:
+    process = butler.process
+    return DeliveryWorker(
+        deliveries=deliveries,
+        channels=channels,
+        policy=execution_policy(process, butler.config, _repeatable(channels)),
+        wire_directory=process.places.wire_logs,
+        name=process.instance,
+        clock=process.clock,
+        observer=observer,
+        new_id=process.new_id,
     )
 
 

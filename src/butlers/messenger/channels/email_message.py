@@ -57,7 +57,7 @@ def subject_of(outgoing: Outgoing) -> str:
 
 def one_line(text: str) -> str:
     """The text without anything that could end a header's line."""
-    return text
+    return "".join(" " if unicodedata.category(c) in _SEPARATORS else c for c in text).strip()
 
 
 def _thread(outgoing: Outgoing) -> dict[str, str]:
@@ -102,7 +102,7 @@ def _address(text: str) -> str:
 
 
 class _Header(BaseHeader):
-    """A header that is written as it was given."""
+    """A header that is taken as it was given."""
 
     max_count = 1
 
@@ -111,29 +111,27 @@ class _Header(BaseHeader):
         parts["decoded"] = value
         parts["parse_tree"] = None
 
-    def fold(self, *, policy: Policy) -> str:
-        return policy.linesep.join(self.lines()) + policy.linesep
-
-    def lines(self) -> list[str]:
-        raise NotImplementedError
-
 
 class _Verbatim(_Header):
     """Words that must arrive as they are: addresses, dates, Message-IDs; one line each when they are many."""
 
-    def lines(self) -> list[str]:
+    def fold(self, *, policy: Policy) -> str:
         words = str(self).split(" ") if self.name.lower() == "references" else [str(self)]
-        return [f"{self.name}: {words[0]}", *(f" {word}" for word in words[1:])]
+        return _folded(f"{self.name}: {words[0]}", *(f" {word}" for word in words[1:]), policy=policy)
 
 
 class _Words(_Header):
     """Text for people: encoded where a reader could take it for something else."""
 
-    def lines(self) -> list[str]:
+    def fold(self, *, policy: Policy) -> str:
         text = str(self)
         charset = "us-ascii" if text.isascii() and "=?" not in text and _fits(text) else "utf-8"
         encoded = Header(text, charset=charset, maxlinelen=LINE, header_name=self.name).encode(linesep="\n")
-        return f"{self.name}: {encoded}".split("\n")
+        return _folded(*f"{self.name}: {encoded}".split("\n"), policy=policy)
+
+
+def _folded(*lines: str, policy: Policy) -> str:
+    return "".join(f"{line}{policy.linesep}" for line in lines)
 
 
 def _fits(text: str) -> bool:

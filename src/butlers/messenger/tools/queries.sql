@@ -254,6 +254,11 @@ WHERE ($1::text IS NULL OR channel = $1) AND ($2::text IS NULL OR (channel, targ
 ORDER BY channel, target
 LIMIT $4;
 
+-- name: recipient_rule
+-- What was decided about one recipient.
+SELECT channel, target, rule, moved_to, reason, decided_by, since FROM {schema}.recipient_rules
+WHERE channel = $1 AND target = $2;
+
 -- name: suppress
 -- From now on nothing is sent to this recipient, whatever was decided before.
 INSERT INTO {schema}.recipient_rules (channel, target, rule, reason, decided_by, since)

@@ -60,6 +60,7 @@ class Story:
     eligibility: Row | None = None  # of the dead letter
     replays: Sequence[Row] = ()
     obstacles: Row | None = None  # while it waits
+    recipient: Row | None = None  # the rule about whom it is for, when there is one
 
 
 def history(story: Story) -> Iterator[str]:
@@ -100,7 +101,8 @@ def _deed(delivery: Row) -> str:
 
 def _not_decided(delivery: Row) -> Iterator[str]:
     """What the list of decisions leaves open and the row tells."""
-    if "idempotency" not in {line.get("rule") for line in delivery["decisions"]}:
+    decided = {line.get("rule") for line in delivery["decisions"]}
+    if delivery["duplicate_detection"] and "idempotency" not in decided:
         yield f"Its key is {delivery['idempotency_key']}."
 
 
@@ -133,10 +135,11 @@ def _certainty(attempt: Row) -> Iterator[str]:
 
 
 def _evidence(attempt: Row) -> Iterator[str]:
-    facts = {name: value for name, value in (attempt["provider_response"] or {}).items() if value is not None}
+    said = (attempt["provider_response"] or {}).items()
+    facts = {name: value for name, value in said if isinstance(value, str | int | float)}
     if facts:
-        said = ", ".join(f"{_plain(name)} {value}" for name, value in facts.items())
-        yield f"Evidence: {said[:_EVIDENCE_SHOWN]}."
+        listed = ", ".join(f"{_plain(name)} {value}" for name, value in facts.items())
+        yield f"Evidence: {_without_stop(listed[:_EVIDENCE_SHOWN])}."
 
 
 def _receipt(receipt: Row) -> str:

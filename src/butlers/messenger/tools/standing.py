@@ -11,6 +11,7 @@ from butlers.messenger.tools.sentences import Row, Story, when
 def standing(story: Story, now: datetime) -> Iterator[str]:
     """The last sentences: why it waits or how it ended, and what can be done."""
     yield from _STANDINGS[story.delivery["status"]](story, now)
+    yield from _recipient(story)
     for replay in story.replays:
         yield f"It was sent again as delivery {replay['id']}, which is {replay['status']}: butlers why {replay['id']}"
 
@@ -54,7 +55,8 @@ def _delivered(story: Story, _now: datetime) -> Iterator[str]:
 def _failed(story: Story, _now: datetime) -> Iterator[str]:
     delivery = story.delivery
     yield f"It failed for good at {_end(delivery)}{_error(delivery)}."
-    yield f"To keep it for a replay: butlers deliveries quarantine {delivery['id']} --reason REASON"
+    if delivery["terminal_error_class"] != "validation_error":  # the same input would be refused again
+        yield f"To keep it for a replay: butlers deliveries quarantine {delivery['id']} --reason REASON"
 
 
 def _uncertain(story: Story, _now: datetime) -> Iterator[str]:
@@ -97,6 +99,14 @@ def _pending_missing_identifier(story: Story, _now: datetime) -> Iterator[str]:
     delivery = story.delivery
     whom = f"Contact {delivery['contact_id']}" if delivery["contact_id"] else "The recipient"
     yield f"{whom} has no {delivery['channel']} address. It is sent by itself as soon as there is one."
+
+
+def _recipient(story: Story) -> Iterator[str]:
+    rule, status = story.recipient, story.delivery["status"]
+    if rule is None or rule["rule"] != "suppressed" or status == "delivered":
+        return
+    yield f"Nothing is sent to {rule['target']} since {when(rule['since'])} ({rule['decided_by']}: {rule['reason']})."
+    yield f"To write there again: butlers deliveries release {rule['channel']} {rule['target']}"
 
 
 def _end(delivery: Row) -> str:

@@ -57,4 +57,5 @@ class WhyTools:
             eligibility=(await self.dead_letters.eligibility([letter]))[letter["id"]] if letter else None,
             replays=await records.rows(queries.replays_of_delivery, identity),
             obstacles=await records.row(queries.obstacles, identity, self.clock.now()) if waits else None,
+            recipient=await records.row(queries.recipient_rule, delivery["channel"], delivery["target_identity"]),
         )

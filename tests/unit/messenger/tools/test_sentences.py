@@ -74,7 +74,24 @@ def test_the_key_is_told_by_the_decision_or_else_by_the_row() -> None:
 
 
 def test_a_message_without_a_key_says_what_that_means() -> None:
-    assert any("a repeat of it would be sent again" in line for line in told(duplicate_detection=False))
+    lines = told(duplicate_detection=False)
+    assert any("a repeat of it would be sent again" in line for line in lines)
+    assert not any("Its key is" in line for line in lines)
+
+
+def test_what_would_be_refused_again_is_not_offered_for_a_replay() -> None:
+    for error_class, offered in (("target_unavailable", True), ("validation_error", False)):
+        story = Story(delivery=delivery(status="failed", terminal_error_class=error_class), attempts=[], receipts=[])
+        assert any("quarantine" in line for line in standing(story, NOW)) is offered
+
+
+def test_a_suppressed_recipient_is_named_with_the_way_back() -> None:
+    rule = {"channel": "telegram", "target": "7", "rule": "suppressed", "decided_by": "provider", "reason": "blocked"}
+    for status, told_about in (("failed", True), ("delivered", False)):
+        row = delivery(status=status, terminal_at=NOW)
+        story = Story(delivery=row, attempts=[], receipts=[], recipient=rule | {"since": NOW})
+        lines = list(standing(story, NOW))
+        assert (lines[-1] == "To write there again: butlers deliveries release telegram 7") is told_about
 
 
 def test_a_rule_nobody_has_words_for_is_shown_by_its_name() -> None:
