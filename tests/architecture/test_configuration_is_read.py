@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from butlers.butler import config, delivery_config, module_config, section
+from butlers.butler import config, delivery_config, module_config
+from butlers.butler.section import Section
 from butlers.daemon import settings as settings_module
 from butlers.daemon.settings import Settings
 from butlers.storage.embedded import EmbeddedPostgres
@@ -72,7 +73,7 @@ def watched() -> Iterator[set[Key]]:
         seen.update((type(self).__name__, name) for name in type(self).model_fields)
         return BaseModel.model_dump(self, **how)
 
-    bases: tuple[Any, ...] = (Settings, section.Section, module_config.ModuleSection)
+    bases: tuple[Any, ...] = (Settings, Section, module_config.ModuleSection)
     try:
         for base in bases:
             base.__getattribute__, base.model_dump = read, read_all
@@ -121,7 +122,7 @@ def test_the_watch_sees_a_read() -> None:
     assert ("ShutdownSection", "timeout_s") in seen
     assert ("BufferSection", "worker_count") in seen
     assert ("RuntimeSection", "model") not in seen
-    assert "__getattribute__" not in vars(section.Section)
+    assert "__getattribute__" not in vars(Section)
 
 
 def _properties_using() -> dict[str, set[str]]:

@@ -85,7 +85,7 @@ async def test_telegram_reply_to_message(running: RunningSystem) -> None:
     )
     assert (await running.answers())[before:] == ["[messenger] at eight"]
     line = (await running.transcript())[-1]
-    assert line["reply_to_message_id"] == asked["message_id"]
+    assert line["reply_to"] == asked["message_id"]
 
 
 @pytest.mark.scenario("M0-003", "M1-003")

@@ -141,6 +141,7 @@ def test_nobody_can_keep_us_busy(costly: bytes) -> None:
 @given(MANGLED)
 @example(b"")
 @example(b"\x00")
+@example(b"Content-Type: text/plain; charset=\x00\r\n\r\n\xff")
 @example(b"From: " + b"(" * 2_000)
 @example(b"Subject: " + b"=?utf-8?q?a?= " * 500)
 def test_no_mail_is_an_error(raw: bytes) -> None:

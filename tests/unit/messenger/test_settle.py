@@ -2,96 +2,209 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, ValidationError
+from butlers.butler.delivery_config import CertaintyPolicy
+from butlers.errors import ClassifiedError, ErrorClass, InternalError, TargetUnavailable, TimeoutExceeded
+from butlers.errors import ValidationError as Invalid
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
-from butlers.messenger.deliveries import Settlement
-from butlers.messenger.settling import settle
+from butlers.messenger.delivery import Settlement
+from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
+from butlers.reliability.error_budget import RETRY_RULE, Stance
 from butlers.reliability.retry import RetryPolicy
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-POLICY = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=60.0)
+from .given import START as NOW
+from .given import at
+
+RETRY = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=60.0)
 
 
 def settled(
-    result: AttemptResult, *, attempt: int = 1, not_after: datetime | None = None, policy: RetryPolicy = POLICY
+    result: AttemptResult,
+    *,
+    attempt: int = 1,
+    not_after: datetime | None = None,
+    retry: RetryPolicy = RETRY,
+    certainty: CertaintyPolicy = "never_duplicate",
+    stance: Stance = Stance.NORMAL,
+    draw: float = 0.5,
 ) -> Settlement:
-    return settle(result, attempt=attempt, policy=policy, now=NOW, not_after=not_after, draw=0.5)
+    policy = ChannelPolicy(retry=retry, timeout_s=15.0, certainty=certainty)
+    around = Circumstances(attempt=attempt, policy=policy, stance=stance, now=NOW, not_after=not_after, draw=draw)
+    return settle(result, around)
 
 
 def not_sent(error: ClassifiedError) -> NotSent:
     return NotSent(error=error)
 
 
-errors = st.sampled_from([TargetUnavailable("x"), TimeoutExceeded("x"), ValidationError("x"), InternalError("x")])
-deadlines = st.none() | st.integers(-100, 100).map(lambda seconds: NOW + timedelta(seconds=seconds))
+def in_doubt(error: ClassifiedError) -> NotSent:
+    return NotSent(error=error, certainty=Certainty.UNCERTAIN)
 
 
-@given(st.integers(1, 9), deadlines)
-def test_sent_is_delivered_whatever_else_holds(attempt: int, not_after: datetime | None) -> None:
-    settlement = settled(Sent(provider_delivery_id="7"), attempt=attempt, not_after=not_after)
+def failing(kind: type[ClassifiedError], retryable: bool, retry_after: float | None = None) -> ClassifiedError:
+    return kind("x", retryable=retryable, retry_after=retry_after)
+
+
+kinds = st.sampled_from([TargetUnavailable, TimeoutExceeded, InternalError])
+errors = st.builds(failing, kinds, st.booleans())
+deadlines = st.none() | st.integers(-100, 100).map(at)
+policies: st.SearchStrategy[CertaintyPolicy] = st.sampled_from(["never_duplicate", "never_lose", "ask"])
+parking: st.SearchStrategy[CertaintyPolicy] = st.sampled_from(["never_duplicate", "ask"])
+stances = st.sampled_from(Stance)
+attempts = st.integers(1, 9)
+
+
+@given(attempts, deadlines, policies, stances)
+def test_sent_is_delivered_whatever_else_holds(
+    attempt: int, not_after: datetime | None, certainty: CertaintyPolicy, stance: Stance
+) -> None:
+    sent = Sent(provider_delivery_id="7")
+    settlement = settled(sent, attempt=attempt, not_after=not_after, certainty=certainty, stance=stance)
     assert settlement == Settlement(status="delivered")
 
 
-@given(errors, st.integers(1, 9), deadlines)
+@given(errors, attempts, deadlines, parking, stances)
 def test_uncertain_is_parked_and_never_retried(
-    error: ClassifiedError, attempt: int, not_after: datetime | None
+    error: ClassifiedError, attempt: int, not_after: datetime | None, certainty: CertaintyPolicy, stance: Stance
 ) -> None:
-    result = NotSent(error=error, certainty=Certainty.UNCERTAIN)
-    settlement = settled(result, attempt=attempt, not_after=not_after)
+    settlement = settled(in_doubt(error), attempt=attempt, not_after=not_after, certainty=certainty, stance=stance)
     assert settlement.status == "uncertain"
     assert settlement.next_attempt_at is None
+    assert settlement.tells_owner
     assert settlement.error is not None
     assert settlement.error.retryable is False
+    assert settlement.error.error_class is ErrorClass.TIMEOUT
+    assert settlement.decision is not None
+    assert (settlement.decision.rule, settlement.decision.verdict) == ("certainty", "uncertain")
+    assert certainty in settlement.decision.detail
 
 
 @pytest.mark.parametrize(("attempt", "delay"), [(1, 1), (2, 2)])
 def test_a_retryable_failure_is_tried_again_later(attempt: int, delay: float) -> None:
     settlement = settled(not_sent(TargetUnavailable("x")), attempt=attempt)
     assert settlement.status == "awaiting_retry"
-    assert settlement.next_attempt_at == NOW + timedelta(seconds=delay)
+    assert settlement.next_attempt_at == at(delay)
+    assert settlement.decision is None
 
 
-def test_the_last_attempt_fails_for_good() -> None:
+def test_the_last_attempt_ends_as_a_dead_letter() -> None:
     error = TargetUnavailable("x")
     settlement = settled(not_sent(error), attempt=3)
-    assert (settlement.status, settlement.error, settlement.next_attempt_at) == ("failed", error, None)
+    assert (settlement.status, settlement.error, settlement.next_attempt_at) == ("dead_lettered", error, None)
 
 
-@given(st.integers(1, 9))
+@given(attempts)
 def test_what_is_not_retryable_fails_at_once(attempt: int) -> None:
-    for error in (ValidationError("x"), InternalError("x"), TargetUnavailable("blocked", retryable=False)):
+    for error in (Invalid("x"), InternalError("x"), TargetUnavailable("blocked", retryable=False)):
         assert settled(not_sent(error), attempt=attempt).status == "failed"
 
 
 def test_the_providers_word_is_the_least_wait() -> None:
     settlement = settled(not_sent(TargetUnavailable("x", retry_after=35)))
-    assert settlement.next_attempt_at == NOW + timedelta(seconds=35)
+    assert settlement.next_attempt_at == at(35)
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.5, "expired"), (1, "awaiting_retry"), (5, "awaiting_retry")])
 def test_what_could_only_come_too_late_expires(seconds: float, status: str) -> None:
-    settlement = settled(not_sent(TargetUnavailable("x")), not_after=NOW + timedelta(seconds=seconds))
+    settlement = settled(not_sent(TargetUnavailable("x")), not_after=at(seconds))
     assert settlement.status == status
 
 
-@given(errors, st.integers(1, 9), deadlines, st.floats(0, 0.999), st.none() | st.floats(0, 1e4))
-def test_a_retry_is_ahead_in_time_in_bounds_and_before_the_deadline(
-    error: ClassifiedError, attempt: int, not_after: datetime | None, draw: float, retry_after: float | None
+@pytest.mark.parametrize("error", [TargetUnavailable("x"), TimeoutExceeded("too late", retryable=False)])
+def test_what_was_not_sent_when_its_time_was_over_expires(error: ClassifiedError) -> None:
+    assert settled(not_sent(error), not_after=at(-1)).status == "expired"
+
+
+# --- never_lose ------------------------------------------------------------------------------------------------------
+
+
+@given(errors, st.integers(1, 2), st.floats(0, 0.999))
+def test_a_provider_that_knows_repeats_gets_it_again(error: ClassifiedError, attempt: int, draw: float) -> None:
+    settlement = settled(in_doubt(error), attempt=attempt, certainty="never_lose", draw=draw)
+    assert (settlement.status, settlement.tells_owner) == ("awaiting_retry", False)
+    assert settlement.next_attempt_at is not None and settlement.next_attempt_at > NOW
+    assert settlement.decision is not None
+    assert (settlement.decision.rule, settlement.decision.verdict) == ("certainty", "resend")
+
+
+@given(errors, st.integers(3, 9), deadlines)
+def test_a_doubt_that_outlives_all_attempts_is_parked_and_not_buried(
+    error: ClassifiedError, attempt: int, not_after: datetime | None
 ) -> None:
-    error.retry_after = retry_after
-    policy = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=60.0, jitter=0.3)
-    settlement = settle(not_sent(error), attempt=attempt, policy=policy, now=NOW, not_after=not_after, draw=draw)
-    assert settlement.error is error
+    """A dead letter would say that it certainly did not arrive."""
+    settlement = settled(in_doubt(error), attempt=attempt, certainty="never_lose", not_after=not_after)
+    assert (settlement.status, settlement.tells_owner) == ("uncertain", True)
+
+
+@pytest.mark.parametrize("seconds", [-5, 0.5])
+def test_a_doubt_that_could_only_be_resolved_too_late_is_parked_and_not_expired(seconds: float) -> None:
+    settlement = settled(in_doubt(TimeoutExceeded("x")), certainty="never_lose", not_after=at(seconds))
+    assert settlement.status == "uncertain"
+
+
+# --- a channel whose error budget burns ------------------------------------------------------------------------------
+
+
+def test_a_burning_channel_is_tried_once_less_and_more_slowly() -> None:
+    failure = not_sent(TargetUnavailable("x"))
+    first = settled(failure, stance=Stance.TIGHT)
+    assert first.next_attempt_at == at(2)
+    last = settled(failure, attempt=2, stance=Stance.TIGHT)
+    assert last.status == "dead_lettered"
+    for settlement in (first, last):
+        assert settlement.decision is not None
+        assert (settlement.decision.rule, settlement.decision.verdict) == (RETRY_RULE, "tightened")
+
+
+def test_a_final_refusal_has_nothing_to_do_with_the_error_budget() -> None:
+    assert settled(not_sent(Invalid("x")), stance=Stance.TIGHT).decision is None
+
+
+# --- all of it -------------------------------------------------------------------------------------------------------
+
+JITTERED = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=60.0, jitter=0.3)
+everything = st.builds(
+    Circumstances,
+    attempt=attempts,
+    policy=st.builds(ChannelPolicy, retry=st.just(JITTERED), timeout_s=st.just(15.0), certainty=policies),
+    stance=stances,
+    now=st.just(NOW),
+    not_after=deadlines,
+    draw=st.floats(0, 0.999),
+)
+failures = st.builds(
+    NotSent,
+    error=st.builds(failing, kinds, st.booleans(), st.none() | st.floats(0, 1e4)),
+    certainty=st.sampled_from([Certainty.NOT_SENT, Certainty.UNCERTAIN]),
+)
+
+
+@given(failures, everything)
+def test_a_retry_is_ahead_in_time_in_bounds_and_before_the_deadline(result: NotSent, around: Circumstances) -> None:
+    settlement = settle(result, around)
+    if settlement.status != "awaiting_retry":
+        return
+    due, doubt = settlement.next_attempt_at, result.certainty is Certainty.UNCERTAIN
+    assert around.attempt < (3 if around.stance is Stance.NORMAL else 2)
+    assert around.policy.certainty == "never_lose" if doubt else result.error.retryable
+    assert due is not None and due >= NOW + timedelta(seconds=result.error.retry_after or 0)
+    assert around.not_after is None or due <= around.not_after
+    assert settlement.error is result.error
+
+
+@given(failures, everything)
+def test_an_end_says_no_more_than_is_known(result: NotSent, around: Circumstances) -> None:
+    settlement = settle(result, around)
     if settlement.status == "awaiting_retry":
-        assert attempt < 3 and error.retryable
-        assert settlement.next_attempt_at is not None and settlement.next_attempt_at >= NOW
-        assert not_after is None or settlement.next_attempt_at <= not_after
-    else:
-        assert settlement.status in ("failed", "expired")
-        assert settlement.next_attempt_at is None
+        return
+    used_up = around.attempt >= (3 if around.stance is Stance.NORMAL else 2)
+    assert settlement.next_attempt_at is None
+    assert (settlement.status == "uncertain") == (result.certainty is Certainty.UNCERTAIN)
+    assert settlement.status != "expired" or around.not_after is not None
+    assert settlement.status != "dead_lettered" or (result.error.retryable and used_up)
+    assert settlement.status != "failed" or not result.error.retryable

@@ -1,17 +1,39 @@
+"""Each channel has its own patience."""
+
 from __future__ import annotations
 
-from butlers.messenger.execution import ExecutionPolicy
-from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.retry import RetryPolicy
+from pathlib import Path
+
+from butlers.butler.config import load_butler
+from butlers.butler.delivery_config import DeliverySection
+from butlers.daemon.compose.messenger_policy import channel_policy
+
+SHIPPED = Path(__file__).parents[3] / "roster" / "messenger"
 
 
-def policy(**timeouts: float) -> ExecutionPolicy:
-    return ExecutionPolicy(retry=RetryPolicy(), timeout_s=timeouts, max_in_flight=1, lease=LeasePolicy())
+def section(**timeouts: float) -> DeliverySection:
+    return DeliverySection.model_validate({"timeout_s": timeouts})
 
 
 def test_a_channel_without_its_own_timeout_takes_the_default() -> None:
-    assert (
-        policy(telegram=1, default=2).timeout_for("telegram"),
-        policy(telegram=1, default=2).timeout_for("email"),
-    ) == (1, 2)
-    assert policy(telegram=1).timeout_for("email") == 30
+    given = section(telegram=1.0, default=2.0)
+    assert (given.timeout_for("telegram"), given.timeout_for("sms")) == (1, 2)
+    assert section(telegram=1.0).timeout_for("sms") == 30
+
+
+def test_naming_one_channel_leaves_the_others_their_own() -> None:
+    assert section(telegram=1.0).timeout_for("email") == 45
+
+
+def test_the_shipped_policy_is_patient_with_mail_and_quick_with_chats() -> None:
+    config = load_butler(SHIPPED)
+    telegram, email, other = (channel_policy(config, name) for name in ("telegram", "email", "sms"))
+    assert (telegram.timeout_s, email.timeout_s, other.timeout_s) == (15, 45, 30)
+    assert (telegram.certainty, email.certainty, other.certainty) == (
+        "never_duplicate",
+        "never_lose",
+        "never_duplicate",
+    )
+    assert (telegram.retry.max_attempts, telegram.retry.initial_delay, telegram.retry.max_delay) == (3, 1, 60)
+    assert (email.retry.max_attempts, email.retry.initial_delay, email.retry.max_delay) == (8, 60, 3600)
+    assert telegram.retry.jitter == email.retry.jitter == 0.3

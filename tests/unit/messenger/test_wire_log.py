@@ -87,7 +87,7 @@ def test_looking_does_not_lock_a_living_worker_out(tmp_path: Path) -> None:
 def test_a_mark_is_on_its_way_to_disk_when_leaving_returns(tmp_path: Path) -> None:
     log = WireLog(tmp_path, "here")
     log.leaving(LEFT)
-    assert str(LEFT) in path_of(tmp_path, "here").read_text().splitlines()
+    assert f"{LEFT} 1" in path_of(tmp_path, "here").read_text().splitlines()
     log.close(keep=True)
 
 
@@ -134,3 +134,66 @@ def test_a_clean_end_takes_the_file_away_and_an_unclean_one_keeps_it(tmp_path: P
     wire_log.remove(tmp_path, "unclean")
     wire_log.remove(tmp_path, "unclean")
     assert list(tmp_path.iterdir()) == []
+
+
+# --- a message of several parts --------------------------------------------------------------------------------------
+
+
+def with_marks(directory: Path, *marks: tuple[UUID, int]) -> None:
+    """The file of a dead worker."""
+    log = WireLog(directory, "here")
+    for attempt, part in marks:
+        log.leaving(attempt, part)
+    log.close(keep=True)
+
+
+@pytest.mark.parametrize(
+    ("left", "sent", "doubtful"),
+    [
+        ([], [], None),
+        ([1], [], 1),
+        ([1], [1], None),
+        ([1, 2], [1], 2),
+        ([1, 2, 3], [1, 2, 3], None),
+        ([3], [1, 2], 3),  # an attempt that went on behind the parts of an earlier one
+        ([], [1, 2], None),  # and one that died before it did
+        ([10], [1], 10),  # a number is read as a whole
+    ],
+)
+def test_the_part_in_doubt_is_the_one_that_left_without_a_receipt(
+    tmp_path: Path, left: list[int], sent: list[int], doubtful: int | None
+) -> None:
+    with_marks(tmp_path, *((LEFT, part) for part in left), (LAST, 5))
+    assert in_doubt(tmp_path, "here", LEFT, sent) == doubtful
+
+
+@pytest.mark.parametrize(("sent", "doubtful"), [((), 1), ((1, 2), 3), ({2}, 3)])
+def test_without_evidence_the_part_behind_the_receipts_is_in_doubt(
+    tmp_path: Path, sent: tuple[int, ...], doubtful: int
+) -> None:
+    assert in_doubt(tmp_path, "nobody", LEFT, sent) == doubtful
+    log = WireLog(tmp_path, "alive")
+    assert in_doubt(tmp_path, "alive", LEFT, sent) == doubtful
+    log.close(keep=False)
+
+
+# --- who is dead -----------------------------------------------------------------------------------------------------
+
+
+def test_the_dead_are_known_by_their_locks(tmp_path: Path) -> None:
+    alive = WireLog(tmp_path, "alive")
+    WireLog(tmp_path, "dead").close(keep=True)
+    path_of(tmp_path, "starting").touch()
+    (tmp_path / "notes.txt").write_text("not a worker's")
+    assert wire_log.dead_workers(tmp_path) == ["dead"]
+    alive.close(keep=True)
+    assert sorted(wire_log.dead_workers(tmp_path)) == ["alive", "dead"]
+
+
+def test_asking_who_is_dead_kills_nobody(tmp_path: Path) -> None:
+    with worker(tmp_path) as process:
+        assert wire_log.dead_workers(tmp_path) == []
+        send(process, LEFT)
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=20)
+        assert wire_log.dead_workers(tmp_path) == ["worker"]

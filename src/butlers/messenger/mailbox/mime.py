@@ -106,12 +106,18 @@ def leaves(message: Message) -> Iterator[Message]:
         if not waiting:
             return
         part, depth = waiting.pop()
-        inner = part.get_payload()
-        if part.get_content_maintype() == "multipart" and isinstance(inner, list):
+        inner = inner_parts(part)
+        if part.get_content_maintype() == "multipart" and inner:
             if depth < MAX_DEPTH:
-                waiting.extend((child, depth + 1) for child in reversed(inner) if isinstance(child, Message))
+                waiting.extend((child, depth + 1) for child in reversed(inner))
         else:
             yield part
+
+
+def inner_parts(part: Message) -> list[Message]:
+    """What a part holds, when that is parts; asking a part for its text may raise."""
+    inner = part.get_payload() if part.is_multipart() else []
+    return [child for child in inner if isinstance(child, Message)]
 
 
 def headers_of(message: Message) -> dict[str, tuple[str, ...]]:
@@ -166,7 +172,7 @@ def _is_text(part: Message) -> bool:
 
 
 def _content(part: Message) -> str:
-    payload = _bytes(part)
+    payload = bytes_of(part)
     try:
         text = payload.decode(part.get_content_charset() or "utf-8", "replace")
     except (LookupError, ValueError):  # no such charset, or none that could be
@@ -174,7 +180,7 @@ def _content(part: Message) -> str:
     return clean(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def _bytes(part: Message) -> bytes:
+def bytes_of(part: Message) -> bytes:
     try:
         payload = part.get_payload(decode=True)
     except _UNREADABLE:
@@ -191,11 +197,11 @@ def _attachment(part: Message) -> MailAttachment:
 
 
 def _size(part: Message) -> int:
-    inner = part.get_payload()
-    if not isinstance(inner, list):
-        return len(_bytes(part))
+    inner = inner_parts(part)
+    if not inner:
+        return len(bytes_of(part))
     try:
-        return sum(len(mail.as_bytes()) for mail in inner if isinstance(mail, Message))
+        return sum(len(mail.as_bytes()) for mail in inner)
     except _UNREADABLE:
         return 0
 

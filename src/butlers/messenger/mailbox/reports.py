@@ -18,7 +18,7 @@ from email.message import Message
 from typing import Literal
 
 from butlers.messenger.answering import message_ids
-from butlers.messenger.mailbox.mime import decoded, leaves, parse
+from butlers.messenger.mailbox.mime import bytes_of, decoded, inner_parts, leaves, parse
 
 Fate = Literal["delivered", "bounced", "undecided"]
 _STATUS = re.compile(r"\b([245])\.(\d{1,3})\.(\d{1,3})\b")
@@ -26,7 +26,11 @@ _MESSAGE_ID_LINE = re.compile(r"^message-id:[ \t]*(?:\r?\n[ \t]+)?(<[^<>\s]+>)",
 # A full mailbox, a system at fault, a protocol, the content, a policy: the address itself may be good.
 _ABOUT_SOMETHING_ELSE = frozenset({"3", "5", "6", "7"})
 _FULL = frozenset({("2", "2"), ("2", "3"), ("2", "4")})
+_STATUS_TYPES = frozenset({"message/delivery-status", "message/global-delivery-status"})
+_MAIL_TYPES = frozenset({"message/rfc822", "message/global"})
+_HEAD_TYPES = frozenset({"text/rfc822-headers", "message/global-headers"})
 _MAX_BLOCKS = 50
+_MAX_HEAD = 100_000  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,31 +74,25 @@ def _report_type(message: Message) -> bool:
 
 def _recipients(part: Message) -> Iterator[Message]:
     """The blocks of a delivery-status part that are about a recipient; the library parses each as a message."""
-    blocks = part.get_payload()
-    if part.get_content_type() in ("message/delivery-status", "message/global-delivery-status") and isinstance(
-        blocks, list
-    ):
-        yield from (block for block in blocks[:_MAX_BLOCKS] if isinstance(block, Message) and block.get("Action"))
+    if part.get_content_type() in _STATUS_TYPES:
+        yield from (block for block in inner_parts(part)[:_MAX_BLOCKS] if block.get("Action"))
 
 
 def _original_id(part: Message) -> str | None:
-    inner = part.get_payload()
-    if part.get_content_type() in ("message/rfc822", "message/global") and isinstance(inner, list) and inner:
-        found = message_ids(decoded(str(inner[0].get("Message-ID", "")))) if isinstance(inner[0], Message) else []
-    elif part.get_content_type() in ("text/rfc822-headers", "message/global-headers"):
-        found = _MESSAGE_ID_LINE.findall(_head(part))
+    inner = inner_parts(part)
+    if part.get_content_type() in _MAIL_TYPES and inner:
+        found = message_ids(decoded(str(inner[0].get("Message-ID", ""))))
+    elif part.get_content_type() in _HEAD_TYPES:
+        found = _MESSAGE_ID_LINE.findall(_head(part, inner))
     else:
         found = []
     return found[0] if found else None
 
 
-def _head(part: Message) -> str:
-    inner = part.get_payload(decode=True)
-    if isinstance(inner, bytes):
-        return inner[:100_000].decode("utf-8", "replace")
-    nested = part.get_payload()
+def _head(part: Message, inner: list[Message]) -> str:
     # message/* parts are taken apart by the library, whatever stands in them.
-    return "".join(f"{n}: {v}\n" for m in nested if isinstance(m, Message) for n, v in m.items()) if nested else ""
+    taken_apart = "".join(f"{name}: {value}\n" for mail in inner for name, value in mail.items())
+    return taken_apart or bytes_of(part)[:_MAX_HEAD].decode("utf-8", "replace")
 
 
 def _verdict(blocks: Iterable[Message]) -> tuple[Fate, str | None]:

@@ -196,12 +196,16 @@ LIMIT $3;
 SELECT count(*) FROM {schema}.delivery_requests WHERE status IN ('pending', 'in_progress') AND admitted;
 
 -- name: queue
--- What is on its way or waits for somebody, by channel, status and whether it passed admission.
-SELECT channel, status, admitted, count(*) AS deliveries,
-       min(created_at) AS oldest
-FROM {schema}.delivery_requests
-WHERE status IN ('pending', 'in_progress', 'awaiting_retry', 'pending_missing_identifier', 'pending_approval', 'uncertain')
-  AND ($1::text IS NULL OR channel = $1) AND ($2::text IS NULL OR identity_scope = $2)
+-- What is on its way or waits for somebody, by channel, status and whether it passed admission; an index for each half.
+SELECT channel, status, admitted, count(*) AS deliveries, min(created_at) AS oldest
+FROM (
+    SELECT channel, identity_scope, status, admitted, created_at FROM {schema}.delivery_requests
+    WHERE status IN ('pending', 'in_progress', 'awaiting_retry')
+    UNION ALL
+    SELECT channel, identity_scope, status, admitted, created_at FROM {schema}.delivery_requests
+    WHERE status IN ('pending_missing_identifier', 'pending_approval', 'uncertain')
+) AS present
+WHERE ($1::text IS NULL OR channel = $1) AND ($2::text IS NULL OR identity_scope = $2)
 GROUP BY channel, status, admitted;
 
 -- name: delivery_stats
