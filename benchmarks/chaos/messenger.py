@@ -50,7 +50,7 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         new_id = Uuid7Factory(clock)
         wishes = make_wishes(plan.messages, dice=dice, new_id=new_id, now=clock.now())
         caller = Caller(rig=given, new_id=new_id)
-        weather = Weather(rig=given, dice=random.Random(dice.random()))
+        weather = Weather(rig=given, dice=random.Random(dice.random()), traffic=lambda: len(caller.accepted))
         storm = _Storm(rig=given, caller=caller, dice=dice, plan=plan)
         await weather.begin()
         faults = asyncio.create_task(weather.run())

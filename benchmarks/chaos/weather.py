@@ -1,12 +1,14 @@
 """Faults at random: what providers and networks do on a bad day, a little of it at any time.
 
-One fault strikes once and is gone, so most calls go well and no circuit stays open for long.
+One fault strikes once and is gone, and the next one comes only after some more messages were taken on: most calls go
+well, and the probes of an open circuit do not all meet a fault, which would be an outage and not a bad day.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,8 @@ from benchmarks.chaos.rig import Rig
 Fault = dict[str, Any]
 
 USUAL_DELAY_S = 0.15
+LOOK_S = 0.2
+MESSAGES_PER_FAULT = (4, 16)
 MOST_WAITING = 3  # of one provider, the usual delay included
 
 TELEGRAM: tuple[tuple[int, Fault], ...] = (
@@ -40,8 +44,9 @@ MAIL: tuple[tuple[int, Fault], ...] = (
 class Weather:
     rig: Rig
     dice: random.Random
-    every_s: float = 0.4  # one fault on average
+    traffic: Callable[[], int]  # messages taken on so far
     faults: int = 0
+    _seen: int = 0
 
     async def begin(self) -> None:
         """Let Telegram always take its time, so that a kill finds something on its way."""
@@ -51,8 +56,10 @@ class Weather:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self.rig.clock.sleep(self.dice.uniform(0.3, 1.7) * self.every_s)
-            await self._strike()
+            await self.rig.clock.sleep(LOOK_S)
+            if self.traffic() - self._seen >= self.dice.uniform(*MESSAGES_PER_FAULT):
+                self._seen = self.traffic()
+                await self._strike()
 
     async def clear(self) -> None:
         await self.rig.control("DELETE", "/faults")

@@ -87,6 +87,10 @@ class TelegramModule(ModuleSection):
 
 
 class EmailModule(ModuleSection):
+    inbox: str = Field(default="INBOX", min_length=1, description="the folder that new mail and bounces come to")
+    sent_folder: str | None = Field(
+        default=None, description="where the provider keeps what was sent; unset: a lost answer cannot be looked up"
+    )
     bot: EmailBotScope = EmailBotScope()
     user: EmailUserScope = EmailUserScope()
 

@@ -54,6 +54,12 @@ class Settings(BaseModel):
     telegram_poll_s: int = Field(default=25, ge=0, le=50, description="how long one poll for updates may wait")
     smtp_host: str = Field(default="localhost", description="mail server that takes outgoing mail")
     smtp_port: int = Field(default=587, ge=1, le=65535, description="its port")
+    imap_host: str | None = Field(default=None, description="mail server that keeps the mailbox; unset: not read")
+    imap_port: int = Field(default=993, ge=1, le=65535, description="its port")
+    mail_tls_ca: Path | None = Field(
+        default=None, description="certificates of authorities that mail servers are trusted by, beside the usual ones"
+    )
+    bounce_poll_s: float = Field(default=60.0, gt=0, description="how often the mailbox is read for bounces")
     calendar_api_url: str = Field(
         default="https://www.googleapis.com/calendar/v3", description="base address of the Google Calendar API"
     )

@@ -89,6 +89,7 @@ def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
         changes["owner_telegram"] = settings.owner_telegram or OWNER_CHAT
     if simulated.mail:
         changes |= {"smtp_host": settings.host, "smtp_port": settings.simulator_port("smtp_simulator")}
+        changes |= {"imap_host": settings.host, "imap_port": settings.simulator_port("imap_simulator")}
         changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
     if simulated.calendar:
         origin = f"http://{settings.host}:{settings.simulator_port('calendar_simulator')}"

@@ -16,6 +16,7 @@ same state merely read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -24,9 +25,10 @@ from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, 
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance, admission_factor
-from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, per_minute, refill, take_all
+from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, full, per_minute, refill, take_all
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
+_TICK_S = 2e-6  # what a datetime may lose of a wait
 _LOOK_AGAIN_S = 1.0  # the hint where nobody knows when there will be room
 
 
@@ -109,10 +111,11 @@ def admit(wish: Wish, *, limits: Limits, breaker: BreakerPolicy, budgets: Budget
     for refusal in _objections(wish, limits, budgets, now):
         return refusal
     taken = take_all(_draws(wish, limits, budgets, now), now)
+    unfair = _unfair(wish, limits, budgets, now)
     if isinstance(taken, RefusedBy):
         tight = budgets.stances.get(wish.channel) is Stance.TIGHT
-        return _over(taken.name.partition(":")[0], wish, taken.retry_after, tight=tight)
-    objection = _unfair(wish, limits, budgets, now) or _circuit(wish, breaker, budgets, now)
+        return _over(taken.name.partition(":")[0], wish, _later(taken.retry_after, unfair), tight=tight)
+    objection = unfair or _circuit(wish, breaker, budgets, now)
     if objection is not None:
         return objection
     return Admitted(buckets=taken.buckets, shares=_paid_shares(wish, limits, budgets, now))
@@ -188,34 +191,57 @@ def _over(rule: str, wish: Wish, retry_after: float | None, *, tight: bool) -> R
     return Refused(rule=rule, error=OverloadRejected(text, retry_after=retry_after))
 
 
+def _later(retry_after: float | None, unfair: Refused | None) -> float | None:
+    """When there is budget and it is this butler's turn."""
+    share_after = unfair.error.retry_after if unfair is not None else None
+    return max(retry_after, share_after or 0.0) if retry_after is not None else None
+
+
 def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
     if wish.is_answer:
         return None
-    for layer in layers(wish)[:2]:
-        wait = _wait_for_share(layer, wish, limits, budgets, now)
-        if wait > 0:
-            text = f"{wish.origin} has had its share of {layer} while other butlers wait for theirs"
-            return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=wait))
-    return None
+    waits = {layer: _wait_for_share(layer, wish, limits, budgets, now) for layer in layers(wish)[:2]}
+    if not (late := [layer for layer, wait in waits.items() if wait > 0]):
+        return None
+    text = f"{wish.origin} has had its share of {late[0]} while other butlers wait for theirs"
+    return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=max(waits.values())))
 
 
 def _wait_for_share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> float:
     """Seconds until the layer holds enough beyond what others were promised; 0 when it does, or within our share."""
-    total = capacity(layer, wish, limits, budgets)
-    others = {name: share for name, share in budgets.shares.get(layer, {}).items() if name != wish.origin}
-    share = total / (len(others) + 1)
-    had = total - available(_share(layer, wish, limits, budgets, now), now)
+    others = _others(layer, wish, budgets)
+    use, total = _share(layer, wish, limits, budgets, now), capacity(layer, wish, limits, budgets)
+    share, had = total / (len(others) + 1), _had(use, now)
     if had < share:
         return 0.0
-    promised = sum(max(0.0, share - (other.capacity - available(other, now))) for other in others.values())
     bucket = _bucket(layer, wish, limits, budgets, now)
+    promised = sum(max(0.0, share - _had(other, now)) for other in others)
     lacking = promised + wish.cost(limits) - available(bucket, now)
-    return lacking / bucket.refill_per_second if lacking > 0 else 0.0
+    if lacking <= 0:
+        return 0.0
+    # What the others have had is forgotten in the meantime, so their promises grow while the layer refills.
+    gain = bucket.refill_per_second - sum(other.refill_per_second for other in others)
+    until_room = lacking / gain if gain > 0 else math.inf
+    return min(until_room, (had - share) / use.refill_per_second) + _TICK_S
+
+
+def _others(layer: str, wish: Wish, budgets: Budgets) -> list[Bucket]:
+    return [use for name, use in budgets.shares.get(layer, {}).items() if name != wish.origin]
+
+
+def _had(use: Bucket, now: datetime) -> float:
+    return use.capacity - available(use, now)
 
 
 def _share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
-    """What a butler has had of a layer within the last minute, kept as a bucket of the layer's size."""
-    fresh = per_minute(capacity(layer, wish, limits, budgets), now)
+    """What a butler has had of a layer, kept as a bucket of the layer's size.
+
+    It is forgotten at the rate of the butler's share: at the layer's whole rate, a butler that takes every token as
+    it comes would look as if it had had nothing.
+    """
+    total = capacity(layer, wish, limits, budgets)
+    rate = total / 60 / (len(_others(layer, wish, budgets)) + 1)
+    fresh = full(capacity=total, refill_per_second=rate, now=now)
     stored = budgets.shares.get(layer, {}).get(wish.origin)
     return _cut(stored, fresh, now) if stored is not None else fresh
 

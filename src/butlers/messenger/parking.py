@@ -129,6 +129,8 @@ class Parking:
     # --- release -----------------------------------------------------------------------------------------------------
 
     async def _approved(self, connection: Executor, action: PendingAction) -> dict[str, Any]:
+        if await connection.fetchrow(self.queries.parked_delivery, action.subject_id) is None:
+            raise invalid("action_id", "its delivery does not wait any more: it was too late to send it")
         by = f"approved by {action.decided_by}" if action.decided_by else "approved"
         await connection.execute(self.queries.release_parked, action.subject_id, self.clock.now(), by)
         self.observer.decided(action.tool_args, "approved")

@@ -409,31 +409,26 @@ WHERE origin_butler = 'messenger' AND envelope->>'idempotency_key' LIKE 'notice:
 -- A dead letter that is about to be replayed.
 SELECT * FROM {schema}.delivery_dead_letter WHERE id = $1 FOR UPDATE;
 
--- name: standing
--- The delivery of a dead letter: what a replay needs, and whether it may have arrived or is being replayed already.
-SELECT request.*,
-       (request.settled_at IS NULL AND EXISTS (
-            SELECT 1 FROM {schema}.delivery_attempts AS attempt
-            WHERE attempt.delivery_id = request.id AND attempt.certainty = 'uncertain')) AS uncertain,
-       EXISTS (SELECT 1 FROM {schema}.delivery_requests AS replay
-               WHERE replay.replay_of = request.id
-                 AND replay.status IN ('pending', 'in_progress', 'awaiting_retry')) AS replay_in_progress,
-       (EXISTS (SELECT 1 FROM {schema}.delivery_requests AS replay
-                WHERE replay.replay_of = request.id AND replay.status = 'delivered')) AS delivered
-FROM {schema}.delivery_requests AS request WHERE id = $1;
+-- name: whole_request
+-- A delivery with all its columns, for whoever makes a new one from it.
+SELECT * FROM {schema}.delivery_requests WHERE id = $1;
 
 -- name: count_replay
 -- One more replay of a dead letter.
 UPDATE {schema}.delivery_dead_letter SET replay_count = $2, last_replay_id = $3 WHERE id = $1;
 
 -- name: lock_uncertain
--- An uncertain delivery that is about to be settled, with the part of it that is in doubt.
+-- An uncertain delivery that is about to be settled, also one that was set aside, with the part that is in doubt.
 SELECT request.*,
        (SELECT (attempt.provider_response->>'part')::integer FROM {schema}.delivery_attempts AS attempt
         WHERE attempt.delivery_id = request.id AND attempt.certainty = 'uncertain'
         ORDER BY attempt.attempt_number DESC LIMIT 1) AS part_in_doubt
 FROM {schema}.delivery_requests AS request
-WHERE request.id = $1 AND request.status = 'uncertain'
+WHERE request.id = $1
+  AND (request.status = 'uncertain' OR (
+       request.status = 'dead_lettered' AND request.settled_at IS NULL AND EXISTS (
+           SELECT 1 FROM {schema}.delivery_attempts AS doubt
+           WHERE doubt.delivery_id = request.id AND doubt.certainty = 'uncertain')))
 FOR UPDATE;
 
 -- name: settle_uncertain
@@ -450,13 +445,19 @@ WHERE id = $1;
 SELECT status FROM {schema}.delivery_requests WHERE id = $1;
 
 -- name: retire_keys
--- Deliveries that ended long ago no longer answer for their keys.
-UPDATE {schema}.delivery_requests
-SET idempotency_key = idempotency_key || '::retired-' || id, duplicate_detection = false
-WHERE id IN (SELECT id FROM {schema}.delivery_requests
-             WHERE terminal_at < $1 AND duplicate_detection AND status <> 'uncertain'
-             LIMIT 1000)
-RETURNING id;
+-- Deliveries that ended long ago no longer answer for their keys, nor do the decisions about them.
+WITH retired AS (
+    UPDATE {schema}.delivery_requests
+    SET idempotency_key = idempotency_key || '::retired-' || id, duplicate_detection = false
+    WHERE id IN (SELECT id FROM {schema}.delivery_requests
+                 WHERE terminal_at < $1 AND duplicate_detection AND status <> 'uncertain'
+                 LIMIT 1000)
+    RETURNING id
+), decided AS (
+    UPDATE {schema}.pending_actions SET request_key = request_key || '::retired-' || id
+    WHERE subject_id IN (SELECT id FROM retired)
+)
+SELECT id FROM retired;
 
 -- name: forget_idle_budgets
 -- Buckets that are full again need no row; windows that closed neither.

@@ -19,6 +19,7 @@ from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, res
 from butlers.messenger.intake import Executor
 from butlers.messenger.observing import Observer
 from butlers.messenger.tools.dead_letters import assess
+from butlers.messenger.tools.records import DeliveryRecords
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.reliability.idempotency import replay_key
 from butlers.storage.database import Database, Record
@@ -36,6 +37,7 @@ _LOOK_AGAIN_S = 0.25
 class Release:
     database: Database
     queries: Queries
+    records: DeliveryRecords
     deliveries: Deliveries
     executor: Executor
     observer: Observer
@@ -63,8 +65,9 @@ class Release:
         letter = await connection.fetchrow(self.queries.lock_dead_letter, dead_letter_id)
         if letter is None:
             raise invalid("dead_letter_id", "no such dead letter")
-        standing = await connection.fetchrow(self.queries.standing, letter["delivery_id"])
-        if standing is None:
+        original = await connection.fetchrow(self.queries.whole_request, letter["delivery_id"])
+        standing = await connection.fetchrow(self.records.queries.standing_of_deliveries, [letter["delivery_id"]])
+        if original is None or standing is None:
             raise invalid("dead_letter_id", "its delivery is gone")
         now = self.clock.now()
         verdict = assess(dict(letter), dict(standing), self.policy, now)
@@ -73,9 +76,9 @@ class Release:
         count = letter["replay_count"] + 1
         decision = Decision(at=now, rule="replay", verdict="replayed", detail=f"replay {count}, asked for by {by}")
         new = replace(
-            restored(standing),
+            restored(original),
             id=self.new_id(),
-            idempotency_key=replay_key(standing["idempotency_key"], count),
+            idempotency_key=replay_key(original["idempotency_key"], count),
             admitted=False,
             replay_of=letter["delivery_id"],
             decisions=(decision,),

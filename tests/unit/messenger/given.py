@@ -81,7 +81,7 @@ def new_delivery(identity: UUID = UUID(int=100), *, target: str | None = "7", **
     """A delivery to chat 7; words that are not its own go into its envelope."""
     own = {name: changes.pop(name) for name in list(changes) if name in NewDelivery.__dataclass_fields__}
     envelope = own.pop("notify", None) or notify(**changes)
-    values = {
+    values: dict[str, Any] = {
         "id": identity,
         "idempotency_key": f"key-{identity}",
         "notify": envelope,
@@ -98,7 +98,7 @@ def new_delivery(identity: UUID = UUID(int=100), *, target: str | None = "7", **
 
 def claimed_delivery(**changes: Any) -> ClaimedDelivery:
     outgoing = Outgoing(delivery_id=UUID(int=100), idempotency_key="key", intent="send", target="7", message="hello")
-    values = {
+    values: dict[str, Any] = {
         "id": UUID(int=100),
         "claim_token": UUID(int=200),
         "attempt_id": UUID(int=300),

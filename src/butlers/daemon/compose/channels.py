@@ -6,6 +6,7 @@ from butlers.butler.config import ButlerConfig
 from butlers.butler.module_config import (
     ChannelModule,
     EmailBotScope,
+    EmailModule,
     EmailUserScope,
     TelegramBotScope,
     TelegramUserScope,
@@ -15,6 +16,7 @@ from butlers.messenger.channel import Channel
 from butlers.messenger.channels.email import EmailChannel
 from butlers.messenger.channels.plugins import ChannelSettings, load_channel
 from butlers.messenger.channels.telegram import TelegramChannel
+from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
 
 RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
 
@@ -67,6 +69,23 @@ def _telegram(process: Process, config: ButlerConfig) -> list[Channel]:
     ]
 
 
+def mail_client(process: Process, module: EmailModule, scope: EmailBotScope | EmailUserScope) -> ImapClient | None:
+    """The mailbox of one identity scope, where there is a server to read it from."""
+    settings = process.settings
+    if settings.imap_host is None:
+        return None
+    return ImapClient(
+        ImapAccount(
+            host=settings.imap_host,
+            port=settings.imap_port,
+            address=process.environment[scope.address_env],
+            password=process.environment[scope.password_env],
+            tls_ca=settings.mail_tls_ca,
+            inbox=module.inbox,
+        )
+    )
+
+
 def _email(process: Process, config: ButlerConfig) -> list[Channel]:
     module = config.modules.email
     if module is None:
@@ -79,6 +98,9 @@ def _email(process: Process, config: ButlerConfig) -> list[Channel]:
             address=process.environment[scope.address_env],
             password=process.environment[scope.password_env],
             identity_scope=name,
+            tls_ca=process.settings.mail_tls_ca,
+            imap=mail_client(process, module, scope),
+            sent_folder=module.sent_folder,
         )
         for name, scope in scopes.items()
         if scope.enabled

@@ -11,10 +11,11 @@ from butlers.butler.approvals import migrations as approval_migrations
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
+from butlers.butler.surface import Tool
 from butlers.daemon.compose.approvals import build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
-from butlers.daemon.compose.channels import build_channels, receipt_keys
+from butlers.daemon.compose.channels import build_channels, mail_client, receipt_keys
 from butlers.daemon.compose.messenger_policy import (
     admission_policy,
     breaker_policy,
@@ -28,6 +29,7 @@ from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.intake import Intake
+from butlers.messenger.mailbox.assembly import Mailbox
 from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
@@ -82,7 +84,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
 
     # Messenger is where messages leave: it must not ask itself to send (no notify, send_message or remind).
     levels = _levels(butler, parts)
-    tools = [*messenger_tools(butler, parts, levels), *(calendar[1] if calendar else ())]
+    tools = [*messenger_tools(butler, parts, levels), *_mailbox_tools(butler, parts)]
+    tools += calendar[1] if calendar else ()
     finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
     butler.routes += receipt_routes(parts.receipts, keys=receipt_keys(process, config), clock=process.clock)
     butler.drains.append(drain)
@@ -207,6 +210,24 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
         clock=process.clock,
         dedupe_retention=timedelta(days=delivery.dedupe_retention_days),
     )
+
+
+def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
+    """The mailbox of the bot, with a timer that reads the bounces in it."""
+    process, module = butler.process, butler.config.modules.email
+    imap = mail_client(process, module, module.bot) if module is not None and module.bot.enabled else None
+    if imap is None:
+        return []
+    mailbox = Mailbox.build(
+        imap=imap,
+        database=process.database,
+        schema=butler.config.schema_name,
+        clock=process.clock,
+        receipts=parts.receipts,
+        transport=butler.transport,
+    )
+    butler.timers["bounces"] = (process.settings.bounce_poll_s, mailbox.watch.run_once)
+    return mailbox.tools
 
 
 def _closing(channels: dict[str, Channel], name: str) -> Any:

@@ -71,6 +71,7 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
     release = Release(
         database=process.database,
         queries=parts.queries,
+        records=DeliveryRecords.of(process.database, butler.config.schema_name),
         deliveries=parts.deliveries,
         executor=parts.worker,
         observer=parts.observer,

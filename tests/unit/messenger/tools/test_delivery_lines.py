@@ -28,7 +28,7 @@ def test_limits_name_what_is_tight_and_who_is_held_back() -> None:
     tight = whole | {"remaining": 5.0, "total": 15.0, "resets_at": WHEN, "throttled_until": WHEN}
     crowded = {"channel": "telegram.bot", "target": "7", "remaining": 0.2, "resets_at": WHEN}
     window = {"channel": "telegram.bot", "target": "8", "throttled_until": WHEN}
-    document = {
+    document: dict[str, Any] = {
         "global": whole,
         "in_flight": {"consumed": 3, "total": None},
         "channels": {"telegram.bot": tight | {"stance": "tight", "configured": 30.0}},
@@ -51,22 +51,27 @@ def test_an_attempt_without_an_outcome_is_told_as_such() -> None:
 def test_what_is_not_known_is_not_shown_as_zero() -> None:
     counts = dict.fromkeys(("delivered", "failed", "dead_lettered", "uncertain", "expired", "open"), 0)
     rates = dict.fromkeys(("success_rate", "retry_rate", "p50_ms", "p95_ms"))
-    document = {"window": {"since": WHEN, "until": WHEN}, "total": 0, **counts, **rates, "requests": None, "groups": []}
+    document: dict[str, Any] = {
+        "window": {"since": WHEN, "until": WHEN},
+        "total": 0,
+        **counts,
+        **rates,
+        "requests": None,
+        "groups": [],
+    }
     [_, line] = delivery_lines.stats(document)
     assert "0 in all; success unknown, retried unknown, p50 unknown, p95 unknown" in line
 
 
 def test_the_outcome_of_a_deed_is_found_whether_nested_or_not() -> None:
-    for document in (
-        {"delivery_id": "D", "status": "pending"},
-        {"delivery": {"delivery_id": "D", "status": "pending"}},
-    ):
-        assert list(delivery_lines.result(document))[0] == "delivery D: pending"
+    flat: dict[str, Any] = {"delivery_id": "D", "status": "pending"}
+    for document in (flat, {"delivery": flat}):
+        assert next(iter(delivery_lines.result(document))) == "delivery D: pending"
         assert delivery_lines.status_of(document) == "pending"
 
 
 def test_what_waits_for_a_person_is_counted_apart() -> None:
-    document = {
+    document: dict[str, Any] = {
         "total": 0,
         "by_phase": {"admitted": 0, "in_provider_call": 0},
         "by_channel": {},
