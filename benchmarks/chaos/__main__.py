@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.chaos.messenger import run
 from benchmarks.chaos.report import Plan
+from butlers.errors import ButlersError
 
 LONGEST_S = 1800.0  # a run that hangs is a run that failed
 
@@ -54,3 +55,6 @@ if __name__ == "__main__":
         sys.exit(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)
+    except ButlersError as error:  # Messenger ended by itself, or never started
+        print(f"chaos: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -56,10 +56,12 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         faults = asyncio.create_task(weather.run())
         try:
             kills = await storm.blow(wishes)
+            await cancelled(faults)
+            await weather.clear()
+            quiet = await storm.settle()
         finally:
             await cancelled(faults)
-        await weather.clear()
-        quiet = await storm.settle()
+            await storm.give_up()
         verdict = judge(
             accepted=caller.accepted,
             rows=await delivery_rows(given),
@@ -134,7 +136,10 @@ class _Storm:
                 return True
             say(f"waiting: {unsent} to be handed in, {still_open} open")
             await self.rig.clock.sleep(1.0)
+        return False
+
+    async def give_up(self) -> None:
+        """Hand in nothing more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        return False

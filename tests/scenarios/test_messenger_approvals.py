@@ -13,9 +13,19 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import call, changed_roster, deliver, forget, hurry, lineage, mails, quick, rows
-from tests.scenarios.messenger_door import sends as sends_of
-from tests.scenarios.messenger_door import wish
+from tests.scenarios.messenger_door import (
+    call,
+    changed_roster,
+    deliver,
+    forget,
+    hurry,
+    lineage,
+    mails,
+    quick,
+    rows,
+    sends,
+    wish,
+)
 from tests.scenarios.test_messenger_cli import api, cli
 from tests.system import RunningSystem, running_system
 
@@ -46,10 +56,10 @@ async def tool(running: RunningSystem, name: str, caller: str = "operator", **ar
 
 async def asked(running: RunningSystem, message: str = "may I?", **fields: Any) -> dict[str, str]:
     """A delivery that waits: its id and the id of the action, with nothing sent."""
-    before = (await sends_of(running), len(await mails(running)))
+    before = (await sends(running), len(await mails(running)))
     answer = await deliver(running, wish(message, **fields))
     assert (answer["status"], answer["delivery"]["status"]) == ("ok", "pending_approval"), answer
-    assert (await sends_of(running), len(await mails(running))) == before
+    assert (await sends(running), len(await mails(running))) == before
     return {"delivery": answer["delivery"]["delivery_id"], "action": answer["delivery"]["action_id"]}
 
 
@@ -93,7 +103,7 @@ async def test_a_routed_notify_waits_for_a_person_and_then_goes_out_once(running
     assert (approved["action"]["status"], approved["action"]["decided_by"]) == ("executed", "operator")
     row = await ended(running, held["delivery"], "delivered")
     assert await running.answers(51) == ["[health] may I?"]
-    assert (row["attempts"], await sends_of(running)) == (1, 1)
+    assert (row["attempts"], await sends(running)) == (1, 1)
     assert ("approval", "pending") in decisions(row)
     [release] = [line for line in row["decisions"] if line["rule"] == "release"]
     assert release["detail"] == "approved by operator"
@@ -169,7 +179,7 @@ async def test_a_person_approves_over_http(running: RunningSystem) -> None:
     assert await running.answers(54) == ["[health] over HTTP"]
     assert (await api(running, "POST", f"/approvals/{held['action']}/approve", json={})).status_code == 422
     assert (await api(running, "POST", f"/approvals/{uuid4()}/approve", json={})).status_code == 404
-    assert (await running.answers(54), await sends_of(running)) == (["[health] over HTTP"], 1)
+    assert (await running.answers(54), await sends(running)) == (["[health] over HTTP"], 1)
 
 
 @pytest.mark.scenario("M0-005", "M1-005")
@@ -205,7 +215,7 @@ async def test_what_is_rejected_is_never_sent(running: RunningSystem) -> None:
     again = await deliver(running, notify)
     assert (again["status"], again["delivery"]["delivery_id"]) == ("error", held["delivery"])
     assert "not today" in again["error"]["message"]
-    assert (await running.answers(56), await sends_of(running), len(await rows(running))) == ([], 0, 1)
+    assert (await running.answers(56), await sends(running), len(await rows(running))) == ([], 0, 1)
 
 
 @pytest.mark.scenario("M0-005")
@@ -219,7 +229,7 @@ async def test_what_nobody_decides_expires(running: RunningSystem) -> None:
     assert row["terminal_error_message"] == "nobody decided in time"
     late = await tool(running, "approve_action", action_id=held["action"])
     assert late["error"]["class"] == "validation_error"
-    assert (await running.answers(57), await sends_of(running)) == ([], 0)
+    assert (await running.answers(57), await sends(running)) == ([], 0)
 
 
 async def test_a_repeat_meets_the_same_action_and_later_the_same_outcome(running: RunningSystem) -> None:
@@ -250,7 +260,7 @@ async def test_a_butler_cannot_approve_what_it_asked_for(running: RunningSystem)
         assert "may not call" in rule["error"]["message"]
     assert (await row_of(running, held["delivery"]))["status"] == "pending_approval"
     assert (await action_row(running, held["action"]))["status"] == "pending"
-    assert (await running.answers(59), await sends_of(running)) == ([], 0)
+    assert (await running.answers(59), await sends(running)) == ([], 0)
 
 
 async def test_an_approved_delivery_waits_for_room_and_then_goes_out(
@@ -285,7 +295,7 @@ async def test_what_became_too_late_while_it_waited_cannot_be_approved(running: 
     refused = await tool(running, "approve_action", action_id=held["action"])
     assert "too late" in refused["error"]["message"]
     assert (await action_row(running, held["action"]))["status"] == "pending"  # nobody may think it was done
-    assert (await running.answers(69), await sends_of(running)) == ([], 0)
+    assert (await running.answers(69), await sends(running)) == ([], 0)
 
 
 async def test_a_wish_of_long_ago_is_asked_for_again(running: RunningSystem) -> None:

@@ -40,6 +40,7 @@ class Deliveries:
         self._new_id = new_id
         self._breaker = breaker
         self._settle_reported = settle_reported
+        self._served: dict[str, None] = {}  # butlers, the one whose delivery was claimed last at the end
 
     async def ensure_channels(self, names: Iterable[str]) -> None:
         await self._database.execute(self._queries.ensure_channels, sorted(names), self._clock.now())
@@ -75,7 +76,11 @@ class Deliveries:
     ) -> list[ClaimedDelivery]:
         now, token = self._clock.now(), self._new_id()
         expires = now + timedelta(seconds=lease_s)
-        rows = await connection.fetch(self._queries.claim_due, now, limit, token, worker, expires, channel)
+        served = list(self._served)
+        rows = await connection.fetch(self._queries.claim_due, now, limit, token, worker, expires, channel, served)
+        for row in rows:
+            self._served.pop(row["origin_butler"], None)
+            self._served[row["origin_butler"]] = None
         return [claimed(row, token) for row in rows]
 
     async def claim_abandoned(

@@ -81,7 +81,8 @@ SELECT request.*,
 FROM {schema}.delivery_requests AS request WHERE id = $1;
 
 -- name: claim_due
--- Due deliveries, the oldest of each conversation only so that nothing overtakes, each butler in turn, answers first.
+-- Due deliveries, the oldest of each conversation only so that nothing overtakes: answers first, then each butler in
+-- turn; what it has under way counts, and among equals the turn is that of whoever was served least recently ($7).
 WITH RECURSIVE origins AS (
     (SELECT origin_butler FROM {schema}.delivery_requests
      WHERE status IN ('pending', 'awaiting_retry') ORDER BY origin_butler LIMIT 1)
@@ -91,9 +92,13 @@ WITH RECURSIVE origins AS (
             ORDER BY request.origin_butler LIMIT 1)
     FROM origins WHERE origins.origin_butler IS NOT NULL
 ), ranked AS (
-    SELECT candidate.id, candidate.turn, candidate.rank FROM origins
+    SELECT candidate.id FROM origins
     CROSS JOIN LATERAL (
-        SELECT request.id, request.rank, row_number() OVER (ORDER BY request.rank, request.next_attempt_at, request.id) AS turn
+        SELECT count(*) AS deliveries FROM {schema}.delivery_requests AS request
+        WHERE request.status = 'in_progress' AND request.origin_butler = origins.origin_butler
+    ) AS busy
+    CROSS JOIN LATERAL (
+        SELECT request.id, request.rank, request.intent, row_number() OVER (ORDER BY request.rank, request.next_attempt_at, request.id) AS turn
         FROM {schema}.delivery_requests AS request
         WHERE request.origin_butler = origins.origin_butler AND request.status IN ('pending', 'awaiting_retry')
           AND request.admitted AND request.next_attempt_at <= $1
@@ -113,7 +118,8 @@ WITH RECURSIVE origins AS (
         ORDER BY request.rank, request.next_attempt_at, request.id
         LIMIT $2
     ) AS candidate
-    ORDER BY candidate.turn, candidate.rank, candidate.id
+    ORDER BY candidate.intent = 'send', busy.deliveries + candidate.turn, candidate.rank,
+             array_position($7::text[], origins.origin_butler) NULLS FIRST, candidate.id
     LIMIT $2
 ), due AS (
     SELECT request.id FROM {schema}.delivery_requests AS request

@@ -15,7 +15,6 @@ from uuid import UUID
 
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
-from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,7 +25,8 @@ from butlers.butler.surface import authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
-from butlers.errors import ClassifiedError, ErrorClass, FieldError, InternalError, ValidationError
+from butlers.errors import ClassifiedError, FieldError, InternalError, ValidationError
+from butlers.switchboard.answers import STATUS, error_answer, json_answer
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
 from butlers.switchboard.ingress import Ingress
@@ -40,12 +40,6 @@ log = get_logger("butlers.api")
 LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
 LOCAL = Caller(name="local", role=Role.OPERATOR)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-_STATUS = {
-    ErrorClass.VALIDATION_ERROR: 422,
-    ErrorClass.OVERLOAD_REJECTED: 429,
-    ErrorClass.TARGET_UNAVAILABLE: 503,
-    ErrorClass.TIMEOUT: 504,
-}
 
 
 class Refused(Exception):
@@ -116,8 +110,8 @@ class Api:
             reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
             self.telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
-            raise Refused(_STATUS.get(error.error_class, 500), error) from error
-        return _json(reply.to_wire(), 202)
+            raise Refused(STATUS.get(error.error_class, 500), error) from error
+        return json_answer(reply.to_wire(), 202)
 
     async def _list(
         self,
@@ -127,22 +121,22 @@ class Api:
         limit: int = Query(default=50, ge=1, le=500),
     ) -> Response:
         self._caller(request)
-        return _json(await self.requests.list(before=before, state=state, limit=limit))
+        return json_answer(await self.requests.list(before=before, state=state, limit=limit))
 
     async def _trace(self, request: Request, request_id: UUID) -> Response:
         self._caller(request)
         trace = await self.requests.trace(request_id)
         if trace is None:
             raise Refused(404, invalid("request_id", "no such request"))
-        return _json(trace)
+        return json_answer(trace)
 
     async def _butlers(self, request: Request) -> Response:
         self._caller(request)
-        return _json({"butlers": await self.registry.rows()})
+        return json_answer({"butlers": await self.registry.rows()})
 
     async def _status(self, request: Request) -> Response:
         self._caller(request)
-        return _json({"requests": await self.requests.counts()})
+        return json_answer({"requests": await self.requests.counts()})
 
     def _caller(self, request: Request) -> Caller:
         """Who asks; refuses foreign pages, unknown tokens, and nobody where a token is required."""
@@ -186,40 +180,27 @@ def _hostname(address: str) -> str | None:
         return None
 
 
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(to_json(content), status_code=status, media_type="application/json")
-
-
-def _error(status: int, error: ClassifiedError) -> Response:
-    response = _json({"error": {"fields": []} | error.describe()}, status)
-    if error.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    if status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
-
-
 async def _answer_refusal(_request: Request, refused: Exception) -> Response:
     if not isinstance(refused, Refused):
         raise refused
-    return _error(refused.status, refused.error)
+    return error_answer(refused.status, refused.error)
 
 
 async def _answer_bad_parameter(_request: Request, error: Exception) -> Response:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
     fields = tuple(FieldError(field=str(problem["loc"][-1]), error=str(problem["msg"])) for problem in problems)
-    return _error(422, ValidationError("a parameter is wrong", fields=fields))
+    return error_answer(422, ValidationError("a parameter is wrong", fields=fields))
 
 
 async def _answer_http(_request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = {404: "no such address", 405: "this method is not allowed here"}.get(status, "the request was refused")
-    return _error(status, ValidationError(what))
+    return error_answer(status, ValidationError(what))
 
 
 async def _answer_unexpected(_request: Request, error: Exception) -> Response:
     log.error("api failed", error=error)
-    return _error(500, InternalError("the request failed unexpectedly"))
+    return error_answer(500, InternalError("the request failed unexpectedly"))
 
 
 def _described(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:

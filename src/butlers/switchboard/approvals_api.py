@@ -7,15 +7,12 @@ there: 404 where it knows no such thing or has no approvals, 422 otherwise.
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import FastAPI, Query
-from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,17 +20,9 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import BUTLERS
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, ErrorClass, TimeoutExceeded
+from butlers.errors import ClassifiedError
+from butlers.switchboard.answers import error_answer, fields, passed_on
 
-ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
-_STATUS = {
-    ErrorClass.VALIDATION_ERROR: 422,
-    ErrorClass.OVERLOAD_REJECTED: 429,
-    ErrorClass.TARGET_UNAVAILABLE: 503,
-    ErrorClass.TIMEOUT: 504,
-}
-_UNKNOWN = re.compile(r"\bno such (action|rule)$")
-_NO_TOOL = re.compile(r"\bno such tool$")
 _RULE_FIELDS = ("tool_name", "action_id", "arg_constraints", "expires_at", "max_uses", "description")
 
 CallerOf = Callable[[Request], Caller]
@@ -119,9 +108,9 @@ class _ApprovalRoutes:
         if (refused := self._refusal(request)) is not None:
             return refused
         try:
-            said = _fields(await self.body_of(request), _RULE_FIELDS)
+            said = fields(await self.body_of(request), _RULE_FIELDS)
         except ClassifiedError as error:
-            return _error(422, error)
+            return error_answer(422, error)
         tool = "create_rule_from_action" if "action_id" in said else "create_approval_rule"
         return await self._call(butler, tool, said | {"decided_by": self.caller_of(request).name}, status=201)
 
@@ -136,67 +125,23 @@ class _ApprovalRoutes:
     async def _read(self, request: Request, butler: str, tool: str, **arguments: Any) -> Response:
         caller = self.caller_of(request)
         if caller.role not in BUTLERS:
-            return _error(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
+            return error_answer(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
         return await self._call(butler, tool, arguments)
 
     async def _decide(self, request: Request, butler: str, tool: str, action_id: UUID) -> Response:
         if (refused := self._refusal(request)) is not None:
             return refused
         try:
-            said = _fields(await self.body_of(request) or b"{}", ("reason",))
+            said = fields(await self.body_of(request) or b"{}", ("reason",))
         except ClassifiedError as error:
-            return _error(422, error)
+            return error_answer(422, error)
         given = said | {"action_id": action_id, "decided_by": self.caller_of(request).name}
         return await self._call(butler, tool, given)
 
     def _refusal(self, request: Request) -> Response | None:
         if self.caller_of(request).role is Role.OPERATOR:
             return None
-        return _error(403, invalid("authorization", "only a person may decide this"))
+        return error_answer(403, invalid("authorization", "only a person may decide this"))
 
     async def _call(self, butler: str, tool: str, arguments: dict[str, Any], *, status: int = 200) -> Response:
-        given = {name: _wire(value) for name, value in arguments.items() if value is not None}
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return _json(await self.transport.call(butler, tool, given), status)
-        except TimeoutError:
-            return _error(504, TimeoutExceeded(f"{butler} gave no answer within {ANSWER_TIMEOUT_S:g} s"))
-        except ClassifiedError as error:
-            if error.error_class is ErrorClass.VALIDATION_ERROR and _NO_TOOL.search(error.message):
-                return _error(404, invalid("butler", f"{butler} has no approvals: its module is not loaded"))
-            return _error(_status_of(error), error)
-
-
-def _fields(body: bytes, allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The object in a body; a field that does not belong there is refused and not passed on."""
-    try:
-        document = from_json(body)
-    except ValueError:
-        raise invalid("", "is not valid JSON") from None
-    if not isinstance(document, dict):
-        raise invalid("", "must be a JSON object")
-    if unknown := sorted(document.keys() - set(allowed)):
-        raise invalid(unknown[0], f"is not a known field; there are {', '.join(allowed)}")
-    return document
-
-
-def _wire(value: Any) -> Any:
-    return str(value) if isinstance(value, UUID) else value
-
-
-def _status_of(error: ClassifiedError) -> int:
-    # Over MCP a refusal keeps its class and its words, but not its fields.
-    if error.error_class is ErrorClass.VALIDATION_ERROR and _UNKNOWN.search(error.message):
-        return 404
-    return _STATUS.get(error.error_class, 500)
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(to_json(content), status_code=status, media_type="application/json")
-
-
-def _error(status: int, error: ClassifiedError) -> Response:
-    response = _json({"error": {"fields": []} | error.describe()}, status)
-    if error.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    return response
+        return await passed_on(self.transport, butler, tool, arguments, status=status)

@@ -7,15 +7,12 @@ refusal there: 404 where it knows no such thing, 422 for a wrong argument.
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from fastapi import FastAPI, Query
-from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,18 +20,11 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import BUTLERS
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, ErrorClass, TimeoutExceeded
+from butlers.errors import ClassifiedError
+from butlers.switchboard.answers import error_answer, fields, json_object, passed_on
 
 MESSENGER = "messenger"
-ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
 LONGEST_PAGE = 500
-_STATUS = {
-    ErrorClass.VALIDATION_ERROR: 422,
-    ErrorClass.OVERLOAD_REJECTED: 429,
-    ErrorClass.TARGET_UNAVAILABLE: 503,
-    ErrorClass.TIMEOUT: 504,
-}
-_UNKNOWN = re.compile(r"\bno such (delivery|dead letter|request|recipient)\b")
 
 CallerOf = Callable[[Request], Caller]
 BodyOf = Callable[[Request], Awaitable[bytes]]
@@ -210,75 +200,28 @@ class _DeliveryRoutes:
     async def _read(self, request: Request, tool: str, **arguments: Any) -> Response:
         caller = self.caller_of(request)
         if caller.role not in BUTLERS:
-            return _error(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
+            return error_answer(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
         return await self._call(tool, arguments)
 
     async def _change(self, request: Request, tool: str, *from_body: str, **arguments: Any) -> Response:
         caller = self.caller_of(request)
         if caller.role is not Role.OPERATOR:
-            return _error(403, invalid("authorization", "only a person may decide this"))
+            return error_answer(403, invalid("authorization", "only a person may decide this"))
         try:
-            said = _fields(await self.body_of(request), from_body) if from_body else {}
+            said = fields(await self.body_of(request), from_body) if from_body else {}
         except ClassifiedError as error:
-            return _error(422, error)
+            return error_answer(422, error)
         return await self._call(tool, said | arguments | {"decided_by": caller.name})
 
     async def _ask_about(self, request: Request, tool: str) -> Response:
         caller = self.caller_of(request)
         if caller.role not in BUTLERS:
-            return _error(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
+            return error_answer(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
         try:
-            notify = _object(await self.body_of(request))
+            notify = json_object(await self.body_of(request))
         except ClassifiedError as error:
-            return _error(422, error)
+            return error_answer(422, error)
         return await self._call(tool, {"notify_request": notify})
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Response:
-        given = {name: _wire(value) for name, value in arguments.items() if value is not None}
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return _json(await self.transport.call(MESSENGER, tool, given))
-        except TimeoutError:
-            return _error(504, TimeoutExceeded(f"messenger gave no answer within {ANSWER_TIMEOUT_S:g} s"))
-        except ClassifiedError as error:
-            return _error(_status_of(error), error)
-
-
-def _fields(body: bytes, allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The object in a body; a field that does not belong there is refused and not passed on."""
-    document = _object(body)
-    if unknown := sorted(document.keys() - set(allowed)):
-        raise invalid(unknown[0], f"is not a known field; there are {', '.join(allowed)}")
-    return document
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        document = from_json(body)
-    except ValueError:
-        raise invalid("", "is not valid JSON") from None
-    if not isinstance(document, dict):
-        raise invalid("", "must be a JSON object")
-    return document
-
-
-def _wire(value: Any) -> Any:
-    return str(value) if isinstance(value, UUID) else value
-
-
-def _status_of(error: ClassifiedError) -> int:
-    # Over MCP a refusal keeps its class and its words, but not its fields.
-    if error.error_class is ErrorClass.VALIDATION_ERROR and _UNKNOWN.search(error.message):
-        return 404
-    return _STATUS.get(error.error_class, 500)
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(to_json(content), status_code=status, media_type="application/json")
-
-
-def _error(status: int, error: ClassifiedError) -> Response:
-    response = _json({"error": {"fields": []} | error.describe()}, status)
-    if error.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
-    return response
+        return await passed_on(self.transport, MESSENGER, tool, arguments)

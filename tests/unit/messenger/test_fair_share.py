@@ -41,16 +41,15 @@ def test_what_the_other_has_had_is_promised_no_longer() -> None:
     assert shared.admitted(NOISY, NOW, tries=100) == 20
 
 
-@settings(deadline=None)
-@given(st.integers(2, 6), st.sampled_from([30.0, 60.0, 90.0]))
-def test_everybody_gets_a_share_however_loud_the_first_is(butlers: int, size: float) -> None:
-    shared = door(size=size)
+@settings(deadline=None, max_examples=25)
+@given(st.integers(2, 6), st.integers(2, 10))
+def test_everybody_gets_a_share_however_loud_the_first_is(butlers: int, share: int) -> None:
+    shared = door(size=float(butlers * share))
     crowd = [wish(origin=f"butler{number}") for number in range(butlers)]
     for one in crowd:
         assert shared.is_admitted(one, NOW)
-    had = [1 + shared.admitted(one, NOW, tries=200) for one in crowd]
-    assert sum(had) == size
-    assert all(one >= int(size / butlers) for one in had)
+    had = [1 + shared.admitted(one, NOW, tries=share * 2) for one in crowd]
+    assert had == [share] * butlers
 
 
 def test_answers_are_exempt() -> None:
@@ -89,17 +88,17 @@ def test_a_newcomer_is_served_its_share_within_the_time_it_takes_to_refill(layer
 
 
 @LAYERS
-@pytest.mark.parametrize("loud_for", [0, 300])
+@pytest.mark.parametrize("loud_for", [0, 120])
 def test_under_lasting_load_the_quiet_one_gets_what_it_asks_for_within_its_share(layer: str, loud_for: int) -> None:
-    """The noisy butler asks ten times a second, first. The quiet one asks for twenty a minute, of its thirty."""
+    """The noisy butler asks four times a second, first. The quiet one asks for twenty a minute, of its thirty."""
     shared = door(layer)
-    for tick in range(loud_for * 10):
-        shared.is_admitted(NOISY, at(tick / 10))
+    for tick in range(loud_for * 4):
+        shared.is_admitted(NOISY, at(tick / 4))
     asked = served = 0
-    for tick in range(300 * 10):
-        moment = at(loud_for + tick / 10)
+    for tick in range(240 * 4):
+        moment = at(loud_for + tick / 4)
         shared.is_admitted(NOISY, moment)
-        if tick % 30 == 0:
+        if tick % 12 == 0:
             asked += 1
             served += shared.is_admitted(QUIET, moment)
     assert served >= asked - 3, f"{served} of {asked}"
@@ -107,10 +106,10 @@ def test_under_lasting_load_the_quiet_one_gets_what_it_asks_for_within_its_share
 
 def test_two_loud_ones_share_evenly_over_time() -> None:
     shared, had = door(), {"noisy": 0, "quiet": 0}
-    for tick in range(600 * 10):
+    for tick in range(300 * 4):
         for one in (NOISY, NOISY, NOISY, QUIET):
-            had[one.origin] += shared.is_admitted(one, at(tick / 10))
-    assert sum(had.values()) >= 600
+            had[one.origin] += shared.is_admitted(one, at(tick / 4))
+    assert sum(had.values()) >= 300
     assert had["quiet"] >= 0.8 * had["noisy"], had
 
 

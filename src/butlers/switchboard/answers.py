@@ -1,0 +1,83 @@
+"""How the HTTP API answers: JSON bodies, typed errors, and what a butler's tool says passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+from uuid import UUID
+
+from pydantic_core import from_json, to_json
+from starlette.responses import Response
+
+from butlers.butler.transport import Transport
+from butlers.contracts.envelope import invalid
+from butlers.errors import ClassifiedError, ErrorClass, TimeoutExceeded
+
+ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
+STATUS = {
+    ErrorClass.VALIDATION_ERROR: 422,
+    ErrorClass.OVERLOAD_REJECTED: 429,
+    ErrorClass.TARGET_UNAVAILABLE: 503,
+    ErrorClass.TIMEOUT: 504,
+}
+_UNKNOWN = re.compile(r"\bno such (action|rule|delivery|dead letter|request|recipient)\b")
+_NO_TOOL = re.compile(r"\bno such tool$")
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    return Response(to_json(content), status_code=status, media_type="application/json")
+
+
+def error_answer(status: int, error: ClassifiedError) -> Response:
+    response = json_answer({"error": {"fields": []} | error.describe()}, status)
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def status_of(error: ClassifiedError) -> int:
+    # Over MCP a refusal keeps its class and its words, but not its fields.
+    if error.error_class is ErrorClass.VALIDATION_ERROR and _UNKNOWN.search(error.message):
+        return 404
+    return STATUS.get(error.error_class, 500)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    try:
+        document = from_json(body)
+    except ValueError:
+        raise invalid("", "is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise invalid("", "must be a JSON object")
+    return document
+
+
+def fields(body: bytes, allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The object in a body; a field that does not belong there is refused and not passed on."""
+    document = json_object(body)
+    if unknown := sorted(document.keys() - set(allowed)):
+        raise invalid(unknown[0], f"is not a known field; there are {', '.join(allowed)}")
+    return document
+
+
+async def passed_on(
+    transport: Transport, butler: str, tool: str, arguments: dict[str, Any], *, status: int = 200
+) -> Response:
+    """What a butler's tool answers to these arguments, as an HTTP answer."""
+    given = {name: _wire(value) for name, value in arguments.items() if value is not None}
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return json_answer(await transport.call(butler, tool, given), status)
+    except TimeoutError:
+        return error_answer(504, TimeoutExceeded(f"{butler} gave no answer within {ANSWER_TIMEOUT_S:g} s"))
+    except ClassifiedError as error:
+        if error.error_class is ErrorClass.VALIDATION_ERROR and _NO_TOOL.search(error.message):
+            return error_answer(404, invalid("butler", f"{butler} has no approvals: its module is not loaded"))
+        return error_answer(status_of(error), error)
+
+
+def _wire(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value

@@ -1,0 +1,88 @@
+"""What counts against a provider, and what a circuit makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
+from butlers.errors import ValidationError as Invalid
+from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent, Throttle
+from butlers.messenger.circuits import after, from_row, is_fault
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
+
+from .given import START as NOW
+from .given import at, row
+
+POLICY = BreakerPolicy(failure_threshold=3, recovery_timeout=60.0)
+SENT = Sent(provider_delivery_id="1")
+FAULT = NotSent(error=TargetUnavailable("502 Bad Gateway"))
+WAIT = NotSent(error=TargetUnavailable("429"), throttle=Throttle(scope="target", seconds=3))
+GONE = NotSent(error=TargetUnavailable("blocked", retryable=False), recipient_gone=True)
+HALF_OPEN = Breaker(state=BreakerState.HALF_OPEN, generation=4, probes_out=1, trip_reason="502", probe_at=at(60))
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (TargetUnavailable("502"), True),
+        (TargetUnavailable("our token is wrong", retryable=False), True),
+        (TimeoutExceeded("no answer"), True),
+        (Invalid("too long"), False),
+        (InternalError("a mistake of ours"), False),
+        (OverloadRejected("x"), False),
+    ],
+)
+def test_the_provider_is_to_blame_for_being_away_and_for_not_answering(error: ClassifiedError, fault: bool) -> None:
+    assert is_fault(NotSent(error=error)) == fault
+    assert is_fault(NotSent(error=error, certainty=Certainty.UNCERTAIN)) == fault
+
+
+def test_a_message_that_came_through_a_window_and_a_lost_recipient_are_no_faults() -> None:
+    assert not any(is_fault(result) for result in (SENT, WAIT, GONE))
+
+
+def test_failures_in_a_row_open_the_circuit_and_name_the_reason() -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        breaker = after(breaker, POLICY, FAULT, generation=0, now=NOW)
+    assert (breaker.state, breaker.generation, breaker.tripped_at) == (BreakerState.OPEN, 1, NOW)
+    assert breaker.trip_reason == "502 Bad Gateway"
+    assert breaker.probe_at == at(60)
+
+
+def test_a_success_in_between_starts_the_count_anew() -> None:
+    breaker = Breaker()
+    for result in (FAULT, FAULT, SENT, FAULT, FAULT):
+        breaker = after(breaker, POLICY, result, generation=0, now=NOW)
+    assert (breaker.state, breaker.consecutive_failures) == (BreakerState.CLOSED, 2)
+
+
+@pytest.mark.parametrize("result", [WAIT, GONE, NotSent(error=Invalid("x"))])
+def test_what_says_nothing_about_the_provider_counts_neither_way(result: AttemptResult) -> None:
+    two = Breaker(consecutive_failures=2)
+    assert after(two, POLICY, result, generation=0, now=NOW) == two
+
+
+@pytest.mark.parametrize("result", [WAIT, GONE])
+def test_but_it_gives_its_probe_back(result: AttemptResult) -> None:
+    breaker = after(HALF_OPEN, POLICY, result, generation=4, now=NOW)
+    assert (breaker.state, breaker.probes_out) == (BreakerState.HALF_OPEN, 0)
+
+
+@pytest.mark.parametrize("result", [SENT, FAULT, WAIT])
+def test_a_result_of_an_earlier_generation_changes_nothing(result: AttemptResult) -> None:
+    assert after(HALF_OPEN, POLICY, result, generation=3, now=NOW) == HALF_OPEN
+
+
+def test_a_circuit_is_read_as_it_was_written() -> None:
+    stored = {
+        "state": "half-open",
+        "generation": 4,
+        "consecutive_failures": 0,
+        "probes_out": 1,
+        "probe_successes": 0,
+        "trip_reason": "502",
+        "tripped_at": None,
+        "probe_at": at(60),
+    }
+    assert from_row(row(stored)) == HALF_OPEN

@@ -1,0 +1,138 @@
+"""The `[delivery]` part of butler.toml: what it adds to the defaults, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from butlers.butler.config import load_butler
+from butlers.butler.delivery_config import DeliverySection, RetrySection
+from butlers.daemon.compose.messenger_policy import admission_policy, breaker_policy, budget_policy
+from butlers.errors import ConfigurationError
+
+EMAIL_RETRY = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
+MINIMUM = """
+[butler]
+name = "messenger"
+port = 40104
+description = "Outbound deliveries"
+
+[butler.db]
+schema = "messenger"
+"""
+
+
+def loaded(folder: Path, text: str = "") -> DeliverySection:
+    (folder / "butler.toml").write_text(MINIMUM + text, encoding="utf-8")
+    return load_butler(folder).delivery
+
+
+def test_without_a_word_everything_is_the_default(tmp_path: Path) -> None:
+    assert loaded(tmp_path) == DeliverySection()
+    assert DeliverySection().retry_for("telegram") == DeliverySection().retry_for("sms") == RetrySection()
+    assert DeliverySection().retry_for("email") == EMAIL_RETRY
+
+
+def test_a_table_that_names_one_channel_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    section = loaded(
+        tmp_path,
+        """
+        [delivery.limits.channel_per_minute]
+        "telegram.bot" = 5.0
+        [delivery.retry.sms]
+        max_attempts = 2
+        [delivery.timeout_s]
+        sms = 3.0
+        [delivery.certainty]
+        telegram = "ask"
+        """,
+    )
+    assert section.limits.channel_per_minute["telegram.bot"] == 5
+    assert section.limits.channel_per_minute["email.bot"] == 20
+    assert (section.retry_for("sms").max_attempts, section.retry_for("email")) == (2, EMAIL_RETRY)
+    assert (section.timeout_for("sms"), section.timeout_for("email"), section.timeout_for("chat")) == (3, 45, 30)
+    assert (section.certainty_for("telegram"), section.certainty_for("email")) == ("ask", "never_lose")
+    assert section.certainty_for("chat") == "never_duplicate"
+
+
+def test_the_default_of_a_table_may_be_changed_too(tmp_path: Path) -> None:
+    section = loaded(
+        tmp_path,
+        """
+        [delivery.certainty]
+        default = "never_lose"
+        [delivery.timeout_s]
+        default = 7.0
+        """,
+    )
+    assert (section.certainty_for("chat"), section.certainty_for("telegram")) == ("never_lose", "never_duplicate")
+    assert (section.timeout_for("chat"), section.timeout_for("telegram")) == (7, 15)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[delivery.limits]\nmax_in_flight = 0", "delivery.limits.max_in_flight"),
+        ("[delivery.limits]\nglobal_per_minute = 0.0", "delivery.limits.global_per_minute"),
+        ("[delivery.limits]\nrecipient_per_minute = -1.0", "delivery.limits.recipient_per_minute"),
+        ("[delivery.limits]\nreply_multiplier = 0.5", "delivery.limits.reply_multiplier"),
+        ('[delivery.limits.channel_per_minute]\n"telegram.bot" = 0.0', "delivery.limits.channel_per_minute"),
+        ("[delivery.breaker]\nfailure_threshold = 0", "delivery.breaker.failure_threshold"),
+        ("[delivery.breaker]\nrecovery_timeout_s = 0.0", "delivery.breaker.recovery_timeout_s"),
+        ("[delivery.retry.email]\nmax_attempts = 0", "delivery.retry.email.max_attempts"),
+        ("[delivery.retry.default]\njitter = 1.5", "delivery.retry.default.jitter"),
+        ("[delivery.timeout_s]\ntelegram = 0.0", "delivery.timeout_s"),
+        ("[delivery.timeout_s]\ntelegram = nan", "delivery.timeout_s"),
+        ('[delivery.certainty]\ntelegram = "sometimes"', "delivery.certainty.telegram"),
+        ("[delivery.error_budget]\nobjective = 1.0", "delivery.error_budget.objective"),
+        ("[delivery.error_budget]\nrelax_below = 7.0", "delivery.error_budget"),
+        ("[delivery.error_budget]\nshort_window_s = 7200.0", "delivery.error_budget"),
+        ("[delivery]\nmax_concurrent_attempts = 0", "delivery.max_concurrent_attempts"),
+        ("[delivery]\ndedupe_retention_days = 0.0", "delivery.dedupe_retention_days"),
+        ("[delivery]\nmax_replays = -1", "delivery.max_replays"),
+        ('[delivery]\ntell_owner = "yes"', "delivery.tell_owner"),
+        ("[delivery]\nspeed = 3", "delivery.speed"),
+        ("[delivery.limits]\nper_second = 3.0", "delivery.limits.per_second"),
+        ('[delivery.recipients]\ndeny = "telegram:7"', "delivery.recipients.deny"),
+    ],
+)
+def test_a_mistake_names_its_place_and_stops_the_start(tmp_path: Path, text: str, key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        loaded(tmp_path, text)
+    assert caught.value.key == key
+    assert caught.value.remedy
+
+
+def test_the_words_of_the_file_are_the_values_the_code_decides_by(tmp_path: Path) -> None:
+    loaded(
+        tmp_path,
+        """
+        [delivery.limits]
+        max_in_flight = 3
+        global_per_minute = 4.0
+        recipient_per_minute = 5.0
+        reply_multiplier = 6.0
+        [delivery.breaker]
+        failure_threshold = 7
+        recovery_timeout_s = 8.0
+        probe_limit = 9
+        success_threshold = 10
+        [delivery.recipients]
+        allow = ["telegram:*"]
+        deny = ["telegram:7"]
+        [delivery.error_budget]
+        objective = 0.5
+        """,
+    )
+    config = load_butler(tmp_path)
+    policy = admission_policy(config)
+    limits = policy.limits
+    assert (limits.max_in_flight, limits.global_per_minute) == (3, 4)
+    assert (limits.recipient_per_minute, limits.reply_multiplier) == (5, 6)
+    assert (policy.recipients.allow, policy.recipients.deny) == (["telegram:*"], ["telegram:7"])
+    breaker = breaker_policy(config)
+    assert policy.breaker == breaker
+    assert (breaker.failure_threshold, breaker.recovery_timeout) == (7, 8)
+    assert (breaker.probe_limit, breaker.success_threshold) == (9, 10)
+    assert budget_policy(config).objective == 0.5

@@ -1,0 +1,103 @@
+"""Recipient, idempotency, admission, breaker: in this order, and without any deed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from butlers.errors import ErrorClass
+from butlers.messenger.admission import Admitted, Budgets, Limits, Refused
+from butlers.messenger.delivery import NewDelivery
+from butlers.messenger.judgement import AdmissionPolicy, Known, Snapshot, before_admission, judge, moved
+from butlers.messenger.recipients import RecipientPolicy, RecipientRule
+from butlers.reliability.circuit_breaker import BreakerPolicy
+
+from .given import LINEAGE, at, new_delivery
+from .given import START as NOW
+
+NEW = new_delivery()
+FIRST = UUID(int=1)
+LISTED = RecipientPolicy(deny=["telegram:7"])
+GONE = RecipientRule(rule="suppressed", moved_to=None, reason="blocked us", since=at(-60))
+MOVED = RecipientRule(rule="moved", moved_to="-1007", reason="a supergroup", since=at(-60))
+FULL = Budgets(in_flight=100)
+
+
+def policy(recipients: RecipientPolicy | None = None) -> AdmissionPolicy:
+    return AdmissionPolicy(limits=Limits(), breaker=BreakerPolicy(), recipients=recipients or RecipientPolicy())
+
+
+def snapshot(
+    *, known: bool = False, rule: RecipientRule | None = None, budgets: Budgets | None = None, **more: RecipientRule
+) -> Snapshot:
+    rules: dict[tuple[str, str], RecipientRule] = {("telegram", name): one for name, one in more.items()}
+    if rule is not None:
+        rules["telegram", "7"] = rule
+    keys: Mapping[str, UUID] = {NEW.idempotency_key: FIRST} if known else {}
+    return Snapshot(known=keys, recipients=rules, budgets=budgets or Budgets())
+
+
+def rule_of(verdict: object) -> str:
+    assert isinstance(verdict, Refused)
+    return verdict.rule
+
+
+@given(denied=st.booleans(), known=st.booleans(), gone=st.booleans(), full=st.booleans())
+def test_the_lists_the_key_the_recipient_the_budgets(denied: bool, known: bool, gone: bool, full: bool) -> None:
+    state = snapshot(known=known, rule=GONE if gone else None, budgets=FULL if full else None)
+    verdict = judge(NEW, policy(LISTED if denied else None), state, NOW)
+    if denied:
+        assert rule_of(verdict) == "not_permitted"
+    elif known:
+        assert verdict == Known(delivery_id=FIRST)
+    elif gone:
+        assert rule_of(verdict) == "suppressed"
+    elif full:
+        assert rule_of(verdict) == "in_flight"
+    else:
+        assert isinstance(verdict, Admitted)
+
+
+@pytest.mark.parametrize(("recipients", "rule"), [(LISTED, None), (None, GONE)])
+def test_a_recipient_who_may_not_be_written_to_is_the_callers_mistake(
+    recipients: RecipientPolicy | None, rule: RecipientRule | None
+) -> None:
+    verdict = judge(NEW, policy(recipients), snapshot(rule=rule), NOW)
+    assert isinstance(verdict, Refused)
+    assert (verdict.error.error_class, verdict.error.retryable) == (ErrorClass.VALIDATION_ERROR, False)
+
+
+@pytest.mark.parametrize(("wrote_at", "passes"), [(-61, False), (-60, False), (-59, True), (None, False)])
+def test_whoever_writes_after_blocking_us_is_answered(wrote_at: float | None, passes: bool) -> None:
+    context: dict[str, Any] = LINEAGE | ({"received_at": at(wrote_at).isoformat()} if wrote_at is not None else {})
+    answer = new_delivery(intent="reply", request_context=context)
+    assert isinstance(judge(answer, policy(), snapshot(rule=GONE), NOW), Admitted) == passes
+    unasked = new_delivery(request_context=context)
+    assert rule_of(judge(unasked, policy(), snapshot(rule=GONE), NOW)) == "suppressed"
+
+
+def test_a_recipient_who_moved_is_written_to_at_the_new_address_under_the_same_key() -> None:
+    there = moved(NEW, snapshot(rule=MOVED).recipients)
+    assert (there.target, there.id, there.idempotency_key) == ("-1007", NEW.id, NEW.idempotency_key)
+    assert [(decision.rule, decision.verdict) for decision in there.decisions] == [("recipient", "moved")]
+    assert moved(NEW, snapshot(rule=GONE).recipients) is NEW
+    assert moved(NEW, {}) is NEW
+
+
+def test_a_recipient_who_moved_pays_from_the_budget_of_the_new_address() -> None:
+    verdict = judge(NEW, policy(), snapshot(rule=MOVED), NOW)
+    assert isinstance(verdict, Admitted)
+    assert "recipient:telegram.bot:-1007" in verdict.buckets
+    assert "recipient:telegram.bot:7" not in verdict.buckets
+
+
+def test_without_an_address_only_the_key_counts() -> None:
+    nameless: NewDelivery = new_delivery(target=None)
+    strict = policy(RecipientPolicy(allow=["email:*"]))
+    assert before_admission(nameless, strict, snapshot()) is None
+    assert before_admission(nameless, strict, snapshot(known=True)) == Known(delivery_id=FIRST)
