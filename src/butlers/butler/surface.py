@@ -160,7 +160,11 @@ def _parse(model: type[Value], arguments: dict[str, Any]) -> Value:
     if nul := tuple(name for name, value in arguments.items() if holds_nul({name: value})):
         raise invalid(nul[0].replace("\x00", ""), "must not contain NUL characters, which cannot be stored")
     try:
-        return model.model_validate_json(to_json(arguments))
+        encoded = to_json(arguments)
+    except ValueError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
+        raise invalid("", "must be text that UTF-8 can carry") from None
+    try:
+        return model.model_validate_json(encoded)
     except pydantic.ValidationError as error:
         fields = tuple(field_errors(error))
         raise ValidationError("; ".join(f"{f.field} {f.error}" for f in fields), fields=fields) from None

@@ -31,8 +31,10 @@ _ALLOWED = ("message", "edited_message")
 def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -> IngestEnvelope | None:
     """An update as ingest.v1, or None for what carries no text."""
     message = update.get("message") or update.get("edited_message")
-    text = (message or {}).get("text") or (message or {}).get("caption")
-    if not message or not text or not text.strip():
+    if not isinstance(message, Mapping):
+        return None
+    text = message.get("text") or message.get("caption")
+    if not isinstance(text, str) or not text.strip():
         return None
     sender = message.get("from") or message["chat"]
     return IngestEnvelope(
@@ -81,14 +83,22 @@ class TelegramConnector:
     async def poll_once(self) -> int:
         """One poll; returns how many updates were handed in and confirmed."""
         if not self._bot:
-            self._bot = (await self._call("getMe", {}))["username"]
+            self._bot = _username(await self._call("getMe", {}))
         body = {"offset": self._offset, "timeout": self._poll_s, "allowed_updates": list(_ALLOWED)}
         updates = await self._call("getUpdates", body)
+        if not isinstance(updates, list):
+            raise TargetUnavailable("Telegram's answer holds no list of updates")
         for update in updates:
             await self._hand_in(update)
-            self._offset = update["update_id"] + 1
-            self.counters.checkpoint_saves += 1
+            self._confirm(update)
         return len(updates)
+
+    def _confirm(self, update: Any) -> None:
+        """What has no number cannot be confirmed; the next one that has confirms it, too."""
+        number = update.get("update_id") if isinstance(update, Mapping) else None
+        if isinstance(number, int):
+            self._offset = number + 1
+            self.counters.checkpoint_saves += 1
 
     async def _hand_in(self, update: Mapping[str, Any]) -> None:
         try:
@@ -96,7 +106,7 @@ class TelegramConnector:
             if envelope is None:
                 return
             reply = await self._ingest.ingest(envelope)
-        except (ValidationError, KeyError, ValueError, TypeError) as error:
+        except (ValidationError, KeyError, ValueError, TypeError, AttributeError) as error:
             # Not our format, and it never will be: polling it again would block everything behind it.
             self.counters.messages_failed += 1
             log.error("update cannot be read", error=error)
@@ -111,13 +121,27 @@ class TelegramConnector:
             answer = response.json()
         except (httpx2.HTTPError, ValueError) as error:
             raise TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})") from error
-        if not answer.get("ok"):
-            retry_after = (answer.get("parameters") or {}).get("retry_after")
-            raise TargetUnavailable(f"Telegram answered {answer.get('error_code')}", retry_after=retry_after)
+        if not isinstance(answer, Mapping):
+            raise TargetUnavailable("Telegram's answer is not an object")
+        if answer.get("ok") is not True or "result" not in answer:
+            raise TargetUnavailable(f"Telegram answered {answer.get('error_code')}", retry_after=_retry_after(answer))
         return answer["result"]
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _username(me: Any) -> str:
+    name = me.get("username") if isinstance(me, Mapping) else None
+    if not isinstance(name, str):
+        raise TargetUnavailable("Telegram did not say who the bot is")
+    return name
+
+
+def _retry_after(answer: Mapping[str, Any]) -> float | None:
+    parameters = answer.get("parameters")
+    seconds = parameters.get("retry_after") if isinstance(parameters, Mapping) else None
+    return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 86_400 else None
 
 
 def _identity(sender: Mapping[str, Any]) -> str:

@@ -22,7 +22,6 @@ from butlers.daemon.simulation import (
     Simulated,
     SimulatorProcess,
     addresses,
-    run_simulators,
     simulated_environment,
     simulated_settings,
     what_to_simulate,
@@ -68,6 +67,8 @@ async def _simulate(settings: Settings, simulated: Simulated, *, with_parent: bo
     stop = _stop_event()
     if with_parent:
         _stop_with_parent(stop)
+    from butlers.daemon.simulator_servers import run_simulators  # noqa: PLC0415 - heavy, and needed nowhere else
+
     await run_simulators(settings, simulated, SystemClock(), stop)
     return 0
 

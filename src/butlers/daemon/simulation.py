@@ -5,25 +5,20 @@ as it takes to answer what was under way, and then end by themselves.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
-
-from starlette.routing import BaseRoute
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module_config import CalendarBotScope
-from butlers.clock import Clock
-from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.errors import ConfigurationError
-from butlers.simulators.calendar import CLIENT_ID, CLIENT_SECRET, REFRESH_TOKEN, CalendarSimulator, serve_calendar
-from butlers.simulators.mail import MailSimulator, serve_mail
-from butlers.simulators.telegram import DEFAULT_TOKEN, TelegramSimulator, serve_telegram
+from butlers.simulators.credentials import (
+    CALENDAR_CLIENT_ID,
+    CALENDAR_CLIENT_SECRET,
+    CALENDAR_REFRESH_TOKEN,
+    TELEGRAM_TOKEN,
+)
 
 ADDRESS = "butler@butlers.example"
 PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
@@ -31,8 +26,6 @@ OWNER_CHAT = "1000"
 OWNER_ADDRESS = "owner@butlers.example"
 START_TIMEOUT_S = 15.0
 LAST_WORDS_S = 1.0  # requests that a dead system had already sent are still answered and remembered
-T = TypeVar("T")
-_PORT_PATIENCE_S = 5.0  # a predecessor may still be saying its last words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +65,13 @@ def simulated_environment(
         if ".user." in key:  # the owner's own accounts: nobody makes up a credential for them
             continue
         if ".telegram." in key and simulated.telegram:
-            completed[variable] = DEFAULT_TOKEN
+            completed[variable] = TELEGRAM_TOKEN
         elif ".email." in key and simulated.mail:
             completed[variable] = PASSWORD if key.endswith("password_env") else ADDRESS
     for scope in _calendars(roster) if simulated.calendar else ():
-        completed |= zip(scope.variables(), (CLIENT_ID, CLIENT_SECRET, REFRESH_TOKEN), strict=True)
+        completed |= zip(
+            scope.variables(), (CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN), strict=True
+        )
     return completed
 
 
@@ -112,23 +107,6 @@ def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
     if simulated.calendar:
         found["calendar"] = f"http://{at('calendar_simulator')}"
     return found
-
-
-async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock, stop: asyncio.Event) -> None:
-    """Serve until told to stop; announces itself with one JSON line."""
-    places = Places(settings.data_dir)
-    places.create()
-    async with AsyncExitStack() as stack:
-        mail_control: list[BaseRoute] = []
-        if simulated.mail:
-            mail = await _patiently(clock, lambda: stack.enter_async_context(_mail(settings, places, clock)))
-            mail_control += mail.control_routes()
-        if simulated.telegram:
-            await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock, mail_control)))
-        if simulated.calendar:
-            await _patiently(clock, lambda: stack.enter_async_context(_calendar(settings, places, clock)))
-        print(json.dumps({"ready": True} | addresses(settings, simulated)), flush=True)  # noqa: T201 - it is awaited
-        await stop.wait()
 
 
 class SimulatorProcess:
@@ -186,43 +164,6 @@ class SimulatorProcess:
         for name, port in settings.ports.items():
             command += ["--port", f"{name}={port}"]
         return command
-
-
-def _telegram(
-    settings: Settings, places: Places, clock: Clock, beside: Sequence[BaseRoute]
-) -> AbstractAsyncContextManager[TelegramSimulator]:
-    port = settings.simulator_port("telegram_simulator")
-    return serve_telegram(
-        settings.host, port, clock=clock, journal_path=places.simulators / "telegram.jsonl", extra_routes=beside
-    )
-
-
-def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[MailSimulator]:
-    return serve_mail(
-        settings.host,
-        settings.simulator_port("smtp_simulator"),
-        settings.simulator_port("imap_simulator"),
-        settings.simulator_port("mail_control"),
-        clock=clock,
-        accounts={ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD},
-        journal_path=places.simulators / "mail.jsonl",
-    )
-
-
-def _calendar(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[CalendarSimulator]:
-    port = settings.simulator_port("calendar_simulator")
-    return serve_calendar(settings.host, port, clock=clock, journal_path=places.simulators / "calendar.jsonl")
-
-
-async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
-    deadline = clock.monotonic() + _PORT_PATIENCE_S
-    while True:
-        try:
-            return await start()
-        except (ConfigurationError, OSError):
-            if clock.monotonic() > deadline:
-                raise
-            await clock.sleep(0.1)
 
 
 def _any_set(roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], part: str) -> bool:

@@ -10,6 +10,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig, check_credentials
@@ -17,7 +19,6 @@ from butlers.butler.identity import OPERATOR, Role, TokenFile
 from butlers.clock import Clock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
-from butlers.daemon.compose import messenger, specialist, switchboard
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.process import Process
 from butlers.daemon.owner_credentials import TYPES, owner_credentials
@@ -34,14 +35,29 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.system")
 
-_COMPOSERS = {"switchboard": switchboard, "messenger": messenger}
+_COMPOSERS = {name: f"butlers.daemon.compose.{name}" for name in ("switchboard", "messenger")}
+
+
+class Composer(Protocol):
+    """How one kind of butler is put together."""
+
+    def migration_sets(self, config: ButlerConfig) -> list[MigrationSet]: ...
+
+    def build(self, process: Process, config: ButlerConfig) -> Butler: ...
+
+
+def composer_of(name: str) -> Composer:
+    """Loaded when needed: a process that serves one butler starts without the weight of the others."""
+    module: Any = import_module(_COMPOSERS.get(name, "butlers.daemon.compose.specialist"))
+    composer: Composer = module
+    return composer
 
 
 def migration_sets(configs: Sequence[ButlerConfig]) -> list[MigrationSet]:
     """Every table that these butlers need."""
     sets = [CONTACT_MIGRATIONS]
     for config in configs:
-        sets += _COMPOSERS.get(config.name, specialist).migration_sets(config)
+        sets += composer_of(config.name).migration_sets(config)
     return sets
 
 
@@ -89,17 +105,25 @@ class System:
         await migrate(database, migration_sets(self._configs))
         await self._add_owner_credentials(database)
         process = self._process(database, tokens)
-        self.butlers = [_COMPOSERS.get(c.name, specialist).build(process, c) for c in self._configs]
+        self.butlers = [composer_of(config.name).build(process, config) for config in self._configs]
         await self._configure_owner()
         for butler, listener in zip(self.butlers, listeners, strict=True):
             await butler.prepare()
             server = GuestServer(butler.app())
             await server.open(listener)
             self._servers.append(server)
-        await self._register_all(first=True)
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """With Switchboard here, butlers are registered before work is taken up; otherwise nobody waits for it."""
+        at_home = any(butler.name == "switchboard" for butler in self.butlers)
+        if at_home:
+            await self._register_all(first=True)
         for butler in self.butlers:
-            butler.services.every("registry heartbeat", self._settings.heartbeat_s, self._heartbeat(butler))
             await butler.begin()
+            butler.services.every("registry heartbeat", self._settings.heartbeat_s, self._heartbeat(butler))
+        if not at_home:
+            await self._register_all(first=True)
 
     async def stop(self) -> None:
         """Drain and close; what does not finish in time is taken up again by the next start."""

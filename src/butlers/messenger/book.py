@@ -84,7 +84,8 @@ class Book:
         new = moved(new, snapshot.recipients)
         if isinstance(verdict, Refused):
             page.count(new, "rejected", verdict.rule)
-            page.keep(new.wish, self._wanting(new.wish, snapshot.budgets, now), now)
+            if verdict.error.retryable:  # what can never be sent is wanted by nobody
+                page.keep(new.wish, self._wanting(new.wish, snapshot.budgets, now), now)
             return verdict, snapshot
         taken = new.decided(*_admitted(new, snapshot.budgets, now))
         page.count(new, "admitted")
@@ -97,12 +98,13 @@ class Book:
         return admission.wanting(wish, limits=self.policy.limits, budgets=budgets, now=now)
 
     async def read(self, connection: Executor, new: Sequence[NewDelivery], now: datetime) -> Snapshot:
-        return await self._read(
-            connection,
-            keys=[delivery.idempotency_key for delivery in new],
-            wishes=[delivery.wish for delivery in new],
-            now=now,
-        )
+        keys = [delivery.idempotency_key for delivery in new]
+        snapshot = await self._read(connection, keys=keys, wishes=[delivery.wish for delivery in new], now=now)
+        there = [moved(delivery, snapshot.recipients) for delivery in new]
+        if there == list(new):
+            return snapshot
+        # A new address has a budget, windows and rules of its own.
+        return await self._read(connection, keys=keys, wishes=[one.wish for one in (*new, *there)], now=now)
 
     async def _read(
         self, connection: Executor, *, keys: Sequence[str], wishes: Sequence[Wish], now: datetime

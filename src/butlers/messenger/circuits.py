@@ -6,9 +6,9 @@ would not take, a recipient who is gone, and a request to wait, which has a wind
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from butlers.errors import ErrorClass
 from butlers.messenger.channel import AttemptResult, Sent
@@ -20,14 +20,18 @@ from butlers.storage.queries import Queries
 _FAULTS = frozenset({ErrorClass.TARGET_UNAVAILABLE, ErrorClass.TIMEOUT})
 
 
-class Reported(Protocol):
-    """An attempt's result, with the circuit it belongs to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What an attempt says about the circuit it belongs to."""
+
+    channel: str  # with its scope
+    generation: int
+    result: AttemptResult
+    lost: bool = False  # our own crash, which says nothing about the provider
 
     @property
-    def scoped_channel(self) -> str: ...
-
-    @property
-    def generation(self) -> int: ...
+    def blames(self) -> bool:
+        return not self.lost and is_fault(self.result)
 
 
 def from_row(row: Record) -> Breaker:
@@ -50,32 +54,31 @@ def is_fault(result: AttemptResult) -> bool:
     return result.error.error_class in _FAULTS
 
 
-def after(breaker: Breaker, policy: BreakerPolicy, result: AttemptResult, *, generation: int, now: datetime) -> Breaker:
-    """The circuit after one result."""
+def after(breaker: Breaker, policy: BreakerPolicy, report: Report, now: datetime) -> Breaker:
+    """The circuit after one report."""
+    generation, result = report.generation, report.result
     if isinstance(result, Sent):
         return circuit_breaker.record_success(breaker, policy, generation=generation)
-    if not is_fault(result):
+    if not report.blames:
         return circuit_breaker.record_ignored(breaker, generation=generation)
     return circuit_breaker.record_failure(breaker, policy, generation=generation, reason=result.error.message, now=now)
 
 
-async def report(
+async def learn(
     connection: Executor,
     queries: Queries,
     policy: BreakerPolicy,
-    results: Iterable[tuple[Reported, AttemptResult]],
+    reports: Sequence[Report],
     now: datetime,
 ) -> dict[str, Breaker]:
     """Let circuits learn from a batch of results; returns those that changed."""
-    results = list(results)
-    failing = any(is_fault(result) for _, result in results)
-    query = queries.lock_channels if failing else queries.troubled_channels
-    rows = await connection.fetch(query, sorted({about.scoped_channel for about, _ in results}))
+    query = queries.lock_channels if any(report.blames for report in reports) else queries.troubled_channels
+    rows = await connection.fetch(query, sorted({report.channel for report in reports}))
     before = {row["name"]: from_row(row) for row in rows}
     circuits = dict(before)
-    for about, result in results:
-        if (breaker := circuits.get(about.scoped_channel)) is not None:
-            circuits[about.scoped_channel] = after(breaker, policy, result, generation=about.generation, now=now)
+    for report in reports:
+        if (breaker := circuits.get(report.channel)) is not None:
+            circuits[report.channel] = after(breaker, policy, report, now)
     changed = {name: breaker for name, breaker in circuits.items() if breaker != before[name]}
     await write(connection, queries, changed, now)
     return changed

@@ -10,6 +10,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.messenger import circuits
 from butlers.messenger.channel import NotSent, Sent, Throttle
+from butlers.messenger.circuits import Report
 from butlers.messenger.delivery import STATUSES, ClaimedDelivery, Ended, Outcome, claimed
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.dead_letter import QuarantineReason
@@ -126,8 +127,16 @@ class Deliveries:
                 await self._settle_reported(connection, end.delivery.id)
         if dead := [end.delivery.id for end in settled if end.settlement.status == "dead_lettered"]:
             await connection.execute(self._queries.bury, dead, QuarantineReason.RETRIES_EXHAUSTED.value, now)
-        reports = [(end.delivery, end.result) for end in settled]
-        return await circuits.report(connection, self._queries, self._breaker, reports, now)
+        reports = [
+            Report(
+                channel=end.delivery.scoped_channel,
+                generation=end.delivery.generation,
+                result=end.result,
+                lost=end.lost,
+            )
+            for end in settled
+        ]
+        return await circuits.learn(connection, self._queries, self._breaker, reports, now)
 
     async def _heed(self, connection: Executor, end: Ended, now: datetime) -> None:
         result, delivery = end.result, end.delivery

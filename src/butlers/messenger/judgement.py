@@ -65,13 +65,13 @@ def before_admission(new: NewDelivery, policy: AdmissionPolicy, snapshot: Snapsh
     """What is settled without a budget. A repeat gets its first answer, also when that answer was what suppressed
     the recipient; the configured lists come before everything.
     """
-    channel, target = new.notify.delivery.channel, new.target
-    if target is not None and (problem := not_permitted(policy.recipients, channel=channel, target=target)):
-        return _refused("not_permitted", problem)
+    channel, there = new.notify.delivery.channel, moved(new, snapshot.recipients).target
+    for target in dict.fromkeys((new.target, there)):
+        if target is not None and (problem := not_permitted(policy.recipients, channel=channel, target=target)):
+            return _refused("not_permitted", problem)
     if (known := snapshot.known.get(new.idempotency_key)) is not None:
         return Known(delivery_id=known)
-    rule = snapshot.recipients.get((channel, target or ""))
-    problem = suppressed(rule, wrote_at=_wrote_at(new))
+    problem = suppressed(snapshot.recipients.get((channel, there or "")), wrote_at=_wrote_at(new))
     return _refused("suppressed", problem) if problem else None
 
 

@@ -284,7 +284,9 @@ WITH lost AS (
     FROM lost WHERE request.id = lost.id
     RETURNING request.*
 )
-SELECT taken.*, attempt.id AS attempt_id, attempt.worker AS attempt_worker, 0 AS generation, 'normal' AS stance,
+SELECT taken.*, attempt.id AS attempt_id, attempt.worker AS attempt_worker,
+       coalesce((SELECT state.generation FROM {schema}.channel_states AS state
+                 WHERE state.name = taken.channel || '.' || taken.identity_scope), 0) AS generation, 'normal' AS stance,
        NULL::jsonb AS parts_sent, false AS in_doubt
 FROM taken LEFT JOIN {schema}.delivery_attempts AS attempt
      ON attempt.delivery_id = taken.id AND attempt.attempt_number = taken.attempts AND attempt.completed_at IS NULL

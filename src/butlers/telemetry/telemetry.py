@@ -21,14 +21,13 @@ from uuid import UUID
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import Meter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -86,8 +85,11 @@ class Telemetry:
         reader = InMemoryMetricReader()
         readers: list[MetricReader] = [reader, *_otlp_metrics(otlp_endpoint)]
         meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
-        tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        for processor in (*span_processors, *_otlp_spans(otlp_endpoint)):
+        processors = (*span_processors, *_otlp_spans(otlp_endpoint))
+        # With nobody to hand spans to they only lend their ids, which logs and envelopes are joined by.
+        sampler = ALWAYS_ON if processors else ALWAYS_OFF
+        tracers = TracerProvider(resource=resource, shutdown_on_exit=False, sampler=sampler)
+        for processor in processors:
             tracers.add_span_processor(processor)
         labels = {key.replace(".", "_"): value for key, value in identity.items()}
         exposition = Exposition(reader, {metric.name: metric for metric in metrics}, labels)
@@ -200,6 +202,8 @@ def _below(parent: Mapping[str, object] | None) -> Context | None:
 def _otlp_metrics(endpoint: str | None) -> list[MetricReader]:
     if endpoint is None:
         return []
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 - heavy
+
     exporter = OTLPMetricExporter(endpoint=f"{endpoint.rstrip('/')}/v1/metrics", timeout=EXPORT_TIMEOUT_S)
     return [PeriodicExportingMetricReader(exporter)]
 
@@ -207,5 +211,7 @@ def _otlp_metrics(endpoint: str | None) -> list[MetricReader]:
 def _otlp_spans(endpoint: str | None) -> list[SpanProcessor]:
     if endpoint is None:
         return []
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - heavy
+
     exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT_S)
     return [BatchSpanProcessor(exporter)]

@@ -7,7 +7,7 @@ import pytest
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent, Throttle
-from butlers.messenger.circuits import after, from_row, is_fault
+from butlers.messenger.circuits import Report, after, from_row, is_fault
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 
 from .given import START as NOW
@@ -19,6 +19,11 @@ FAULT = NotSent(error=TargetUnavailable("502 Bad Gateway"))
 WAIT = NotSent(error=TargetUnavailable("429"), throttle=Throttle(scope="target", seconds=3))
 GONE = NotSent(error=TargetUnavailable("blocked", retryable=False), recipient_gone=True)
 HALF_OPEN = Breaker(state=BreakerState.HALF_OPEN, generation=4, probes_out=1, trip_reason="502", probe_at=at(60))
+
+
+def then(breaker: Breaker, result: AttemptResult, generation: int, *, lost: bool = False) -> Breaker:
+    report = Report(channel="telegram.bot", generation=generation, result=result, lost=lost)
+    return after(breaker, POLICY, report, NOW)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +49,7 @@ def test_a_message_that_came_through_a_window_and_a_lost_recipient_are_no_faults
 def test_failures_in_a_row_open_the_circuit_and_name_the_reason() -> None:
     breaker = Breaker()
     for _ in range(3):
-        breaker = after(breaker, POLICY, FAULT, generation=0, now=NOW)
+        breaker = then(breaker, FAULT, 0)
     assert (breaker.state, breaker.generation, breaker.tripped_at) == (BreakerState.OPEN, 1, NOW)
     assert breaker.trip_reason == "502 Bad Gateway"
     assert breaker.probe_at == at(60)
@@ -53,25 +58,31 @@ def test_failures_in_a_row_open_the_circuit_and_name_the_reason() -> None:
 def test_a_success_in_between_starts_the_count_anew() -> None:
     breaker = Breaker()
     for result in (FAULT, FAULT, SENT, FAULT, FAULT):
-        breaker = after(breaker, POLICY, result, generation=0, now=NOW)
+        breaker = then(breaker, result, 0)
     assert (breaker.state, breaker.consecutive_failures) == (BreakerState.CLOSED, 2)
 
 
 @pytest.mark.parametrize("result", [WAIT, GONE, NotSent(error=Invalid("x"))])
 def test_what_says_nothing_about_the_provider_counts_neither_way(result: AttemptResult) -> None:
     two = Breaker(consecutive_failures=2)
-    assert after(two, POLICY, result, generation=0, now=NOW) == two
+    assert then(two, result, 0) == two
 
 
 @pytest.mark.parametrize("result", [WAIT, GONE])
 def test_but_it_gives_its_probe_back(result: AttemptResult) -> None:
-    breaker = after(HALF_OPEN, POLICY, result, generation=4, now=NOW)
+    breaker = then(HALF_OPEN, result, 4)
     assert (breaker.state, breaker.probes_out) == (BreakerState.HALF_OPEN, 0)
 
 
 @pytest.mark.parametrize("result", [SENT, FAULT, WAIT])
 def test_a_result_of_an_earlier_generation_changes_nothing(result: AttemptResult) -> None:
-    assert after(HALF_OPEN, POLICY, result, generation=3, now=NOW) == HALF_OPEN
+    assert then(HALF_OPEN, result, 3) == HALF_OPEN
+
+
+def test_a_crash_of_ours_counts_neither_way() -> None:
+    assert then(Breaker(consecutive_failures=2), FAULT, 0, lost=True) == Breaker(consecutive_failures=2)
+    given_back = then(HALF_OPEN, FAULT, 4, lost=True)
+    assert (given_back.state, given_back.probes_out) == (BreakerState.HALF_OPEN, 0)
 
 
 def test_a_circuit_is_read_as_it_was_written() -> None:

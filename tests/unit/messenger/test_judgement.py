@@ -101,3 +101,13 @@ def test_without_an_address_only_the_key_counts() -> None:
     strict = policy(RecipientPolicy(allow=["email:*"]))
     assert before_admission(nameless, strict, snapshot()) is None
     assert before_admission(nameless, strict, snapshot(known=True)) == Known(delivery_id=FIRST)
+
+
+@pytest.mark.parametrize("denied", ["telegram:7", "telegram:-1007"])
+def test_both_addresses_of_a_recipient_who_moved_must_be_permitted(denied: str) -> None:
+    strict = policy(RecipientPolicy(deny=[denied]))
+    assert rule_of(judge(NEW, strict, snapshot(rule=MOVED), NOW)) == "not_permitted"
+
+
+def test_a_recipient_who_moved_may_be_suppressed_at_the_new_address() -> None:
+    assert rule_of(judge(NEW, policy(), snapshot(rule=MOVED, **{"-1007": GONE}), NOW)) == "suppressed"

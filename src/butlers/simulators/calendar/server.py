@@ -19,14 +19,15 @@ from butlers.simulators.calendar.api import ROOT, CalendarApi
 from butlers.simulators.calendar.control import ControlApi
 from butlers.simulators.calendar.faults import ApiError
 from butlers.simulators.calendar.world import World
+from butlers.simulators.credentials import CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN
 from butlers.simulators.journal import open_journal
 from butlers.simulators.ports import listen_as
 from butlers.simulators.telegram.connection import DroppableHttpTools
 
 DEFAULT_PORT = 40183
-CLIENT_ID = "simulated-client.apps.butlers.example"
-CLIENT_SECRET = "simulated-client-not-a-secret"  # noqa: S105 - opens nothing but a simulator
-REFRESH_TOKEN = "simulated-refresh-not-a-secret"  # noqa: S105 - opens nothing but a simulator
+CLIENT_ID = CALENDAR_CLIENT_ID
+CLIENT_SECRET = CALENDAR_CLIENT_SECRET
+REFRESH_TOKEN = CALENDAR_REFRESH_TOKEN
 
 _log = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from butlers.clock import Clock
 from butlers.serving import GuestServer
+from butlers.simulators.credentials import TELEGRAM_TOKEN
 from butlers.simulators.journal import open_journal
 from butlers.simulators.ports import listen_as
 from butlers.simulators.telegram.api import BotApi, not_found, refusal
@@ -28,7 +29,7 @@ from butlers.simulators.telegram.model import ApiError
 from butlers.simulators.telegram.polling import Polls
 from butlers.simulators.telegram.world import World
 
-DEFAULT_TOKEN = "777000001:simulated-bot-not-a-secret"  # noqa: S105 - opens nothing but a simulator
+DEFAULT_TOKEN = TELEGRAM_TOKEN
 DEFAULT_USERNAME = "butlers_sim_bot"
 DEFAULT_PORT = 40181
 

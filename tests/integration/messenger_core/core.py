@@ -1,0 +1,142 @@
+"""Messenger's book and its delivery rows on a real database, without the system around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from butlers.clock import ManualClock
+from butlers.contracts.notify import DeliveryStatus
+from butlers.errors import TargetUnavailable
+from butlers.ids import Uuid7Factory
+from butlers.messenger.admission import Limits
+from butlers.messenger.book import Book, Taken
+from butlers.messenger.channel import AttemptResult, NotSent, Sent
+from butlers.messenger.deliveries import Deliveries
+from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
+from butlers.messenger.judgement import AdmissionPolicy
+from butlers.messenger.receipts import ReceiptIntake
+from butlers.messenger.recipients import RecipientPolicy
+from butlers.reliability.circuit_breaker import BreakerPolicy
+from butlers.storage.database import Database
+from butlers.storage.migrations import MigrationSet
+from butlers.storage.queries import Queries
+from tests.unit.messenger.admission_door import limits
+from tests.unit.messenger.given import new_delivery
+
+SCHEMA = "messenger"
+TABLES = [MigrationSet(schema=SCHEMA, package="butlers.messenger", component="messenger")]
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BREAKER = BreakerPolicy(failure_threshold=3, recovery_timeout=60.0, probe_limit=1, success_threshold=2)
+PLENTY = limits()
+LEASE_S = 30.0
+SENT = Sent(provider_delivery_id="m1")
+DOWN = NotSent(error=TargetUnavailable("502 Bad Gateway"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Core:
+    database: Database
+    second: Database  # another process's pool on the same database
+    clock: ManualClock = field(default_factory=lambda: ManualClock(START))
+    new_id: Uuid7Factory = field(init=False)
+    queries: Queries = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.new_id = Uuid7Factory(self.clock)
+        self.queries = Queries.load("butlers.messenger", schema=SCHEMA)
+
+    def book(
+        self,
+        given: Limits = PLENTY,
+        *,
+        database: Database | None = None,
+        recipients: RecipientPolicy | None = None,
+    ) -> Book:
+        policy = AdmissionPolicy(limits=given, breaker=BREAKER, recipients=recipients or RecipientPolicy())
+        return Book(database=database or self.database, schema=SCHEMA, clock=self.clock, policy=policy)
+
+    def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
+        database = database or self.database
+        receipts = ReceiptIntake(database=database, schema=SCHEMA, clock=self.clock, new_id=self.new_id)
+        return Deliveries(
+            database=database,
+            schema=SCHEMA,
+            clock=self.clock,
+            new_id=self.new_id,
+            breaker=breaker,
+            settle_reported=receipts.settle_reported,
+        )
+
+    def new(self, target: str | None = "7", **words: Any) -> NewDelivery:
+        """A delivery nobody has seen yet."""
+        return new_delivery(self.new_id(), target=target, **words)
+
+    async def take(self, target: str | None = "7", **words: Any) -> UUID:
+        """A delivery that is on record and may be sent."""
+        entry = await self.book().submit(self.new(target, **words))
+        assert isinstance(entry, Taken)
+        return entry.delivery.id
+
+    async def claim(self, *, limit: int = 100, worker: str = "w1") -> list[ClaimedDelivery]:
+        return await self.deliveries().claim_due(limit=limit, worker=worker, lease_s=LEASE_S)
+
+    async def claim_one(self, **options: Any) -> ClaimedDelivery:
+        (delivery,) = await self.claim(**options)
+        return delivery
+
+    async def finish(self, *ends: Ended) -> list[bool]:
+        return await self.deliveries().finish(ends)
+
+    def end(
+        self,
+        delivery: ClaimedDelivery,
+        result: AttemptResult = SENT,
+        status: DeliveryStatus | None = None,
+        *,
+        retry_in: float = 5.0,
+        lost: bool = False,
+    ) -> Ended:
+        """The end of an attempt: delivered when it was sent, tried again when it was not, unless it is said."""
+        status = status or ("delivered" if isinstance(result, Sent) else "awaiting_retry")
+        due = self.clock.now() + timedelta(seconds=retry_in) if status == "awaiting_retry" else None
+        error = result.error if isinstance(result, NotSent) else None
+        settlement = Settlement(status=status, next_attempt_at=due, error=error)
+        receipt = self.new_id()
+        return Ended(
+            delivery=delivery, result=result, settlement=settlement, latency_ms=5, receipt_id=receipt, lost=lost
+        )
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    async def rows(self, table: str, order: str = "1") -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.database.fetch(f"select * from {SCHEMA}.{table} order by {order}")]
+
+    async def row(self, delivery_id: UUID) -> dict[str, Any]:
+        found = await self.database.fetchrow(f"select * from {SCHEMA}.delivery_requests where id = $1", delivery_id)
+        assert found is not None
+        return dict(found)
+
+    async def statuses(self) -> dict[UUID, str]:
+        return {row["id"]: row["status"] for row in await self.rows("delivery_requests")}
+
+    async def tokens(self) -> dict[str, float]:
+        """What the buckets hold, as it is stored."""
+        return {row["name"]: row["tokens"] for row in await self.rows("rate_buckets") if row["name"] != "lock"}
+
+    async def outcomes(self) -> dict[tuple[str, str], int]:
+        """How requests fared: (outcome, rule) -> how many."""
+        found: dict[tuple[str, str], int] = {}
+        for row in await self.rows("admission_outcomes"):
+            label = row["outcome"], row["rule"]
+            found[label] = found.get(label, 0) + row["requests"]
+        return found
+
+    async def set(self, table: str, column: str, value: Any, *, where: str = "true") -> None:
+        await self.database.execute(f"update {SCHEMA}.{table} set {column} = $1 where {where}", value)
+
+    async def insert(self, table: str, **row: Any) -> None:
+        places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+        await self.database.execute(f"insert into {SCHEMA}.{table} ({', '.join(row)}) values ({places})", *row.values())

@@ -1,0 +1,76 @@
+"""What was approved, replayed or settled passes the same admission."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from tests.unit.messenger.admission_door import limits
+
+from .core import Core
+
+
+async def release(core: Core, count: int = 1, **words: str) -> list[UUID]:
+    """Deliveries that somebody released a moment ago."""
+    rows = [core.new(admitted=False, **words) for _ in range(count)]
+    await core.database.execute(core.queries.record_requests, [row.to_row() for row in rows], core.clock.now())
+    return [row.id for row in rows]
+
+
+async def test_what_is_released_is_not_sent_before_it_has_passed(core: Core) -> None:
+    (delivery,) = await release(core)
+    assert await core.claim() == []
+    assert await core.book().admit_released() == 1
+    assert [claimed.id for claimed in await core.claim()] == [delivery]
+    assert await core.book().admit_released() == 0
+
+
+async def test_it_draws_from_the_same_budgets(core: Core) -> None:
+    await release(core, 2)
+    await core.book(limits(total=60.0)).admit_released()
+    tokens = await core.tokens()
+    assert (tokens["global"], tokens["share:global/general"]) == (58, 58)
+
+
+async def test_what_does_not_pass_asks_again_when_there_is_room(core: Core) -> None:
+    deliveries = await release(core, 5)
+    book = core.book(limits(recipient=3.0))
+    assert await book.admit_released() == 3
+    rows = [await core.row(delivery) for delivery in deliveries]
+    assert [row["admitted"] for row in rows] == [True] * 3 + [False] * 2
+    late = rows[3]
+    assert late["status"] == "pending"
+    assert late["next_attempt_at"] == core.clock.now() + timedelta(seconds=20)
+    assert [(decision["rule"], decision["verdict"]) for decision in late["decisions"]] == [("recipient", "wait")]
+    core.clock.advance(19)
+    assert await book.admit_released() == 0
+    core.clock.advance(1)
+    assert await book.admit_released() == 1
+    core.clock.advance(20)
+    assert await book.admit_released() == 1
+
+
+async def test_answers_pass_first(core: Core) -> None:
+    await release(core, 3)
+    (answer,) = await release(core, intent="reply")
+    assert await core.book(limits(in_flight=1)).admit_released() == 1
+    assert (await core.row(answer))["admitted"]
+
+
+async def test_an_open_window_puts_it_off_until_it_closes(core: Core) -> None:
+    until = core.clock.now() + timedelta(seconds=40)
+    await core.insert(
+        "throttles", scope="telegram.bot", channel="telegram.bot", until=until, reason="429",
+        created_at=core.clock.now(),
+    )  # fmt: skip
+    (delivery,) = await release(core)
+    assert await core.book().admit_released() == 0
+    assert (await core.row(delivery))["next_attempt_at"] == until
+
+
+async def test_two_processes_admit_each_of_them_once(core: Core) -> None:
+    await release(core, 10)
+    tight = limits(total=6.0)
+    first, second = core.book(tight), core.book(tight, database=core.second)
+    assert await first.admit_released(limit=4) + await second.admit_released() == 6
+    assert sum(row["admitted"] for row in await core.rows("delivery_requests")) == 6
