@@ -143,6 +143,25 @@ async def test_per_recipient_anti_flood(tmp_path: Path, postgres_server: Embedde
         assert await running.answers(101) == ["[health] hello"] * 3
 
 
+async def test_whoever_has_moved_has_one_budget(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    tight = limits(**WIDE | {"recipient_per_minute": 2.0})
+    async with standing_still(tmp_path, postgres_server, *tight, shipped_limits=True) as running:
+        await running.database.execute(
+            "insert into messenger.recipient_rules (channel, target, rule, moved_to, reason, decided_by, since)"
+            " values ('telegram', '101', 'moved', '-1001', 'supergroup', 'provider', now())"
+        )
+        await sent(running, to(101), to(-1001))
+        for too_much in (to(101), to(-1001)):
+            assert await overloaded(running, too_much) == ("the budget of this recipient is used up", 30.0)
+        assert len(await running.answers(-1001)) == 2
+        # Whoever is gone from the new address is not written to at the old one either.
+        await running.database.execute(
+            "insert into messenger.recipient_rules (channel, target, rule, reason, decided_by, since)"
+            " values ('telegram', '-1001', 'suppressed', 'kicked', 'provider', now())"
+        )
+        assert "is suppressed" in (await refusal(running, to(101)))["message"]
+
+
 @pytest.mark.scenario("M1-033")
 async def test_a_delivery_draws_from_all_three_budgets_or_from_none(
     tmp_path: Path, postgres_server: EmbeddedPostgres

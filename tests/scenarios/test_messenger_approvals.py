@@ -1,88 +1,25 @@
-"""What waits for a person: gated deliveries, the decision by tool, HTTP and command line, and the rules."""
+"""What waits for a person: gated deliveries, and the decision by tool, over HTTP and at the command line."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import (
-    call,
-    changed_roster,
-    deliver,
-    forget,
-    hurry,
-    lineage,
-    mails,
-    quick,
-    rows,
-    sends,
-    wish,
-)
+from tests.scenarios.gated_system import GATED, action_row, asked, decisions, ended, row_of, running, system, tool
+from tests.scenarios.messenger_door import changed_roster, deliver, hurry, lineage, mails, quick, rows, sends, wish
 from tests.scenarios.test_messenger_cli import api, cli
 from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["running", "system"]  # fixtures
 
 FRIEND = "friend@elsewhere.example"
-GATED = (r"^\[modules\.calendar\]", "[modules.approvals]\n\n[modules.calendar]")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    tmp_path = tmp_path_factory.mktemp("gated")
-    async with running_system(tmp_path, postgres_server, roster_dir=quick(tmp_path, GATED)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
-
-
-async def tool(running: RunningSystem, name: str, caller: str = "operator", **arguments: Any) -> dict[str, Any]:
-    return await call(running, "messenger", name, arguments, caller=caller)
-
-
-async def asked(running: RunningSystem, message: str = "may I?", **fields: Any) -> dict[str, str]:
-    """A delivery that waits: its id and the id of the action, with nothing sent."""
-    before = (await sends(running), len(await mails(running)))
-    answer = await deliver(running, wish(message, **fields))
-    assert (answer["status"], answer["delivery"]["status"]) == ("ok", "pending_approval"), answer
-    assert (await sends(running), len(await mails(running))) == before
-    return {"delivery": answer["delivery"]["delivery_id"], "action": answer["delivery"]["action_id"]}
-
-
-async def action_row(running: RunningSystem, action_id: str) -> dict[str, Any]:
-    row = await running.database.fetchrow("select * from messenger.pending_actions where id = $1", action_id)
-    assert row is not None
-    return dict(row)
-
-
-async def row_of(running: RunningSystem, delivery_id: str) -> dict[str, Any]:
-    return next(row for row in await rows(running) if str(row["id"]) == delivery_id)
-
-
-async def ended(running: RunningSystem, delivery_id: str, status: str) -> dict[str, Any]:
-    async def look() -> dict[str, Any]:
-        row = await row_of(running, delivery_id)
-        return row if row["status"] == status else {}
-
-    return await running.until(look)
-
-
-def decisions(row: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(line["rule"], line["verdict"]) for line in row["decisions"]]
 
 
 # --- what waits ------------------------------------------------------------------------------------------------------
@@ -310,54 +247,3 @@ async def test_a_wish_of_long_ago_is_asked_for_again(running: RunningSystem) -> 
     await tool(running, "approve_action", action_id=second["action"])
     await ended(running, second["delivery"], "delivered")
     assert await running.answers(70) == ["[health] the yearly one"] * 2
-
-
-# --- rules -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.scenario("M0-005")
-async def test_a_rule_lets_pass_what_matches_and_only_that(running: RunningSystem) -> None:
-    constraints = {"recipient": {"type": "exact", "value": "65"}, "message": {"type": "pattern", "value": "Report *"}}
-    made = await tool(running, "create_approval_rule", tool_name="notify", arg_constraints=constraints)
-    rule = made["rule"]["id"]
-    passed = (await deliver(running, wish("Report of today", recipient="65")))["delivery"]
-    assert passed["status"] == "delivered"
-    [allowed] = [d for d in (await row_of(running, passed["delivery_id"]))["decisions"] if d["rule"] == "approval"]
-    assert (allowed["verdict"], allowed["detail"]) == ("allowed", f"rule {rule}")
-    await asked(running, "Report of today", recipient="66")
-    await asked(running, "Something else", recipient="65")
-    assert (await tool(running, "show_approval_rule", rule_id=rule))["rule"]["use_count"] == 1
-    await tool(running, "revoke_approval_rule", rule_id=rule)
-    await asked(running, "Report of tomorrow", recipient="65")
-    assert await running.answers(65) == ["[health] Report of today"]
-
-
-@pytest.mark.scenario("M0-005")
-async def test_the_most_specific_rule_is_used_first_and_only_so_often(running: RunningSystem) -> None:
-    wide = (await tool(running, "create_approval_rule", tool_name="notify"))["rule"]["id"]
-    to_him = {"recipient": {"type": "exact", "value": "67"}}
-    narrow = await tool(running, "create_approval_rule", tool_name="notify", arg_constraints=to_him, max_uses=2)
-    for number in range(3):
-        answer = await deliver(running, wish(f"message {number}", recipient="67"))
-        assert answer["delivery"]["status"] == "delivered"
-    used = {
-        str(row["id"]): row["use_count"]
-        for row in await running.database.fetch("select id, use_count from messenger.approval_rules")
-    }
-    assert used == {narrow["rule"]["id"]: 2, wide: 1}
-    # Without the wide one, what the narrow one allowed is used up.
-    await tool(running, "revoke_approval_rule", rule_id=wide)
-    await asked(running, "message 3", recipient="67")
-    assert len(await running.answers(67)) == 3
-
-
-async def test_a_rule_made_from_an_action_lets_the_next_one_pass(running: RunningSystem) -> None:
-    held = await asked(running, "daily summary", recipient="68")
-    made = await tool(running, "create_rule_from_action", action_id=held["action"], max_uses=1)
-    assert made["rule"]["max_uses"] == 1
-    # What waits already goes on waiting: the rule is for the next one.
-    assert (await row_of(running, held["delivery"]))["status"] == "pending_approval"
-    answer = await deliver(running, wish("another summary", recipient="68"))
-    assert answer["delivery"]["status"] == "delivered"
-    await asked(running, "a third summary", recipient="68")
-    assert await running.answers(68) == ["[health] another summary"]

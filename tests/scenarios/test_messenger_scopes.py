@@ -66,7 +66,10 @@ async def test_the_owners_scope_is_off_and_asks_for_nothing(tmp_path: Path, post
             assert "scope user" in refused["error"]["message"]
         assert (await stored(running), await sends(running), await mails(running)) == (before, 0, [])
         assert (await deliver(running, wish("as the bot", recipient="91")))["status"] == "ok"
-        assert (await said_by(running, None, 91), await said_by(running, OWNERS_ID, 91)) == (["[health] as the bot"], [])
+        assert (await said_by(running, None, 91), await said_by(running, OWNERS_ID, 91)) == (
+            ["[health] as the bot"],
+            [],
+        )
 
 
 @pytest.mark.scenario("M1-048")
@@ -137,9 +140,7 @@ async def test_the_owners_contact_may_keep_the_credentials(tmp_path: Path, postg
 async def test_the_environment_goes_before_the_contact(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     roster = changed_roster(tmp_path, "messenger", TELEGRAM)
     given = {"USER_TELEGRAM_TOKEN": OWNERS_TOKEN}
-    async with running_system(
-        tmp_path, postgres_server, roster_dir=roster, environment=given, start=False
-    ) as running:
+    async with running_system(tmp_path, postgres_server, roster_dir=roster, environment=given, start=False) as running:
         running.telegram.world.add_bot(OWNERS_TOKEN, "owner")
         await keep(running, telegram_token="888000003:an-older-one")
         await running.start()

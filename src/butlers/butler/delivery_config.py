@@ -38,15 +38,15 @@ def _retries() -> dict[str, RetrySection]:
 
 
 class LimitsSection(Section):
-    """How much may be taken on. A bucket holds one minute's worth."""
+    """How much may be taken on. A bucket holds one minute's worth, so less than one a minute would be none at all."""
 
     max_in_flight: int = Field(default=100, ge=1, description="deliveries taken on and not yet ended, at one time")
-    global_per_minute: float = Field(default=60.0, gt=0, description="deliveries a minute over all channels")
+    global_per_minute: float = Field(default=60.0, ge=1, description="deliveries a minute over all channels")
     channel_per_minute: dict[str, float] = Field(
         default={"telegram.bot": 30.0, "telegram.user": 20.0, "email.bot": 20.0, "email.user": 10.0, "default": 30.0},
         description="deliveries a minute, by channel and identity scope",
     )
-    recipient_per_minute: float = Field(default=10.0, gt=0, description="deliveries a minute to one recipient")
+    recipient_per_minute: float = Field(default=10.0, ge=1, description="deliveries a minute to one recipient")
     reply_multiplier: float = Field(default=2.0, ge=1, description="an answer costs one part in so many of a send")
 
     @field_validator("channel_per_minute", mode="before")
@@ -57,8 +57,8 @@ class LimitsSection(Section):
     @field_validator("channel_per_minute")
     @classmethod
     def _are_positive(cls, value: dict[str, float]) -> dict[str, float]:
-        if not all(limit > 0 for limit in value.values()):
-            raise ValueError("limits must be positive")
+        if not all(limit >= 1 for limit in value.values()):
+            raise ValueError("limits must be at least 1")
         return value
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from butlers.butler.config import ButlerConfig
+from butlers.butler.module_config import CalendarBotScope
 from butlers.daemon.settings import Settings
 from butlers.errors import ConfigurationError
 from butlers.simulators.credentials import (

@@ -25,7 +25,17 @@ from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, 
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance, admission_factor
-from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, full, per_minute, refill, take_all
+from butlers.reliability.token_bucket import (
+    Bucket,
+    Draw,
+    RefusedBy,
+    available,
+    full,
+    per_minute,
+    refill,
+    spend,
+    take_all,
+)
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
 _TICK_S = 2e-6  # what a datetime may lose of a wait
@@ -209,7 +219,8 @@ def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refu
 
 def _wait_for_share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> float:
     """Seconds until the layer holds enough beyond what others were promised; 0 when it does, or within our share."""
-    others = _others(layer, wish, budgets)
+    if not (others := _others(layer, wish, budgets)):
+        return 0.0
     use, total = _share(layer, wish, limits, budgets, now), capacity(layer, wish, limits, budgets)
     share, had = total / (len(others) + 1), _had(use, now)
     if had < share:
@@ -251,7 +262,7 @@ def _paid_shares(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) ->
     paid = {}
     for layer in layers(wish)[:2]:
         share = refill(_share(layer, wish, limits, budgets, now), now)
-        paid[layer] = replace(share, tokens=max(0.0, share.tokens - cost))
+        paid[layer] = spend(share, cost)
     return paid
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from butlers.clock import Clock
@@ -59,7 +59,7 @@ class Notices:
             if not rows:
                 return None
             try:
-                new = await self.preparation.prepare(_notice(rows, channel), None)
+                new = await self.preparation.prepare(_notice(rows, channel, self.clock.now()), None)
             except ClassifiedError as error:
                 log.error("the owner cannot be told", error=error)
                 return None
@@ -82,7 +82,7 @@ class Notices:
         return None
 
 
-def _notice(rows: Sequence[Record], channel: Channel) -> NotifyEnvelope:
+def _notice(rows: Sequence[Record], channel: Channel, now: datetime) -> NotifyEnvelope:
     lines = [_line(row) for row in rows[:_NAMED]]
     if len(rows) > _NAMED:
         lines.append(f"... and {len(rows) - _NAMED} more: butlers deliveries list --status uncertain")
@@ -92,7 +92,8 @@ def _notice(rows: Sequence[Record], channel: Channel) -> NotifyEnvelope:
         delivery=Delivery(
             intent="send", channel=channel, message="\n".join([head, *lines]), subject="A decision is needed"
         ),
-        idempotency_key=f"{KEY}{rows[0]['id']}:{rows[-1]['id']}:{len(rows)}",
+        # The moment belongs to the key: what was told, settled and is in doubt again is told again.
+        idempotency_key=f"{KEY}{rows[0]['id']}:{now.isoformat()}",
     )
 
 

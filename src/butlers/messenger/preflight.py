@@ -17,7 +17,7 @@ from butlers.messenger import admission
 from butlers.messenger.admission import Admitted, Refused
 from butlers.messenger.book import Book
 from butlers.messenger.delivery import NewDelivery, channel_tool
-from butlers.messenger.judgement import Known, Snapshot, before_admission
+from butlers.messenger.judgement import Known, Snapshot, before_admission, moved
 from butlers.messenger.parking import tool_args
 from butlers.messenger.preparation import Preparation
 
@@ -62,6 +62,7 @@ class Preflight:
 
     def _facts(self, new: NewDelivery, snapshot: Snapshot) -> dict[str, Any]:
         limits, now = self.book.policy.limits, self.clock.now()
+        new = moved(new, snapshot.recipients)
         return {
             "valid": True,
             "target_identity": new.target,

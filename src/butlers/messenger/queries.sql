@@ -66,10 +66,14 @@ FOR UPDATE SKIP LOCKED;
 UPDATE {schema}.delivery_requests SET admitted = true, updated_at = $2 WHERE id = ANY($1::uuid[]);
 
 -- name: put_off_released
--- They did not pass: ask again when the rule said there would be room.
+-- They did not pass: ask again when the rule said there would be room. A rule that says so again is noted once.
 UPDATE {schema}.delivery_requests AS request
-SET next_attempt_at = later.moment, updated_at = $3,
-    decisions = request.decisions || jsonb_build_object('at', $3::timestamptz, 'rule', later.rule, 'verdict', 'wait', 'detail', later.reason)
+SET next_attempt_at = later.moment, updated_at = $3::timestamptz,
+    decisions = CASE
+        WHEN request.decisions->-1->>'rule' = later.rule AND request.decisions->-1->>'verdict' = 'wait' THEN request.decisions
+        ELSE request.decisions || jsonb_build_object(
+            'at', $3::timestamptz, 'rule', later.rule, 'verdict', 'wait', 'detail', later.reason)
+    END
 FROM unnest($1::uuid[], $2::timestamptz[], $4::text[], $5::text[]) AS later (id, moment, rule, reason)
 WHERE request.id = later.id;
 
@@ -394,13 +398,14 @@ WHERE id = $1 AND status IN ('pending_approval', 'pending_missing_identifier');
 -- name: anything_to_tell
 -- Does anything wait for a person who was not told? Notices themselves are not told about.
 SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests
-               WHERE tell_owner AND coalesce(envelope->>'idempotency_key', '') NOT LIKE 'notice:%');
+               WHERE tell_owner
+                 AND NOT (origin_butler = 'messenger' AND coalesce(envelope->>'idempotency_key', '') LIKE 'notice:%'));
 
 -- name: to_tell
 -- What waits for a person who was not told, oldest first.
 SELECT id, status, channel, origin_butler, target_identity, contact_id, action_id
 FROM {schema}.delivery_requests
-WHERE tell_owner AND coalesce(envelope->>'idempotency_key', '') NOT LIKE 'notice:%'
+WHERE tell_owner AND NOT (origin_butler = 'messenger' AND coalesce(envelope->>'idempotency_key', '') LIKE 'notice:%')
 ORDER BY id
 FOR UPDATE SKIP LOCKED;
 

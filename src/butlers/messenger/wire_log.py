@@ -14,6 +14,7 @@ The worker holds a lock on its file for life; only when the lock is free is the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Collection, Iterator
@@ -32,10 +33,17 @@ class WireLog:
         self._path = path_of(directory, worker)
         self._file = self._path.open("ab", buffering=0)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._file.write(f"boot {boot_id()}\n".encode())
+        self._write(f"boot {boot_id()}\n")
 
     def leaving(self, attempt_id: UUID, part: int = 1) -> None:
-        self._file.write(f"{attempt_id} {part}\n".encode())
+        # On a line of its own, also behind a mark that was cut short.
+        self._write(f"\n{attempt_id} {part}\n")
+
+    def _write(self, text: str) -> None:
+        """All of it or an error: on a full disk write(2) may take the beginning only, and half a mark proves nothing."""
+        marked = text.encode()
+        if self._file.write(marked) != len(marked):
+            raise OSError(errno.ENOSPC, "the evidence was cut short", str(self._path))
 
     def close(self, *, keep: bool) -> None:
         """Let go. A worker that left nothing open takes its file away."""

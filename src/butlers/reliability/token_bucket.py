@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 # Sums of fractions such as 1/2.0 and 30/60 drift by a few ulps; a drift must not refuse anybody.
@@ -76,9 +76,11 @@ def per_minute(limit: float, now: datetime) -> Bucket:
 
 def refill(bucket: Bucket, now: datetime) -> Bucket:
     """The bucket with everything gained until now."""
+    if bucket.updated_at == now:
+        return bucket
     since = _reckoned_from(bucket, now)
     gained = max(0.0, (now - since).total_seconds()) * bucket.refill_per_second
-    return replace(bucket, tokens=min(bucket.capacity, bucket.tokens + gained), updated_at=max(since, now))
+    return _holding(bucket, min(bucket.capacity, bucket.tokens + gained), max(since, now))
 
 
 def available(bucket: Bucket, now: datetime) -> float:
@@ -91,15 +93,20 @@ def take(bucket: Bucket, cost: float, now: datetime) -> Taken | Refused:
         raise ValueError("cost must not be negative")
     current = refill(bucket, now)
     if current.tokens + _DRIFT >= cost:
-        return Taken(replace(current, tokens=max(0.0, current.tokens - cost)))
+        return Taken(_holding(current, max(0.0, current.tokens - cost), current.updated_at))
     return Refused(current, _retry_after(current, cost, now))
+
+
+def spend(bucket: Bucket, cost: float) -> Bucket:
+    """Take what there is, up to the cost, whatever is missing; for a bucket that only keeps count."""
+    return _holding(bucket, max(0.0, bucket.tokens - cost), bucket.updated_at)
 
 
 def refund(bucket: Bucket, amount: float) -> Bucket:
     """Give tokens back, never above capacity."""
     if not amount >= 0:
         raise ValueError("a refund must not be negative")
-    return replace(bucket, tokens=min(bucket.capacity, bucket.tokens + amount))
+    return _holding(bucket, min(bucket.capacity, bucket.tokens + amount), bucket.updated_at)
 
 
 def take_all(draws: Sequence[Draw], now: datetime) -> AllTaken | RefusedBy:
@@ -111,6 +118,13 @@ def take_all(draws: Sequence[Draw], now: datetime) -> AllTaken | RefusedBy:
     if refused:
         return RefusedBy(next(iter(refused)), _longest([r.retry_after for r in refused.values()]))
     return AllTaken({name: result.bucket for name, result in results.items()})
+
+
+def _holding(bucket: Bucket, tokens: float, updated_at: datetime) -> Bucket:
+    # Not `replace`: this is done for every message, several times.
+    return Bucket(
+        capacity=bucket.capacity, refill_per_second=bucket.refill_per_second, tokens=tokens, updated_at=updated_at
+    )
 
 
 def _reckoned_from(bucket: Bucket, now: datetime) -> datetime:

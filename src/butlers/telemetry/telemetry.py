@@ -21,7 +21,7 @@ from uuid import UUID
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.metrics import Meter
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
@@ -58,11 +58,13 @@ class Telemetry:
         exposition: Exposition,
         metrics: Sequence[Metric],
         clock: Clock,
+        traced: bool = True,  # somebody collects spans
     ) -> None:
         self._meters = meters
         self._tracers = tracers
         self._exposition = exposition
         self._clock = clock
+        self._traced = traced
         self._tracer = tracers.get_tracer("butlers")
         meter = meters.get_meter("butlers")
         self._records = {metric.name: _record(meter, metric) for metric in metrics}
@@ -93,7 +95,14 @@ class Telemetry:
             tracers.add_span_processor(processor)
         labels = {key.replace(".", "_"): value for key, value in identity.items()}
         exposition = Exposition(reader, {metric.name: metric for metric in metrics}, labels)
-        return cls(meters=meters, tracers=tracers, exposition=exposition, metrics=metrics, clock=clock)
+        return cls(
+            meters=meters,
+            tracers=tracers,
+            exposition=exposition,
+            metrics=metrics,
+            clock=clock,
+            traced=bool(processors),
+        )
 
     def count(self, metric: Metric, n: int = 1, **attributes: Attribute) -> None:
         """Add to a counter, or step an up-down counter."""
@@ -120,6 +129,9 @@ class Telemetry:
     ) -> Iterator[Span]:
         """Trace a stretch of work, below `parent` (a W3C trace_context) or below the current span."""
         allowed = _allowed(name.name, name.attributes, attributes)
+        if not (self._traced or parent) and (current := trace.get_current_span()).get_span_context().is_valid:
+            yield current  # nobody collects spans: the one around lends its ids
+            return
         if request_id is not None:
             allowed["request_id"] = str(request_id)
         span = self._tracer.start_span(
@@ -174,7 +186,7 @@ def _record(meter: Meter, metric: Metric) -> Record:
     about = {"name": metric.name, "unit": metric.unit, "description": metric.description}
     match metric.kind:
         case Kind.COUNTER:
-            return meter.create_counter(**about).add
+            return _counting(meter, about)
         case Kind.UP_DOWN:
             return meter.create_up_down_counter(**about).add
         case Kind.GAUGE:
@@ -182,6 +194,21 @@ def _record(meter: Meter, metric: Metric) -> Record:
         case Kind.HISTOGRAM:
             bounds = LATENCY_BUCKETS_MS
             return meter.create_histogram(**about, explicit_bucket_boundaries_advisory=bounds).record
+
+
+def _counting(meter: Meter, about: dict[str, str]) -> Record:
+    """A counter that is summed up here and read when somebody asks: counting happens far more often than reading."""
+    totals: dict[frozenset[tuple[str, str | bool | int]], float] = {}
+
+    def add(value: float, attributes: dict[str, str | bool | int]) -> None:
+        key = frozenset(attributes.items())
+        totals[key] = totals.get(key, 0) + value
+
+    def observe(_options: CallbackOptions) -> list[Observation]:
+        return [Observation(total, dict(key)) for key, total in list(totals.items())]
+
+    meter.create_observable_counter(**about, callbacks=[observe])
+    return add
 
 
 def _allowed(name: str, declared: frozenset[str], given: Mapping[str, Attribute]) -> dict[str, str | bool | int]:

@@ -72,7 +72,7 @@ async def test_a_delivery_is_on_record_as_it_was_judged(core: Core) -> None:
 
 @pytest.mark.parametrize("layer", ["total", "channel", "recipient", "in_flight"])
 async def test_two_processes_admit_exactly_what_one_budget_allows(core: Core, layer: str) -> None:
-    tight = limits(**{layer: 20})  # type: ignore[arg-type]
+    tight = limits(**{layer: 20.0})
     books = [core.book(tight), core.book(tight, database=core.second)]
     entries = await asyncio.gather(*(books[number % 2].submit(core.new()) for number in range(100)))
     assert kinds(list(entries)) == {"Taken": 20, "Refused": 80}

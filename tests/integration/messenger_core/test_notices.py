@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,7 +12,7 @@ from butlers.messenger.channel import Certainty, NotSent
 from butlers.messenger.notices import Notices
 from butlers.messenger.preparation import Preparation
 from tests.unit.messenger.admission_door import limits
-from tests.unit.messenger.given import AddressBook
+from tests.unit.messenger.given import AddressBook, notify
 
 from .core import Core
 
@@ -37,9 +38,9 @@ def notices(core: Core, *, room: int = 100, book: AddressBook | None = None) -> 
     )
 
 
-async def doubtful(core: Core, *targets: str) -> list[UUID]:
+async def doubtful(core: Core, *targets: str, **words: Any) -> list[UUID]:
     """Deliveries of which nobody knows whether they arrived."""
-    found = [await core.take(target) for target in targets]
+    found = [await core.take(target, **words) for target in targets]
     for delivery in await core.claim():
         await core.finish(core.end(delivery, DOUBT, "uncertain"))
     return found
@@ -102,6 +103,12 @@ async def test_a_notice_in_doubt_is_not_told_about(core: Core) -> None:
     await core.finish(core.end(delivery, DOUBT, "uncertain"))
     core.clock.advance(INTERVAL_S)
     assert await notices(core).tell() is None
+
+
+async def test_a_butlers_own_key_does_not_pass_for_a_notice(core: Core) -> None:
+    envelope = notify(idempotency_key="notice:mine")
+    (delivery,) = await doubtful(core, "7", notify=envelope)
+    assert str(delivery) in await told(core, await notices(core).tell())
 
 
 @pytest.mark.parametrize("owner", [True, False])

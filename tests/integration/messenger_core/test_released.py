@@ -50,6 +50,17 @@ async def test_what_does_not_pass_asks_again_when_there_is_room(core: Core) -> N
     assert await book.admit_released() == 1
 
 
+async def test_a_rule_that_says_the_same_again_is_noted_once(core: Core) -> None:
+    (waiting,) = await release(core)
+    await core.take("8")
+    for _ in range(20):
+        assert await core.book(limits(in_flight=1)).admit_released() == 0
+        core.clock.advance(1)
+    rules = [decision["rule"] for decision in (await core.row(waiting))["decisions"]]
+    assert rules == ["in_flight"]
+    assert await core.book(limits(in_flight=2, recipient=1.0)).admit_released() == 1
+
+
 async def test_answers_pass_first(core: Core) -> None:
     await release(core, 3)
     (answer,) = await release(core, intent="reply")

@@ -17,7 +17,7 @@ PLENTY = 1e6
 
 def limits(
     *,
-    in_flight: int = 10**6,
+    in_flight: float = PLENTY,
     total: float = PLENTY,
     channel: float = PLENTY,
     recipient: float = PLENTY,
@@ -25,7 +25,7 @@ def limits(
 ) -> Limits:
     """Everything is plenty unless it is said."""
     return Limits(
-        max_in_flight=in_flight,
+        max_in_flight=int(in_flight),
         global_per_minute=total,
         channel_per_minute={"default": channel},
         recipient_per_minute=recipient,

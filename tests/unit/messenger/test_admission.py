@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ def used_up(per_minute_: float) -> Bucket:
 
 OPEN_CIRCUIT = Breaker(state=BreakerState.OPEN, generation=1, trip_reason="502", tripped_at=NOW, probe_at=at(60))
 ONE = wish()
-OBJECTIONS = {  # everything that can be wrong at once, in the order in which it is named
+OBJECTIONS: dict[str, dict[str, Any]] = {  # everything that can be wrong at once, in the order in which it is named
     "throttle": {"throttles": {"telegram.bot:7": Throttled(until=at(30), reason="too fast")}},
     "in_flight": {"in_flight": 5},
     "global": {"buckets": {"global": used_up(60)}},
@@ -44,12 +45,12 @@ SHIPPED = Limits(max_in_flight=5, channel_per_minute={"telegram.bot": 30.0})
 
 def state(*rules: str) -> Budgets:
     """The state to which these rules object."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for rule in rules:
         for name, value in OBJECTIONS[rule].items():
             known = found.get(name)
-            found[name] = {**value, **known} if isinstance(known, dict) and isinstance(value, dict) else value
-    return Budgets(**found)  # type: ignore[arg-type]
+            found[name] = {**value, **known} if isinstance(known, dict) else value
+    return Budgets(**found)
 
 
 def refused(verdict: Admitted | Refused) -> Refused:

@@ -33,11 +33,13 @@ def policy(recipients: RecipientPolicy | None = None) -> AdmissionPolicy:
 
 
 def snapshot(
-    *, known: bool = False, rule: RecipientRule | None = None, budgets: Budgets | None = None, **more: RecipientRule
+    *,
+    known: bool = False,
+    rule: RecipientRule | None = None,
+    there: RecipientRule | None = None,  # about the address that 7 has moved to
+    budgets: Budgets | None = None,
 ) -> Snapshot:
-    rules: dict[tuple[str, str], RecipientRule] = {("telegram", name): one for name, one in more.items()}
-    if rule is not None:
-        rules["telegram", "7"] = rule
+    rules = {("telegram", target): one for target, one in (("7", rule), ("-1007", there)) if one is not None}
     keys: Mapping[str, UUID] = {NEW.idempotency_key: FIRST} if known else {}
     return Snapshot(known=keys, recipients=rules, budgets=budgets or Budgets())
 
@@ -110,4 +112,4 @@ def test_both_addresses_of_a_recipient_who_moved_must_be_permitted(denied: str) 
 
 
 def test_a_recipient_who_moved_may_be_suppressed_at_the_new_address() -> None:
-    assert rule_of(judge(NEW, policy(), snapshot(rule=MOVED, **{"-1007": GONE}), NOW)) == "suppressed"
+    assert rule_of(judge(NEW, policy(), snapshot(rule=MOVED, there=GONE), NOW)) == "suppressed"

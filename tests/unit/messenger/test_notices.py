@@ -9,7 +9,7 @@ import pytest
 
 from butlers.messenger.notices import KEY, _notice
 
-from .given import ANNA, row
+from .given import ANNA, START, row
 
 
 def waiting(number: int, status: str = "uncertain", **changes: Any) -> Any:
@@ -26,7 +26,7 @@ def waiting(number: int, status: str = "uncertain", **changes: Any) -> Any:
 
 
 def text(*rows: Any) -> list[str]:
-    return _notice(rows, "telegram").delivery.message.splitlines()
+    return _notice(rows, "telegram", START).delivery.message.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_bad_hour_is_one_message_that_names_ten_and_counts_the_rest() -> None:
 
 
 def test_a_notice_is_an_ordinary_message_in_messengers_name() -> None:
-    notice = _notice([waiting(1)], "email")
+    notice = _notice([waiting(1)], "email", START)
     assert (notice.origin_butler, notice.delivery.channel, notice.delivery.intent) == ("messenger", "email", "send")
     assert notice.delivery.subject and notice.delivery.recipient is None
     assert notice.idempotency_key is not None and notice.idempotency_key.startswith(KEY)

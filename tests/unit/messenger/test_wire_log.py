@@ -91,6 +91,34 @@ def test_a_mark_is_on_its_way_to_disk_when_leaving_returns(tmp_path: Path) -> No
     log.close(keep=True)
 
 
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from uuid import UUID
+from butlers.messenger.wire_log import WireLog, path_of
+
+log = WireLog(Path(sys.argv[1]), "worker")
+size = path_of(Path(sys.argv[1]), "worker").stat().st_size
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+try:
+    log.leaving(UUID(int=2))
+except OSError:
+    print("refused")
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+log.leaving(UUID(int=1))
+"""
+
+
+def test_a_mark_that_was_cut_short_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
+    """As on a disk that is full for a moment: nothing may leave on half a mark."""
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["refused"]
+    assert may_have_left(tmp_path, "worker", LEFT)
+    assert not may_have_left(tmp_path, "worker", STAYED)
+
+
 def test_without_a_file_nothing_is_known(tmp_path: Path) -> None:
     assert may_have_left(tmp_path, "nobody", LEFT)
     assert may_have_left(tmp_path / "missing", "nobody", LEFT)
