@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import asyncpg
+
 from butlers.clock import ManualClock, SystemClock
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import attempts, call, changed_roster, deliver, execute, route, rows, stored
+from tests.scenarios.messenger_door import attempts, call, changed_roster, deliver, execute, forget, route, rows, stored
 from tests.system import RunningSystem, running_system
 
 T = TypeVar("T")
@@ -25,14 +27,26 @@ async def standing_still(
     """Messenger with the shipped policy and these changes to it; `options` are those of `running_system`."""
     roster = changed_roster(tmp_path, "messenger", *changes)
     clock = ManualClock(SystemClock().now())
-    given = {"clock": clock, "names": ["messenger"], "roster_dir": roster} | options
+    given: dict[str, Any] = {"clock": clock, "names": ["messenger"], "roster_dir": roster} | options
     async with running_system(tmp_path, postgres_server, **given) as running:
         yield running
 
 
+async def emptied(running: RunningSystem) -> RunningSystem:
+    """The same system without what earlier tests left in it."""
+    while True:
+        try:
+            await forget(running)
+        except asyncpg.DeadlockDetectedError:  # a table is emptied while Messenger reads it and another
+            continue
+        return running
+
+
 def limits(**values: float) -> tuple[tuple[str, str], ...]:
     """Changes to [delivery.limits]; a channel is named with an underscore, telegram_bot."""
-    written = {name: f'"{name.replace("_", ".")}"' if name in ("telegram_bot", "email_bot") else name for name in values}
+    written = {
+        name: f'"{name.replace("_", ".")}"' if name in ("telegram_bot", "email_bot") else name for name in values
+    }
     return tuple((rf"^{written[name]} = \S+", f"{written[name]} = {value}") for name, value in values.items())
 
 

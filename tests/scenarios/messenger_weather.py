@@ -1,4 +1,4 @@
-"""Messenger's shared state and the wishes that meet it, at random: budgets, windows, circuits, recipients, envelopes."""
+"""Messenger's shared state and the wishes that meet it, at random: budgets, windows, circuits, recipients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from uuid import UUID, uuid4
 from tests.scenarios.messenger_door import lineage, wish
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
-LIMITS = {"global_per_minute": 6.0, "telegram_bot": 5.0, "email_bot": 4.0, "recipient_per_minute": 3.0, "max_in_flight": 3}
+LIMITS = {
+    "global_per_minute": 6.0,
+    "telegram_bot": 5.0,
+    "email_bot": 4.0,
+    "recipient_per_minute": 3.0,
+    "max_in_flight": 3,
+}
 CHANNELS = {"telegram.bot": 5.0, "email.bot": 4.0}
 ORIGINS = ("health", "travel", "finance")
 CHATS = ("61", "61", "62", "62", "63", "666", str(OWNER_CHAT_ID))  # 666 is on the deny list
@@ -30,8 +36,11 @@ class Weather:
     async def change(self) -> None:
         await self._clear()
         await self._in_flight()
-        await self._buckets()
-        await self._shares()
+        if self._chance(0.3):
+            await self._rush()
+        else:
+            await self._buckets()
+            await self._shares()
         await self._throttles()
         await self._circuits()
         await self._recipients()
@@ -67,18 +76,22 @@ class Weather:
         now = self.running.clock.now()
         capacity *= self.dice.choice((1.0, 1.0, 1.0, 2.0))  # as it was before the limits were changed
         tokens = self.dice.choice((0.0, 0.3, 0.6, 1.0, 2.0, 3.0)) if self._chance(0.5) else capacity
-        await self._run(
-            "insert into messenger.rate_buckets (name, layer, origin_butler, capacity, refill_per_second, tokens,"
-            " updated_at, full_at) values ($1, $2, $3, $4, $5, $6, $7, $8)",
-            name,
-            layer,
-            origin,
-            capacity,
-            capacity / 60,
-            tokens,
-            now - timedelta(seconds=self.dice.choice((0, 0, 1, 7))),
-            now + timedelta(seconds=self.dice.choice((-1, 30, 60))),
-        )
+        since = now - timedelta(seconds=self.dice.choice((0, 0, 1, 7)))
+        until = now + timedelta(seconds=self.dice.choice((-1, 30, 60)))
+        values = (name, layer, origin, capacity, capacity / 60, tokens, since, until)
+        await self._run("insert into messenger.rate_buckets values ($1, $2, $3, $4, $5, $6, $7, $8)", *values)
+
+    async def _rush(self) -> None:
+        """One butler has had nearly everything, and another one waits for its share."""
+        noisy, quiet = self.dice.sample(ORIGINS, 2)
+        now, size = self.running.clock.now(), LIMITS["global_per_minute"]
+        for name, layer, origin, tokens in (
+            ("global", None, None, 2.0),
+            (f"share:global/{noisy}", "global", noisy, 0.0),
+            (f"share:global/{quiet}", "global", quiet, size),
+        ):
+            values = (name, layer, origin, size, size / 60, tokens, now, now + timedelta(seconds=60))
+            await self._run("insert into messenger.rate_buckets values ($1, $2, $3, $4, $5, $6, $7, $8)", *values)
 
     async def _buckets(self) -> None:
         sizes = {"global": LIMITS["global_per_minute"]} | {f"channel:{name}": size for name, size in CHANNELS.items()}
@@ -99,7 +112,7 @@ class Weather:
         for scope in ("telegram.bot", "telegram.bot:61", "telegram.bot:63", "email.bot"):
             if self._chance(0.1):
                 until = now + timedelta(seconds=self.dice.choice((-5.0, 12.5, 60.0)))
-                query = "insert into messenger.throttles (scope, channel, until, reason, created_at) values ($1, $2, $3, 'busy', $4)"
+                query = "insert into messenger.throttles values ($1, $2, $3, 'busy', $4)"
                 await self._run(query, scope, scope.partition(":")[0], until, now)
 
     async def _circuits(self) -> None:
@@ -107,8 +120,8 @@ class Weather:
         for name in CHANNELS:
             state = self.dice.choice(("closed", "closed", "closed", "closed", "open", "half-open"))
             await self._run(
-                "update messenger.channel_states set state = $2, generation = generation + 1, consecutive_failures = $3,"
-                " probes_out = $4, probe_successes = 0, trip_reason = 'it failed', tripped_at = $5, probe_at = $6,"
+                "update messenger.channel_states set state = $2, generation = generation + 1,"
+                " consecutive_failures = $3, probes_out = $4, probe_successes = 0, trip_reason = 'it failed', tripped_at = $5, probe_at = $6,"
                 " stance = $7 where name = $1",
                 name,
                 state,

@@ -75,7 +75,9 @@ def answer(running: RunningSystem) -> dict[str, Any]:
 
 async def rejected_by(running: RunningSystem) -> dict[str, int]:
     """How many were turned away, by rule."""
-    query = "select rule, sum(requests)::int as n from messenger.admission_outcomes where outcome = 'rejected' group by 1"
+    query = (
+        "select rule, sum(requests)::int as n from messenger.admission_outcomes where outcome = 'rejected' group by 1"
+    )
     return {row["rule"]: row["n"] for row in await running.database.fetch(query)}
 
 

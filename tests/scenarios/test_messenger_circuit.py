@@ -10,11 +10,12 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import attempts, deliver, fault, forget, mails, rows, sends, wish
+from tests.scenarios.messenger_door import attempts, deliver, fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (
     advance,
     all_have,
     as_time_passes,
+    emptied,
     ended_attempts,
     later,
     standing_still,
@@ -40,8 +41,7 @@ async def system(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+    return await emptied(system)
 
 
 async def circuit(running: RunningSystem, channel: str = "telegram.bot") -> dict[str, Any]:

@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import deliver, execute, fault, forget, lineage, route, sends, wish
-from tests.scenarios.messenger_time import ended_attempts, later, limits, standing_still, tool, turned_away
-from tests.scenarios.messenger_weather import CHATS, KNOWN_KEY, LIMITS, ORIGINS, Weather
+from tests.scenarios.messenger_door import deliver, execute, fault, lineage, route, sends, wish
+from tests.scenarios.messenger_time import emptied, ended_attempts, later, limits, standing_still, tool, turned_away
+from tests.scenarios.messenger_weather import KNOWN_KEY, LIMITS, ORIGINS, Weather
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -46,8 +45,7 @@ async def system(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+    return await emptied(system)
 
 
 async def everything_stored(running: RunningSystem) -> dict[str, list[str]]:
@@ -134,7 +132,7 @@ async def test_a_dry_run_says_which_rule_refuses_and_for_how_long(running: Runni
     assert (flooded["headroom"]["recipient"], error["retry_after_seconds"]) == (0.0, 20.0)
     assert flooded["would_be_admitted"] is False
 
-    await forget(running)
+    await emptied(running)
     await fault(running, "too_many_requests", retry_after=30, chat_id=62)
     await later(running, wish("real", recipient="62"))
     await ended_attempts(running, 1)

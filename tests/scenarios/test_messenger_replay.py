@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +21,6 @@ from tests.scenarios.messenger_door import (
     call,
     deliver,
     fault,
-    forget,
     lineage,
     mail_fault,
     mails,
@@ -31,6 +31,7 @@ from tests.scenarios.messenger_door import (
 from tests.scenarios.messenger_time import (
     advance,
     as_time_passes,
+    emptied,
     later,
     standing_still,
     tool,
@@ -56,8 +57,7 @@ async def system(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+    return await emptied(system)
 
 
 async def dead_letter(running: RunningSystem, message: str = "again", **fields: Any) -> str:
@@ -159,7 +159,7 @@ async def test_a_dead_letter_is_not_replayed_for_ever(running: RunningSystem) ->
         await fault(running, "error_5xx", times=3, chat_id=CHAT)
         answer = await done(running, "dead_letter_replay", dead_letter_id=letter)
         assert answer["replay_count"] == count
-        await as_time_passes(running, lambda: with_status(running, "dead_lettered", count + 1))
+        await as_time_passes(running, partial(with_status, running, "dead_lettered", count + 1))
     assert "replay_limit_reached" in await tool_refused(running, "dead_letter_replay", dead_letter_id=letter)
     assert await sends(running) == 12
 
@@ -289,9 +289,7 @@ async def test_mail_that_cannot_be_looked_for_is_sent_again_as_the_same_mail(run
 
 
 @pytest.mark.parametrize("policy", ["never_duplicate", "ask"])
-async def test_mail_may_be_treated_like_a_chat(
-    tmp_path: Path, postgres_server: EmbeddedPostgres, policy: str
-) -> None:
+async def test_mail_may_be_treated_like_a_chat(tmp_path: Path, postgres_server: EmbeddedPostgres, policy: str) -> None:
     async with standing_still(tmp_path, postgres_server, *certainty(email=policy)) as running:
         await mail_fault(running, phase="dot", kind="drop_after")
         answer = await deliver(running, mail())

@@ -14,10 +14,11 @@ from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
 from butlers.messenger.channels.telegram import TelegramChannel
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import attempts, deliver, fault, forget, mail_fault, mails, rows, sends, wish
+from tests.scenarios.messenger_door import attempts, deliver, fault, mail_fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (
     advance,
     all_have,
+    emptied,
     ended_attempts,
     later,
     standing_still,
@@ -41,8 +42,7 @@ async def system(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+    return await emptied(system)
 
 
 def mail() -> dict[str, Any]:
@@ -89,7 +89,7 @@ async def test_retry_policy(running: RunningSystem) -> None:
     assert await sends(running) == 3
 
     # Chance spreads those that failed together.
-    await forget(running)
+    await emptied(running)
     await fault(running, "error_5xx", times=None, status=503)
     for chat in range(101, 113):
         await later(running, wish("never", recipient=str(chat)))
@@ -111,7 +111,10 @@ async def test_email_has_a_longer_schedule_of_its_own(running: RunningSystem) ->
 
 
 async def test_a_pause_is_never_longer_than_the_cap(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
-    slow = (r"max_attempts = 3\nbase_delay_s = 1\.0\nmax_delay_s = 60\.0", "max_attempts = 6\nbase_delay_s = 40.0\nmax_delay_s = 60.0")
+    slow = (
+        r"max_attempts = 3\nbase_delay_s = 1\.0\nmax_delay_s = 60\.0",
+        "max_attempts = 6\nbase_delay_s = 40.0\nmax_delay_s = 60.0",
+    )
     async with standing_still(tmp_path, postgres_server, NO_BREAKER, slow) as running:
         await fault(running, "error_5xx", times=None)
         seen = await pauses(running, wish("never"))

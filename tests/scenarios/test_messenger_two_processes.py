@@ -23,7 +23,6 @@ from tests.scenarios.messenger_door import (
     deliver,
     execute,
     fault,
-    forget,
     free_port,
     lineage,
     route,
@@ -35,6 +34,7 @@ from tests.scenarios.messenger_time import (
     advance,
     all_have,
     as_time_passes,
+    emptied,
     ended_attempts,
     later,
     limits,
@@ -58,8 +58,7 @@ async def system(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def running(system: RunningSystem) -> RunningSystem:
-    await forget(system)
-    return system
+    return await emptied(system)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from butlers.butler.identity import TokenFile
-from butlers.butler.surface import McpDoor, ToolBox
+from butlers.butler.mcp_door import McpDoor
+from butlers.butler.surface import ToolBox
 from butlers.telemetry import Telemetry
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -109,7 +109,8 @@ class System:
         await self._configure_owner()
         for butler, listener in zip(self.butlers, listeners, strict=True):
             await butler.prepare()
-            server = GuestServer(butler.app())
+            await butler.recover()
+            server = GuestServer(await butler.app())
             await server.open(listener)
             self._servers.append(server)
         await self._begin()

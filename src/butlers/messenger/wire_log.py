@@ -40,7 +40,7 @@ class WireLog:
         self._write(f"\n{attempt_id} {part}\n")
 
     def _write(self, text: str) -> None:
-        """All of it or an error: on a full disk write(2) may take the beginning only, and half a mark proves nothing."""
+        """All of it or an error: a full disk may take the beginning only, and half a mark proves nothing."""
         marked = text.encode()
         if self._file.write(marked) != len(marked):
             raise OSError(errno.ENOSPC, "the evidence was cut short", str(self._path))

@@ -128,6 +128,22 @@ async def test_the_same_chat_again_or_one_whose_window_closed_widens_nothing(cor
     assert (await windows(core)).keys() == {"telegram.bot:7", "telegram.bot:8"}
 
 
+async def test_two_messages_to_one_recipient_are_no_reason_to_make_everybody_wait(core: Core) -> None:
+    for thread in ("one", "two"):
+        await core.take("a@a.example", channel="email", ordering_key=f"email:a@a.example:{thread}")
+    for delivery in await core.claim():
+        await core.finish(core.end(delivery, TOO_FAST))
+    assert await windows(core) == {"email.bot:a@a.example": 20}
+
+
+async def test_a_chat_is_throttled_for_itself_also_while_everybody_waits(core: Core) -> None:
+    seven, eight = await in_progress(core, "7", "8")
+    asked = NotSent(error=TargetUnavailable("429"), throttle=Throttle(scope="channel", seconds=7))
+    await core.finish(core.end(seven, asked))
+    await core.finish(core.end(eight, TOO_FAST))
+    assert await windows(core) == {"telegram.bot": 7, "telegram.bot:8": 20}
+
+
 async def test_a_window_about_everybody_is_about_everybody(core: Core) -> None:
     (seven,) = await in_progress(core, "7")
     asked = NotSent(error=TargetUnavailable("429"), throttle=Throttle(scope="channel", seconds=7))

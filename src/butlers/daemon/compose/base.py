@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +15,6 @@ from starlette.routing import BaseRoute
 from butlers import __version__
 from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import REMIND, CoreTools, remind_job
-from butlers.butler.http import build_app
 from butlers.butler.identity import Caller
 from butlers.butler.local_runtime import LocalRuntime
 from butlers.butler.module import Module, ModuleHost
@@ -62,6 +63,8 @@ class Butler:
     state: str = "starting"
     before_serving: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     sources: dict[str, Loop] = field(default_factory=dict)  # connectors: stopped first, so that nothing new comes in
+    before_doors: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery that needs no door
+    first_loops: dict[str, Loop] = field(default_factory=dict)  # started right after it
     loops: dict[str, Loop] = field(default_factory=dict)  # started when the servers are up
     timers: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = field(default_factory=dict)  # every so often
     before_loops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery, once
@@ -84,6 +87,13 @@ class Butler:
             await self.scheduler.sync(self.config.butler.schedule)
         for prepare in self.before_serving:
             await prepare()
+
+    async def recover(self) -> None:
+        """What needs nobody else is taken up again before the doors open."""
+        for recover in self.before_doors:
+            await recover()
+        for name, loop in self.first_loops.items():
+            self.services.start(name, loop)
 
     async def begin(self) -> None:
         """Recover what an earlier process left, then start the loops."""
@@ -109,8 +119,10 @@ class Butler:
             "failing_services": failing,
         }
 
-    def app(self) -> Starlette:
-        return build_app(
+    async def app(self) -> Starlette:
+        # Loading the MCP SDK takes as long as all the rest: recovery has begun by now and goes on meanwhile.
+        http: Any = await asyncio.to_thread(import_module, "butlers.butler.http")
+        built: Starlette = http.build_app(
             butler=self.name,
             tools=self.tools,
             tokens=self.process.tokens,
@@ -119,6 +131,7 @@ class Butler:
             loopback_only=self.process.settings.loopback_only,
             routes=self.routes,
         )
+        return built
 
     def card(self) -> dict[str, Any]:
         """What the butler tells the registry."""

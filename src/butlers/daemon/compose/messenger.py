@@ -90,8 +90,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     butler.routes += receipt_routes(parts.receipts, keys=receipt_keys(process, config), clock=process.clock)
     butler.drains.append(drain)
     butler.before_serving.append(ready)
-    butler.before_loops.append(parts.worker.rescue)
-    butler.loops["delivery worker"] = parts.worker.run
+    butler.before_doors.append(parts.worker.rescue)
+    butler.first_loops["delivery worker"] = parts.worker.run
     butler.loops["service levels"] = levels.run
     butler.timers |= _upkeep(butler, parts).timers()
     return butler

@@ -1,0 +1,71 @@
+"""The two MCP doors to a butler's tools.
+
+`/mcp` serves the dotted names of the source documents (`route.execute`); `/mcp/llm` serves the same tools with
+underscores, because LLM hosts refuse dots. Both are stateless. Apart from the tools, because the SDK takes longer to
+load than everything else together, and recovery does not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mcp_types
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic_core import to_json
+
+from butlers.butler.identity import TokenFile
+from butlers.butler.surface import ToolBox, authenticate
+from butlers.errors import ClassifiedError
+
+
+class McpDoor:
+    """One MCP endpoint over a tool box. `run()` must be entered for as long as requests are served."""
+
+    def __init__(self, *, butler: str, tools: ToolBox, tokens: TokenFile, dotted: bool, loopback_only: bool) -> None:
+        self._tools = tools
+        self._tokens = tokens
+        self._wire_names = {(name if dotted else name.replace(".", "_")): name for name in tools.names()}
+        server: Server[Any] = Server(f"butlers.{butler}", on_list_tools=self._list_tools, on_call_tool=self._call_tool)
+        self._sessions = StreamableHTTPSessionManager(
+            app=server, json_response=True, stateless=True, security_settings=_transport_security(loopback_only)
+        )
+        self.app = StreamableHTTPASGIApp(self._sessions)
+        self.run = self._sessions.run
+
+    async def _list_tools(self, _context: Any, _params: Any) -> mcp_types.ListToolsResult:
+        by_name = {tool.name: tool for tool in self._tools}
+        return mcp_types.ListToolsResult(
+            tools=[
+                mcp_types.Tool(
+                    name=wire, description=by_name[name].description, input_schema=by_name[name].input_schema()
+                )
+                for wire, name in sorted(self._wire_names.items())
+            ]
+        )
+
+    async def _call_tool(self, context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
+        name = self._wire_names.get(params.name, params.name)
+        try:
+            caller = authenticate(context.request, self._tokens)
+            return _result(await self._tools.call(name, caller, params.arguments or {}))
+        except ClassifiedError as error:
+            return _result({"status": "error", "error": error.describe()}, is_error=True)
+
+
+def _result(content: dict[str, Any], *, is_error: bool = False) -> mcp_types.CallToolResult:
+    text = to_json(content).decode()
+    return mcp_types.CallToolResult(
+        content=[mcp_types.TextContent(type="text", text=text)], structured_content=content, is_error=is_error
+    )
+
+
+def _transport_security(loopback_only: bool) -> TransportSecuritySettings:
+    """Refuse requests that a web page made a browser send to a local port."""
+    names = ("127.0.0.1", "localhost", "[::1]")
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=loopback_only,
+        allowed_hosts=[f"{name}:*" for name in names],
+        allowed_origins=[f"http://{name}:*" for name in names],
+    )
