@@ -6,7 +6,7 @@ seeds. So the translation is written here, on top of the client library's own fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from opentelemetry.sdk.metrics.export import (
@@ -29,6 +29,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from butlers.telemetry.catalogue import Metric
+from butlers.telemetry.distribution import Distribution, Point
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,9 +38,14 @@ class Exposition(Collector):
     """Reads one meter provider when asked, and no other."""
 
     def __init__(
-        self, reader: InMemoryMetricReader, catalogue: Mapping[str, Metric], identity: Mapping[str, str]
+        self,
+        reader: InMemoryMetricReader,
+        catalogue: Mapping[str, Metric],
+        identity: Mapping[str, str],
+        distributions: Mapping[str, Distribution],
     ) -> None:
         self._reader = reader
+        self._distributions = distributions
         self._catalogue = catalogue
         self._identity = dict(identity)
         self._registry = CollectorRegistry(auto_describe=False)
@@ -54,6 +60,10 @@ class Exposition(Collector):
             metric = self._catalogue.get(measured.name)
             if metric is not None:
                 yield _family(metric, measured)
+        for name, distribution in self._distributions.items():
+            if points := distribution.points():
+                metric = self._catalogue[name]
+                yield _histogram(metric, sorted(metric.attributes), points)
 
     def _measured(self) -> Iterator[Measured]:
         data = self._reader.get_metrics_data()
@@ -84,7 +94,7 @@ def _fill(family: CounterMetricFamily | GaugeMetricFamily, labels: list[str], po
     return family
 
 
-def _histogram(metric: Metric, labels: list[str], points: list[HistogramDataPoint]) -> Family:
+def _histogram(metric: Metric, labels: list[str], points: Sequence[HistogramDataPoint | Point]) -> Family:
     family = HistogramMetricFamily(metric.prometheus_name, metric.description, labels=labels)
     for point in points:
         bounds = [*(str(float(bound)) for bound in point.explicit_bounds), "+Inf"]
@@ -93,7 +103,7 @@ def _histogram(metric: Metric, labels: list[str], points: list[HistogramDataPoin
     return family
 
 
-def _values(labels: list[str], point: NumberDataPoint | HistogramDataPoint) -> list[str]:
+def _values(labels: list[str], point: NumberDataPoint | HistogramDataPoint | Point) -> list[str]:
     given = point.attributes or {}
     return [_value(given.get(label, "")) for label in labels]
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from uuid import UUID
 
 from opentelemetry import trace
@@ -33,6 +34,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from butlers.clock import Clock
 from butlers.telemetry.catalogue import CATALOGUE, Kind, Metric
+from butlers.telemetry.distribution import Distribution
 from butlers.telemetry.prometheus import Exposition
 from butlers.telemetry.spans import SpanName
 
@@ -59,6 +61,7 @@ class Telemetry:
         metrics: Sequence[Metric],
         clock: Clock,
         traced: bool = True,  # somebody collects spans
+        distributions: Mapping[str, Distribution] = MappingProxyType({}),  # histograms that nobody exports
     ) -> None:
         self._meters = meters
         self._tracers = tracers
@@ -67,7 +70,8 @@ class Telemetry:
         self._traced = traced
         self._tracer = tracers.get_tracer("butlers")
         meter = meters.get_meter("butlers")
-        self._records = {metric.name: _record(meter, metric) for metric in metrics}
+        self._records = {metric.name: _record(meter, metric) for metric in metrics if metric.name not in distributions}
+        self._records |= {name: distribution.record for name, distribution in distributions.items()}
         self._running = True
 
     @classmethod
@@ -94,7 +98,8 @@ class Telemetry:
         for processor in processors:
             tracers.add_span_processor(processor)
         labels = {key.replace(".", "_"): value for key, value in identity.items()}
-        exposition = Exposition(reader, {metric.name: metric for metric in metrics}, labels)
+        distributions = _distributions(metrics) if otlp_endpoint is None else {}
+        exposition = Exposition(reader, {metric.name: metric for metric in metrics}, labels, distributions)
         return cls(
             meters=meters,
             tracers=tracers,
@@ -102,6 +107,7 @@ class Telemetry:
             metrics=metrics,
             clock=clock,
             traced=bool(processors),
+            distributions=distributions,
         )
 
     def count(self, metric: Metric, n: int = 1, **attributes: Attribute) -> None:
@@ -180,6 +186,11 @@ class Telemetry:
 
     def _nanoseconds(self) -> int:
         return (self._clock.now() - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _distributions(metrics: Sequence[Metric]) -> dict[str, Distribution]:
+    histograms = (metric.name for metric in metrics if metric.kind is Kind.HISTOGRAM)
+    return {name: Distribution(bounds=LATENCY_BUCKETS_MS) for name in histograms}
 
 
 def _record(meter: Meter, metric: Metric) -> Record:

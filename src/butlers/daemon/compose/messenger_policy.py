@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import cache
 
 from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.process import Process
@@ -58,6 +59,7 @@ def budget_policy(config: ButlerConfig) -> BudgetPolicy:
 def execution_policy(process: Process, config: ButlerConfig, repeatable: Collection[str] = ()) -> ExecutionPolicy:
     """`repeatable`: channels whose provider recognises a repeat by its key, so that nothing has to be in doubt."""
 
+    @cache
     def policy(name: str) -> ChannelPolicy:
         usual = channel_policy(config, name)
         return replace(usual, certainty="never_lose") if name in repeatable else usual
