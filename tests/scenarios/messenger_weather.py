@@ -121,8 +121,8 @@ class Weather:
             state = self.dice.choice(("closed", "closed", "closed", "closed", "open", "half-open"))
             await self._run(
                 "update messenger.channel_states set state = $2, generation = generation + 1,"
-                " consecutive_failures = $3, probes_out = $4, probe_successes = 0, trip_reason = 'it failed', tripped_at = $5, probe_at = $6,"
-                " stance = $7 where name = $1",
+                " consecutive_failures = $3, probes_out = $4, probe_successes = 0, trip_reason = 'it failed',"
+                " tripped_at = $5, probe_at = $6, stance = $7 where name = $1",
                 name,
                 state,
                 self.dice.randrange(5),

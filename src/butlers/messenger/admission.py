@@ -77,13 +77,13 @@ class Throttled:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Budgets:
     """The shared state, as of one moment. What is not in it is full, closed or normal."""
 
     in_flight: int = 0
-    buckets: Mapping[str, Bucket] = field(default_factory=dict)
-    shares: Mapping[str, Mapping[str, Bucket]] = field(default_factory=dict)  # layer -> butler -> its use
+    buckets: dict[str, Bucket] = field(default_factory=dict)
+    shares: dict[str, dict[str, Bucket]] = field(default_factory=dict)  # layer -> butler -> its use
     throttles: Mapping[str, Throttled] = field(default_factory=dict)  # telegram.bot or telegram.bot:7
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
     stances: Mapping[str, Stance] = field(default_factory=dict)
@@ -138,14 +138,12 @@ def headroom(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> 
     return {name: round(available(draw.bucket, now), 3) for name, draw in zip(names, draws, strict=True)}
 
 
-def apply(budgets: Budgets, wish: Wish, admitted: Admitted) -> Budgets:
-    """The state the next delivery of the same batch meets."""
-    shares = dict(budgets.shares)
+def apply(budgets: Budgets, wish: Wish, admitted: Admitted) -> None:
+    """Bring the state to what the next delivery of the same batch meets. In place: batches are long."""
+    budgets.in_flight += 1
+    budgets.buckets.update(admitted.buckets)
     for layer, bucket in admitted.shares.items():
-        shares[layer] = {**shares.get(layer, {}), wish.origin: bucket}
-    return replace(
-        budgets, in_flight=budgets.in_flight + 1, buckets={**budgets.buckets, **admitted.buckets}, shares=shares
-    )
+        budgets.shares.setdefault(layer, {})[wish.origin] = bucket
 
 
 def wanting(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:

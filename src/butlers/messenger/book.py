@@ -8,7 +8,7 @@ judged is pure (`judge`), and the dry run calls the same function with the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -18,12 +18,15 @@ from butlers.errors import ClassifiedError
 from butlers.messenger import admission
 from butlers.messenger.admission import Admitted, Budgets, Refused, Wish
 from butlers.messenger.delivery import Decision, NewDelivery
+from butlers.messenger.handover import Executor
+from butlers.messenger.hands import Hands
 from butlers.messenger.judgement import AdmissionPolicy, Known, Snapshot, judge, moved
 from butlers.messenger.ledger import Page, snapshot_of
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance
 from butlers.reliability.fair_queue import FairShare
 from butlers.reliability.token_bucket import Bucket
-from butlers.storage.database import Database, Executor, Record
+from butlers.storage.database import Database, Record
+from butlers.storage.database import Executor as Connection
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 
@@ -39,12 +42,23 @@ Entry = Known | Taken | Refused
 class Book:
     """Takes intents in."""
 
-    def __init__(self, *, database: Database, schema: str, clock: Clock, policy: AdmissionPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        policy: AdmissionPolicy,
+        new_id: Callable[[], UUID],
+        executor: Executor | None = None,  # whom deliveries are handed to; None: they are all claimed in their turn
+    ) -> None:
         self._database = database
+        self._new_id = new_id
+        self._executor = executor
         self._queries = Queries.load("butlers.messenger", schema=schema)
         self._clock = clock
         self.policy = policy
-        self._commits: GroupCommitter[NewDelivery, Entry] = GroupCommitter(self._enter, max_batch=200)
+        self._commits: GroupCommitter[NewDelivery, Entry] = GroupCommitter(self._enter, max_batch=200, lanes=2)
 
     async def submit(self, new: NewDelivery) -> Entry:
         """Durable when this returns, unless it was refused."""
@@ -60,54 +74,79 @@ class Book:
             snapshot = await self.read(connection, [new], now)
         return snapshot, judge(new, self.policy, snapshot, now)
 
-    async def enter(self, connection: Executor, new: Sequence[NewDelivery], now: datetime) -> Sequence[Entry]:
+    async def enter(
+        self, connection: Connection, new: Sequence[NewDelivery], now: datetime, hands: Hands | None = None
+    ) -> Sequence[Entry]:
         """Judge and write within the caller's transaction."""
         await connection.fetchval(self._queries.lock_admission)
         snapshot = await self.read(connection, new, now)
         entries: dict[UUID, Entry] = {}
         page = Page()
+        hands = hands or Hands(offer=None, new_id=self._new_id)
+        hands.look(new, snapshot)
         for delivery in _in_turn(new):
-            entry, snapshot = self._judge_one(delivery, snapshot, page, now)
-            entries[delivery.id] = entry
+            entries[delivery.id] = self._judge_one(delivery, snapshot, page, now, hands)
         await self._write(connection, page, now)
         return [entries[delivery.id] for delivery in new]
 
     async def _enter(self, new: Sequence[NewDelivery]) -> Sequence[Entry]:
-        async with self._database.transaction() as connection:
-            return await self.enter(connection, new, self._clock.now())
+        """One batch; what is handed over starts when it is committed."""
+        now = self._clock.now()
+        offer = self._executor.offer(len(new)) if self._executor is not None else None
+        hands, committed = Hands(offer=offer, new_id=self._new_id), False
+        try:
+            async with self._database.transaction() as connection:
+                entries = await self.enter(connection, new, now, hands)
+            committed = True
+            return entries
+        finally:
+            if offer is not None and self._executor is not None:
+                self._executor.take(offer, hands.handed(now) if committed else ())
 
-    def _judge_one(self, new: NewDelivery, snapshot: Snapshot, page: Page, now: datetime) -> tuple[Entry, Snapshot]:
+    def _judge_one(self, new: NewDelivery, snapshot: Snapshot, page: Page, now: datetime, hands: Hands) -> Entry:
+        """One delivery; the snapshot then shows what the next one meets."""
         verdict = judge(new, self.policy, snapshot, now)
         if isinstance(verdict, Known):
             page.count(new, "deduplicated")
-            return verdict, snapshot
+            return verdict
         new = moved(new, snapshot.recipients)
         if isinstance(verdict, Refused):
             page.count(new, "rejected", verdict.rule)
             if verdict.error.retryable:  # what can never be sent is wanted by nobody
                 page.keep(new.wish, self._wanting(new.wish, snapshot.budgets, now), now)
-            return verdict, snapshot
-        taken = new.decided(*_admitted(new, snapshot.budgets, now))
+            return verdict
+        decisions = (*new.decisions, *_admitted(new, snapshot.budgets, now))
+        taken = replace(new, decisions=decisions, claim=hands.claim(new, snapshot.budgets))
+        hands.keep(taken)
         page.count(new, "admitted")
         page.take(taken, verdict, now)
-        budgets = admission.apply(snapshot.budgets, new.wish, verdict)
-        known = {**snapshot.known, new.idempotency_key: new.id}
-        return Taken(delivery=taken), replace(snapshot, known=known, budgets=budgets)
+        admission.apply(snapshot.budgets, new.wish, verdict)
+        snapshot.known[new.idempotency_key] = new.id
+        return Taken(delivery=taken)
 
     def _wanting(self, wish: Wish, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
         return admission.wanting(wish, limits=self.policy.limits, budgets=budgets, now=now)
 
-    async def read(self, connection: Executor, new: Sequence[NewDelivery], now: datetime) -> Snapshot:
+    async def read(self, connection: Connection, new: Sequence[NewDelivery], now: datetime) -> Snapshot:
         keys = [delivery.idempotency_key for delivery in new]
-        snapshot = await self._read(connection, keys=keys, wishes=[delivery.wish for delivery in new], now=now)
+        talks = [delivery.ordering_key for delivery in new]
+        wishes = [delivery.wish for delivery in new]
+        snapshot = await self._read(connection, keys=keys, wishes=wishes, now=now, conversations=talks)
         there = [moved(delivery, snapshot.recipients) for delivery in new]
         if there == list(new):
             return snapshot
         # A new address has a budget, windows and rules of its own.
-        return await self._read(connection, keys=keys, wishes=[one.wish for one in (*new, *there)], now=now)
+        wishes += [delivery.wish for delivery in there]
+        return await self._read(connection, keys=keys, wishes=wishes, now=now, conversations=talks)
 
     async def _read(
-        self, connection: Executor, *, keys: Sequence[str], wishes: Sequence[Wish], now: datetime
+        self,
+        connection: Connection,
+        *,
+        keys: Sequence[str],
+        wishes: Sequence[Wish],
+        now: datetime,
+        conversations: Sequence[str] = (),
     ) -> Snapshot:
         names = {layer for wish in wishes for layer in admission.layers(wish)}
         scopes = {scope for wish in wishes for scope in admission.throttle_scopes(wish)}
@@ -120,12 +159,13 @@ class Book:
             [channel for channel, _ in recipients],
             now,
             [target for _, target in recipients],
+            list(conversations),
         )
         if row is None:
             raise RuntimeError("a query without a table answered nothing")
         return snapshot_of(row)
 
-    async def _write(self, connection: Executor, page: Page, now: datetime) -> None:
+    async def _write(self, connection: Connection, page: Page, now: datetime) -> None:
         if page.taken:
             rows = await connection.fetch(
                 self._queries.record_requests, [delivery.to_row() for delivery in page.taken], now
@@ -152,7 +192,7 @@ class Book:
             return await self._pass(connection, wishes, snapshot.budgets, now)
 
     async def _pass(
-        self, connection: Executor, wishes: Sequence[tuple[UUID, Wish]], budgets: Budgets, now: datetime
+        self, connection: Connection, wishes: Sequence[tuple[UUID, Wish]], budgets: Budgets, now: datetime
     ) -> int:
         page, passed, late = Page(), [], []
         for delivery_id, wish in wishes:
@@ -165,13 +205,13 @@ class Book:
                 continue
             passed.append(delivery_id)
             page.draw(wish, verdict, now)
-            budgets = admission.apply(budgets, wish, verdict)
+            admission.apply(budgets, wish, verdict)
         await self._write(connection, page, now)
         await connection.execute(self._queries.admit_released, passed, now)
         await self._put_off(connection, late, now)
         return len(passed)
 
-    async def _put_off(self, connection: Executor, late: Sequence[tuple[UUID, Refused]], now: datetime) -> None:
+    async def _put_off(self, connection: Connection, late: Sequence[tuple[UUID, Refused]], now: datetime) -> None:
         if late:
             await connection.execute(
                 self._queries.put_off_released,

@@ -181,9 +181,10 @@ class Deliveries:
         count: int = await self._database.fetchval(self._queries.open_attempts_of, worker)
         return count
 
-    async def next_due(self) -> datetime | None:
-        moment: datetime | None = await self._database.fetchval(self._queries.next_due)
-        return moment
+    async def next_due(self) -> tuple[datetime | None, bool]:
+        """When there is something to do next, and whether anything due is held up by something else."""
+        row = await self._database.fetchrow(self._queries.next_due, self._clock.now())
+        return (row["moment"], row["held_up"]) if row is not None else (None, False)
 
     async def counts_by_status(self) -> dict[str, int]:
         rows = await self._database.fetch(self._queries.counts_by_status)

@@ -35,6 +35,18 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """That a worker has a delivery in hand from the start."""
+
+    token: UUID
+    attempt_id: UUID
+    worker: str
+    expires_at: datetime
+    generation: int  # of the channel's circuit
+    stance: Stance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewDelivery:
     """An intent that passed every check of its own and may be written down."""
 
@@ -53,6 +65,7 @@ class NewDelivery:
     admitted: bool = True
     replay_of: UUID | None = None
     action_id: UUID | None = None
+    claim: Claim | None = None
 
     @property
     def channel(self) -> str:
@@ -109,7 +122,39 @@ class NewDelivery:
             "action_id": self.action_id,
             "decisions": [decision.to_row() for decision in self.decisions],
             "tell_owner": self.status in PARKED,
+            **(_claim_row(self.claim) if self.claim is not None else {"attempts": 0}),
         }
+
+    def claimed(self, claim: Claim, now: datetime) -> ClaimedDelivery:
+        """As the worker that has it in hand sees it."""
+        context = self.notify.request_context
+        return ClaimedDelivery(
+            id=self.id,
+            claim_token=claim.token,
+            attempt_id=claim.attempt_id,
+            attempt=1,
+            channel=self.notify.delivery.channel,
+            identity_scope=self.identity_scope,
+            origin_butler=self.notify.origin_butler,
+            request_id=self.notify.request_id,
+            created_at=now,
+            not_after=self.notify.not_after,
+            trace_context=context.trace_context if context is not None else {},
+            outgoing=Outgoing(
+                delivery_id=self.id,
+                idempotency_key=self.idempotency_key,
+                intent=self.notify.delivery.intent,
+                target=self.target or "",
+                message=self.message,
+                subject=self.subject,
+                emoji=self.notify.delivery.emoji,
+                source_event=self.source_event or {},
+            ),
+            generation=claim.generation,
+            stance=claim.stance,
+            in_doubt=False,
+            last_error_class=None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +309,17 @@ def claimed(row: Record, token: UUID) -> ClaimedDelivery:
         last_error_class=row["terminal_error_class"],
         outgoing=_outgoing(row),
     )
+
+
+def _claim_row(claim: Claim) -> dict[str, Any]:
+    return {
+        "status": "in_progress",
+        "attempts": 1,
+        "claim_token": claim.token,
+        "claimed_by": claim.worker,
+        "lease_expires_at": claim.expires_at,
+        "attempt_id": claim.attempt_id,
+    }
 
 
 def _outgoing(row: Record) -> Outgoing:

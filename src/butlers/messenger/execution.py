@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -23,6 +24,7 @@ from butlers.messenger.attempting import attempt
 from butlers.messenger.channel import AttemptResult, Channel, NotSent
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, Settlement
+from butlers.messenger.handover import Expectation, Offer
 from butlers.messenger.observing import Observer
 from butlers.messenger.rescuing import lost_attempt, settle_lost
 from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
@@ -43,14 +45,6 @@ class ExecutionPolicy:
     channel: Callable[[str], ChannelPolicy]  # by name, without its scope
     max_concurrent: int
     lease: LeasePolicy
-
-
-class _Waiter:
-    """Somebody who wants to hear how a delivery went."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-        self.outcome: Outcome | None = None
 
 
 class DeliveryWorker:
@@ -80,8 +74,11 @@ class DeliveryWorker:
         self._awake = asyncio.Event()
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._tokens: dict[UUID, UUID] = {}
-        # Weak: a waiter that gives up, or waits for another process's delivery, leaves nothing behind.
-        self._waiters: WeakValueDictionary[UUID, _Waiter] = WeakValueDictionary()
+        self._outcomes: dict[UUID, Outcome] = {}  # of deliveries that somebody expects
+        # Weak: whoever gives up, or waits for another process's delivery, leaves nothing behind.
+        self._expected: WeakValueDictionary[UUID, Expectation] = WeakValueDictionary()
+        self._reserved = 0  # hands that are kept for batches not yet committed
+        self._held_up = True  # something due could not be claimed, so the end of anything may set it free
         self._finishes: GroupCommitter[Ended, bool] = GroupCommitter(
             deliveries.finish, max_batch=200, isolate_failures=False
         )
@@ -89,13 +86,26 @@ class DeliveryWorker:
         self._closing = False
 
     def wake(self) -> None:
+        self._held_up = True
         self._awake.set()
 
-    async def finished(self, delivery_id: UUID) -> Outcome | None:
-        """Return when the delivery may have changed, with the outcome if this worker made it."""
-        waiter = self._waiters.setdefault(delivery_id, _Waiter())
-        await waiter.event.wait()
-        return waiter.outcome
+    def expect(self, delivery_id: UUID) -> Expectation:
+        return self._expected.setdefault(delivery_id, Expectation())
+
+    def offer(self, wanted: int) -> Offer:
+        """Hands that are free now, kept until `take`."""
+        slots = 0 if self._closing else max(0, min(wanted, self._room()))
+        self._reserved += slots
+        lease = timedelta(seconds=self._policy.lease.ttl)
+        return Offer(slots=slots, token=self._new_id(), worker=self._name, expires_at=self._clock.now() + lease)
+
+    def take(self, offer: Offer, handed: Sequence[ClaimedDelivery]) -> None:
+        self._reserved -= offer.slots
+        for delivery in handed:
+            self._start(delivery)
+
+    def _room(self) -> int:
+        return self._policy.max_concurrent - len(self._tasks) - self._reserved
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -120,7 +130,7 @@ class DeliveryWorker:
 
     async def run_once(self) -> bool:
         """Start what is due, as far as there is room; whether there may be more."""
-        room = self._policy.max_concurrent - len(self._tasks)
+        room = self._room()
         if room <= 0 or self._closing:
             return False
         claimed = await self._deliveries.claim_due(limit=room, worker=self._name, lease_s=self._policy.lease.ttl)
@@ -131,7 +141,7 @@ class DeliveryWorker:
     async def probe(self) -> None:
         """Try channels in trouble as far as their circuits admit."""
         for channel in await self._deliveries.open_circuits():
-            room = self._policy.max_concurrent - len(self._tasks)
+            room = self._room()
             if room <= 0 or self._closing:
                 return
             probes = await self._deliveries.claim_probes(
@@ -153,7 +163,7 @@ class DeliveryWorker:
     async def _next_due(self) -> float:
         """Seconds until there is something to do; soon, when that cannot be found out."""
         try:
-            due = await self._deliveries.next_due()
+            due, self._held_up = await self._deliveries.next_due()
         except Exception as error:
             log.error("delivery round failed", error=error)
             return _INSIST_S
@@ -168,9 +178,10 @@ class DeliveryWorker:
     def _ended(self, delivery_id: UUID) -> None:
         self._tasks.pop(delivery_id, None)
         self._tokens.pop(delivery_id, None)
-        if (waiter := self._waiters.pop(delivery_id, None)) is not None:
-            waiter.event.set()
-        self.wake()
+        if (expected := self._expected.pop(delivery_id, None)) is not None:
+            expected.tell(self._outcomes.pop(delivery_id, None))
+        if self._held_up:
+            self.wake()
 
     async def _deliver(self, delivery: ClaimedDelivery) -> None:
         started = self._clock.monotonic()
@@ -188,8 +199,9 @@ class DeliveryWorker:
         ended = self._end(delivery, result, settlement, int((self._clock.monotonic() - started) * 1000))
         if await self._write_down(ended):
             self._observer.attempt_ended(ended)
-            if (waiter := self._waiters.get(delivery.id)) is not None and getattr(result, "part", 1) == 1:
-                waiter.outcome = outcome_of(ended)
+            if delivery.id in self._expected and getattr(result, "part", 1) == 1:
+                self._outcomes[delivery.id] = outcome_of(ended)
+            self._held_up |= settlement.status == "awaiting_retry"
 
     def _circumstances(self, delivery: ClaimedDelivery) -> Circumstances:
         return Circumstances(

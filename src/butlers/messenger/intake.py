@@ -9,10 +9,9 @@ itself: this is where the road ends.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
@@ -20,24 +19,16 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, WireError
 from butlers.messenger.admission import Refused
-from butlers.messenger.book import Book, Entry
+from butlers.messenger.book import Book, Entry, Taken
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, channel_tool
+from butlers.messenger.delivery import OPEN, NewDelivery, Outcome, channel_tool
+from butlers.messenger.handover import Executor, Expectation
 from butlers.messenger.judgement import Known, Parked
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
 
 _LOOK_AGAIN_S = 0.5  # at a delivery that another process may be making
-
-
-class Executor(Protocol):
-    """Whoever makes the attempts."""
-
-    def wake(self) -> None: ...
-
-    async def finished(self, delivery_id: UUID) -> Outcome | None:
-        """Return when the delivery may have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +72,11 @@ class Intake:
         with self.observer.delivery(notify, identity_scope) as span:
             with self.observer.validating(notify):
                 new = await self.preparation.prepare(notify, source_event, identity_scope=identity_scope)
-            new = new.decided(Decision(at=self.clock.now(), rule="origin", verdict="verified"))
+            expectation = self.executor.expect(new.id)
             entry = await self._enter(new, tools)
             self.observer.entered(new, entry)
             span.set_attribute("outcome", type(entry).__name__.lower())
-            return await self._answer(new, entry)
+            return await self._answer(new, entry, expectation)
 
     async def _enter(self, new: NewDelivery, tools: tuple[str, ...]) -> Entry | Parked:
         if (parked := await self.parking.hold(new, tools)) is not None and not isinstance(parked, NewDelivery):
@@ -97,25 +88,32 @@ class Intake:
             await self.parking.give_back(admitted)
         return entry
 
-    async def _answer(self, new: NewDelivery, entry: Entry | Parked) -> dict[str, Any]:
+    async def _answer(self, new: NewDelivery, entry: Entry | Parked, expectation: Expectation) -> dict[str, Any]:
         if isinstance(entry, Refused):
             raise entry.error
-        self.executor.wake()
-        delivery_id = entry.delivery_id if isinstance(entry, Known | Parked) else entry.delivery.id
-        outcome = await self._wait(delivery_id, seen=isinstance(entry, Known))
+        delivery_id = entry.delivery.id if isinstance(entry, Taken) else entry.delivery_id
+        if isinstance(entry, Known):
+            expectation = self.executor.expect(delivery_id)
+        elif not (isinstance(entry, Taken) and entry.delivery.claim):
+            self.executor.wake()
+        outcome = await self._wait(delivery_id, expectation, look_first=not isinstance(entry, Taken))
         outcome = replace(outcome, duplicate_detection=new.duplicate_detection)
         return _respond(new.notify, outcome, deduplicated=isinstance(entry, Known))
 
-    async def _wait(self, delivery_id: UUID, *, seen: bool) -> Outcome:
-        """Until it ends or the caller's patience does."""
+    async def _wait(self, delivery_id: UUID, expectation: Expectation, *, look_first: bool) -> Outcome:
+        """Until it ends or the caller's patience does. Another process may be the one that sends, so look at the row
+        now and then without being told.
+        """
         deadline = self.clock.monotonic() + self.wait_s
-        outcome = await self.deliveries.get(delivery_id) if seen else None
+        outcome = await self.deliveries.get(delivery_id) if look_first else None
         while outcome is None or outcome.status in OPEN:
             left = deadline - self.clock.monotonic()
             if left <= 0:
                 break
-            outcome = await self._changed(delivery_id, min(left, _LOOK_AGAIN_S))
-            outcome = outcome or await self.deliveries.get(delivery_id)
+            outcome = await expectation.heard(min(left, _LOOK_AGAIN_S))
+            if outcome is None or outcome.status in OPEN:
+                expectation = self.executor.expect(delivery_id)
+                outcome = await self.deliveries.get(delivery_id)
         return outcome or await self._must_be_there(delivery_id)
 
     async def _must_be_there(self, delivery_id: UUID) -> Outcome:
@@ -123,14 +121,6 @@ class Intake:
         if outcome is None:
             raise invalid("delivery_id", "the delivery is gone")
         return outcome
-
-    async def _changed(self, delivery_id: UUID, at_most_s: float) -> Outcome | None:
-        # Another process may be the one that sends, so look again now and then without being told.
-        try:
-            async with asyncio.timeout(at_most_s):
-                return await self.executor.finished(delivery_id)
-        except TimeoutError:
-            return None
 
 
 def _respond(notify: NotifyEnvelope, outcome: Outcome, *, deduplicated: bool) -> dict[str, Any]:

@@ -5,7 +5,6 @@ The intake judges with the state locked; the dry run judges with the same state 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -22,9 +21,10 @@ from butlers.reliability.circuit_breaker import BreakerPolicy
 class Snapshot:
     """The shared state that a judgement looks at."""
 
-    known: Mapping[str, UUID]  # idempotency key -> delivery
+    known: dict[str, UUID]  # idempotency key -> delivery
     recipients: RecipientRules
     budgets: Budgets
+    busy: frozenset[str] = frozenset()  # conversations in which something is on its way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

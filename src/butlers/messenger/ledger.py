@@ -66,6 +66,7 @@ def snapshot_of(row: Record) -> Snapshot:
     return Snapshot(
         known={key: UUID(identity) for key, identity in known.items()},
         recipients={(rule["channel"], rule["target"]): _recipient_rule(rule) for rule in row["recipients"]},
+        busy=frozenset(row["busy"]),
         budgets=Budgets(
             in_flight=row["in_flight"],
             buckets={stored["name"]: _bucket(stored) for stored in row["buckets"] if stored["layer"] is None},

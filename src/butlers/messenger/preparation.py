@@ -80,7 +80,7 @@ class Preparation:
             source_event=source_event,
             duplicate_detection=key is not None,
             status="pending" if known else "pending_missing_identifier",
-            decisions=(self._how(resolution),),
+            decisions=(Decision(at=self.clock.now(), rule="origin", verdict="verified"), self._how(resolution)),
         )
 
     def _how(self, resolution: Resolved | MissingIdentifier) -> Decision:

@@ -11,6 +11,9 @@ SELECT
     ARRAY(SELECT bucket FROM {schema}.rate_buckets AS bucket
           WHERE bucket.name = ANY($2::text[])
              OR (bucket.layer = ANY($2::text[]) AND bucket.full_at > $5)) AS buckets,
+    ARRAY(SELECT DISTINCT under_way.ordering_key FROM {schema}.delivery_requests AS under_way
+          WHERE under_way.ordering_key = ANY($7::text[])
+            AND under_way.status IN ('pending', 'in_progress', 'awaiting_retry')) AS busy,
     ARRAY(SELECT throttle FROM {schema}.throttles AS throttle
           WHERE throttle.scope = ANY($3::text[]) AND throttle.until > $5) AS throttles,
     ARRAY(SELECT circuit FROM {schema}.channel_states AS circuit
@@ -19,21 +22,36 @@ SELECT
           WHERE (recipient.channel, recipient.target) IN (SELECT * FROM unnest($4::text[], $6::text[]))) AS recipients;
 
 -- name: record_requests
--- The intents become durable before any provider byte is sent; a known key changes nothing.
-INSERT INTO {schema}.delivery_requests
-    (id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, contact_id,
-     ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection, status,
-     admitted, replay_of, action_id, decisions, tell_owner, next_attempt_at, created_at, updated_at)
-SELECT id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, contact_id,
-       ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection, status,
-       admitted, replay_of, action_id, decisions, tell_owner, $2, $2, $2
-FROM jsonb_to_recordset($1) AS new (
-    id uuid, idempotency_key text, request_id uuid, origin_butler text, channel text, identity_scope text, intent text,
-    target_identity text, contact_id uuid, ordering_key text, message text, subject text, envelope jsonb,
-    source_event jsonb, priority text, rank smallint, not_after timestamptz, duplicate_detection boolean, status text,
-    admitted boolean, replay_of uuid, action_id uuid, decisions jsonb, tell_owner boolean)
-ON CONFLICT (idempotency_key) DO NOTHING
-RETURNING id;
+-- The intents become durable before any provider byte is sent, with the attempt of those that are handed over at once;
+-- a known key changes nothing.
+WITH new AS (
+    SELECT * FROM jsonb_to_recordset($1) AS new (
+        id uuid, idempotency_key text, request_id uuid, origin_butler text, channel text, identity_scope text,
+        intent text, target_identity text, contact_id uuid, ordering_key text, message text, subject text,
+        envelope jsonb, source_event jsonb, priority text, rank smallint, not_after timestamptz,
+        duplicate_detection boolean, status text, admitted boolean, replay_of uuid, action_id uuid, decisions jsonb,
+        tell_owner boolean, attempts integer, claim_token uuid, claimed_by text, lease_expires_at timestamptz,
+        attempt_id uuid)
+), recorded AS (
+    INSERT INTO {schema}.delivery_requests
+        (id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, contact_id,
+         ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection,
+         status, admitted, replay_of, action_id, decisions, tell_owner, attempts, claim_token, claimed_by,
+         lease_expires_at, next_attempt_at, created_at, updated_at)
+    SELECT id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity,
+           contact_id, ordering_key, message, subject, envelope, source_event, priority, rank, not_after,
+           duplicate_detection, status, admitted, replay_of, action_id, decisions, tell_owner, attempts, claim_token,
+           claimed_by, lease_expires_at, $2, $2, $2
+    FROM new
+    ON CONFLICT (idempotency_key) DO NOTHING
+    RETURNING id
+), begun AS (
+    INSERT INTO {schema}.delivery_attempts (id, delivery_id, attempt_number, worker, started_at)
+    SELECT new.attempt_id, new.id, new.attempts, new.claimed_by, $2
+    FROM new JOIN recorded ON recorded.id = new.id
+    WHERE new.attempt_id IS NOT NULL
+)
+SELECT id FROM recorded;
 
 -- name: write_budgets
 -- What the buckets hold after an admission.
@@ -297,8 +315,10 @@ FROM taken LEFT JOIN {schema}.delivery_attempts AS attempt
 ORDER BY taken.id;
 
 -- name: next_due
--- When there is something to send or to rescue next.
-SELECT min(moment) FROM (
+-- When there is something to send or to rescue next, and whether anything due is held up at present.
+SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests AS late
+               WHERE late.status IN ('pending', 'awaiting_retry') AND late.next_attempt_at <= $1) AS held_up,
+       min(moment) AS moment FROM (
     SELECT min(next_attempt_at) AS moment FROM {schema}.delivery_requests AS candidate
     WHERE status IN ('pending', 'awaiting_retry')
       AND NOT EXISTS (

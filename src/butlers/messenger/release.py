@@ -6,7 +6,6 @@ Both go through the same admission and worker as any other delivery. A replay is
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, restored
-from butlers.messenger.intake import Executor
+from butlers.messenger.handover import Executor
 from butlers.messenger.observing import Observer
 from butlers.messenger.tools.dead_letters import assess
 from butlers.messenger.tools.records import DeliveryRecords
@@ -122,15 +121,7 @@ class Release:
             left = deadline - self.clock.monotonic()
             if outcome.status not in OPEN or left <= 0:
                 return outcome
-            await _changed(self.executor, delivery_id, min(left, _LOOK_AGAIN_S))
-
-
-async def _changed(executor: Executor, delivery_id: UUID, at_most_s: float) -> None:
-    try:
-        async with asyncio.timeout(at_most_s):
-            await executor.finished(delivery_id)
-    except TimeoutError:
-        return
+            await self.executor.expect(delivery_id).heard(min(left, _LOOK_AGAIN_S))
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Exceptions are recorded by their type alone, because their messages may quote wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from uuid import UUID
@@ -28,8 +28,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader,
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
-from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from butlers.clock import Clock
@@ -47,6 +48,7 @@ LATENCY_BUCKETS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 1000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _W3C = TraceContextTextMapPropagator()
+_IDS = RandomIdGenerator()
 
 
 class Telemetry:
@@ -124,7 +126,6 @@ class Telemetry:
         """Say what a value is now."""
         self._record(metric, (Kind.GAUGE,), value, attributes)
 
-    @contextmanager
     def span(
         self,
         name: SpanName,
@@ -132,17 +133,18 @@ class Telemetry:
         request_id: UUID | str | None = None,
         parent: Mapping[str, object] | None = None,
         **attributes: Attribute,
-    ) -> Iterator[Span]:
+    ) -> AbstractContextManager[Span]:
         """Trace a stretch of work, below `parent` (a W3C trace_context) or below the current span."""
         allowed = _allowed(name.name, name.attributes, attributes)
-        if not (self._traced or parent) and (current := trace.get_current_span()).get_span_context().is_valid:
-            yield current  # nobody collects spans: the one around lends its ids
-            return
+        if not self._traced:
+            return _lent(parent)
         if request_id is not None:
             allowed["request_id"] = str(request_id)
-        span = self._tracer.start_span(
-            name.name, context=_below(parent), attributes=allowed, start_time=self._nanoseconds()
-        )
+        return self._collected(name.name, _below(parent), allowed)
+
+    @contextmanager
+    def _collected(self, name: str, context: Context | None, attributes: dict[str, str | bool | int]) -> Iterator[Span]:
+        span = self._tracer.start_span(name, context=context, attributes=attributes, start_time=self._nanoseconds())
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
@@ -220,6 +222,20 @@ def _counting(meter: Meter, about: dict[str, str]) -> Record:
 
     meter.create_observable_counter(**about, callbacks=[observe])
     return add
+
+
+def _lent(parent: Mapping[str, object] | None) -> AbstractContextManager[Span]:
+    """Nobody collects spans, so there is only an identity for logs and envelopes: the parent's, the one around, or one
+    of its own.
+    """
+    around = trace.get_current_span(_below(parent))
+    if not around.get_span_context().is_valid:
+        around = NonRecordingSpan(
+            SpanContext(trace_id=_IDS.generate_trace_id(), span_id=_IDS.generate_span_id(), is_remote=False)
+        )
+    elif not parent:
+        return nullcontext(around)
+    return trace.use_span(around, record_exception=False, set_status_on_exception=False)
 
 
 def _allowed(name: str, declared: frozenset[str], given: Mapping[str, Attribute]) -> dict[str, str | bool | int]:

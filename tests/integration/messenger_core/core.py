@@ -56,7 +56,9 @@ class Core:
         recipients: RecipientPolicy | None = None,
     ) -> Book:
         policy = AdmissionPolicy(limits=given, breaker=BREAKER, recipients=recipients or RecipientPolicy())
-        return Book(database=database or self.database, schema=SCHEMA, clock=self.clock, policy=policy)
+        return Book(
+            database=database or self.database, schema=SCHEMA, clock=self.clock, policy=policy, new_id=self.new_id
+        )
 
     def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
         database = database or self.database

@@ -69,7 +69,7 @@ async def test_what_is_not_due_waits(core: Core) -> None:
     await core.take()
     await core.finish(core.end(await core.claim_one(), DOWN, retry_in=5))
     assert await core.claim() == []
-    assert await core.deliveries().next_due() == core.clock.now() + timedelta(seconds=5)
+    assert await core.deliveries().next_due() == (core.clock.now() + timedelta(seconds=5), False)
     core.clock.advance(5)
     again = await core.claim_one()
     assert (again.attempt, again.last_error_class, again.in_doubt) == (2, "target_unavailable", False)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KEYS, TIMES = 500, 10
 CHATS = range(7000, 7050)
-AT_ONE_TIME = 60
+AT_ONE_TIME = 32
 LIFTED = {
     "limits": {
         "max_in_flight": 100_000,
@@ -45,18 +45,25 @@ async def two_messengers(tmp_path: Path) -> AsyncIterator[tuple[Instance, list[s
     """Both run on one data directory and so on one database; their doors, and the simulators' addresses."""
     roster = lifted_roster(tmp_path / "roster", LIFTED)
     where = Instance(tmp_path / "data", clock=SystemClock())
-    settings = [part for key, value in (QUICK | {"roster": str(roster)}).items() for part in ("--set", f"{key}={value}")]
+    settings = [
+        part for key, value in (QUICK | {"roster": str(roster)}).items() for part in ("--set", f"{key}={value}")
+    ]
     common = ("--data-dir", where.data_dir, "--port-offset", where.offset, "--set", "simulators=on", *settings)
     second = free_port()
     try:
         with ExitStack() as stack:
             stack.enter_context(kept_running("simulate", "telegram", *common, says='"ready": true'))
             stack.enter_context(kept_running("run", "messenger", *common, says="butlers is up"))
-            port = ("--port", f"messenger={second - where.offset}")
+            port = ("--port", f"messenger={second}")
             stack.enter_context(kept_running("run", "messenger", *common, *port, says="butlers is up"))
             yield where, [where.url("messenger"), f"http://127.0.0.1:{second}"]
     finally:
         await where.close()
+
+
+def _http() -> httpx2.AsyncClient:
+    kept = httpx2.Limits(max_connections=AT_ONE_TIME, max_keepalive_connections=AT_ONE_TIME)
+    return httpx2.AsyncClient(timeout=60, trust_env=False, limits=kept)
 
 
 class Caller:
@@ -100,7 +107,7 @@ def _route(notify: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.timeout(150)
 async def test_five_hundred_keys_ten_times_to_both_are_five_hundred_sends(tmp_path: Path) -> None:
     wishes = [wish(f"key {n}", idempotency_key=f"key-{n}", recipient=str(CHATS[n % len(CHATS)])) for n in range(KEYS)]
-    async with two_messengers(tmp_path) as (where, doors), httpx2.AsyncClient(timeout=60, trust_env=False) as http:
+    async with two_messengers(tmp_path) as (where, doors), _http() as http:
         token = TokenFile(Places(where.data_dir).tokens, SystemClock()).ensure("switchboard", Role.BUTLER).secret
         caller = Caller(http, token)
         # Each key five times at each door, in any order: repeats race with the original and with each other.

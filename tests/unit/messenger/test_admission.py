@@ -169,7 +169,8 @@ def test_nothing_is_paid_either_when_a_later_rule_refuses(rule: str) -> None:
 def test_the_next_of_a_batch_meets_what_the_first_left() -> None:
     verdict = admit(ONE, NOW, limits=SHIPPED)
     assert isinstance(verdict, Admitted)
-    budgets = admission.apply(Budgets(in_flight=4), ONE, verdict)
+    budgets = Budgets(in_flight=4)
+    admission.apply(budgets, ONE, verdict)
     assert budgets.in_flight == 5
     assert budgets.buckets == verdict.buckets
     assert budgets.shares["global"]["general"].tokens == 59

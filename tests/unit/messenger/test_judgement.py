@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -40,7 +39,7 @@ def snapshot(
     budgets: Budgets | None = None,
 ) -> Snapshot:
     rules = {("telegram", target): one for target, one in (("7", rule), ("-1007", there)) if one is not None}
-    keys: Mapping[str, UUID] = {NEW.idempotency_key: FIRST} if known else {}
+    keys = {NEW.idempotency_key: FIRST} if known else {}
     return Snapshot(known=keys, recipients=rules, budgets=budgets or Budgets())
 
 

@@ -102,9 +102,17 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     database, schema, clock = process.database, config.schema_name, process.clock
     observer = Observer(telemetry=butler.telemetry, clock=clock)
     queries = Queries.load("butlers.messenger", schema=schema)
-    book = Book(database=database, schema=schema, clock=clock, policy=admission_policy(config))
     receipts = ReceiptIntake(database=database, schema=schema, clock=clock, new_id=process.new_id)
     deliveries = _deliveries(butler, receipts)
+    worker = _worker(butler, channels, deliveries, observer)
+    book = Book(
+        database=database,
+        schema=schema,
+        clock=clock,
+        policy=admission_policy(config),
+        new_id=process.new_id,
+        executor=worker,
+    )
     approvals = build_approvals(process, config)
     preparation = Preparation(
         contacts=butler.contacts,
@@ -123,7 +131,6 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         clock=clock,
     )
     parking.register(_channel_tools(channels))
-    worker = _worker(butler, channels, deliveries, observer)
     intake = Intake(
         preparation=preparation,
         book=book,

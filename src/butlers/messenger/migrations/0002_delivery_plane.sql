@@ -15,7 +15,7 @@ ALTER TABLE {schema}.delivery_requests
 CREATE INDEX delivery_requests_of_origin ON {schema}.delivery_requests (origin_butler, rank, next_attempt_at, id)
     WHERE status IN ('pending', 'awaiting_retry');
 CREATE INDEX delivery_requests_ended ON {schema}.delivery_requests (terminal_at) WHERE terminal_at IS NOT NULL;
-CREATE INDEX delivery_requests_keyed ON {schema}.delivery_requests (terminal_at) WHERE duplicate_detection;
+CREATE INDEX delivery_requests_keyed ON {schema}.delivery_requests (terminal_at) WHERE duplicate_detection AND terminal_at IS NOT NULL;
 CREATE INDEX delivery_requests_replays ON {schema}.delivery_requests (replay_of) WHERE replay_of IS NOT NULL;
 CREATE INDEX delivery_requests_to_tell ON {schema}.delivery_requests (id) WHERE tell_owner;
 CREATE INDEX delivery_requests_parked ON {schema}.delivery_requests (id)
