@@ -21,7 +21,14 @@ _CERTAINTY: dict[str, CertaintyPolicy] = {
 def added_to_defaults(section: type[Section], value: Any, info: ValidationInfo) -> Any:
     """A table that names one channel leaves the others as they are."""
     default = section.model_fields[info.field_name or ""].default
-    return {**default, **value} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return {**default, **{name: _added(default.get(name), given) for name, given in value.items()}}
+
+
+def _added(default: Any, given: Any) -> Any:
+    """A channel's own table keeps what it does not name, too."""
+    return default.model_dump() | given if isinstance(default, Section) and isinstance(given, dict) else given
 
 
 class RetrySection(Section):

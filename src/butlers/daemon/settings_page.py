@@ -102,7 +102,9 @@ def _sections(
         key = field.alias or name
         section = _section_of(field.annotation)
         if section is not None:
-            inner.append((f"{path}.{key}" if path else key, section, get_origin(field.annotation) is list))
+            named = ".<channel>" if get_origin(field.annotation) is dict else ""
+            below = f"{path}.{key}" if path else key
+            inner.append((f"{below}{named}", section, get_origin(field.annotation) is list))
         elif path or key not in NOT_IN_FILE:
             rows.append((f"`{key}`", _type(field.annotation), _default(field), _meaning(field)))
     # A table without keys of its own or below it is a switch: that it stands there is all it says.

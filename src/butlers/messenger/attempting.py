@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from butlers.clock import Clock
-from butlers.errors import InternalError, TargetUnavailable, TimeoutExceeded
+from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded
 from butlers.messenger import wire_log
 from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
@@ -33,7 +33,10 @@ class AttemptWire:
         self.in_doubt: int | None = None  # the part that left and of which nothing was heard
 
     def leaving(self, part: int = 1) -> None:
-        self._evidence.leaving(self._attempt_id, part)
+        try:
+            self._evidence.leaving(self._attempt_id, part)
+        except OSError as error:  # a full disk: without evidence nothing leaves
+            raise TargetUnavailable(f"no evidence could be written ({type(error).__name__})") from error
         self.in_doubt = part
 
     async def part_sent(self, part: int, provider_delivery_id: str) -> None:
@@ -70,6 +73,8 @@ async def attempt(
             return await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
     except TimeoutError:
         return _broken(TimeoutExceeded(f"no answer within {policy.timeout_s:g} s"), evidence)
+    except ClassifiedError as error:
+        return _broken(error, evidence)
     except Exception as error:
         log.error("channel failed unexpectedly", error=error, delivery_id=delivery.id, channel=delivery.channel)
         return _broken(InternalError(f"{type(error).__name__} in the channel"), evidence)
@@ -86,7 +91,7 @@ async def _find(delivery: ClaimedDelivery, channel: Channel, policy: ChannelPoli
     return Sent(provider_delivery_id=name, response={"found": True}) if name is not None else None
 
 
-def _broken(error: InternalError | TimeoutExceeded, evidence: AttemptWire) -> NotSent:
+def _broken(error: ClassifiedError, evidence: AttemptWire) -> NotSent:
     part = evidence.in_doubt
     return NotSent(
         error=error,

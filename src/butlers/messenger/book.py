@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError
 from butlers.messenger import admission
 from butlers.messenger.admission import Admitted, Budgets, Refused, Wish
 from butlers.messenger.delivery import Decision, NewDelivery
@@ -25,7 +24,7 @@ from butlers.messenger.ledger import Page, snapshot_of
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance
 from butlers.reliability.fair_queue import FairShare
 from butlers.reliability.token_bucket import Bucket
-from butlers.storage.database import Database, Record
+from butlers.storage.database import Database
 from butlers.storage.database import Executor as Connection
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
@@ -86,7 +85,7 @@ class Book:
         hands.look(new, snapshot)
         for delivery in _in_turn(new):
             entries[delivery.id] = self._judge_one(delivery, snapshot, page, now, hands)
-        await self._write(connection, page, now)
+        await self.write(connection, page, now)
         return [entries[delivery.id] for delivery in new]
 
     async def _enter(self, new: Sequence[NewDelivery]) -> Sequence[Entry]:
@@ -113,7 +112,7 @@ class Book:
         if isinstance(verdict, Refused):
             page.count(new, "rejected", verdict.rule)
             if verdict.error.retryable:  # what can never be sent is wanted by nobody
-                page.keep(new.wish, self._wanting(new.wish, snapshot.budgets, now), now)
+                page.keep(new.wish, self.wanting(new.wish, snapshot.budgets, now), now)
             return verdict
         decisions = (*new.decisions, *_admitted(new, snapshot.budgets, now))
         taken = replace(new, decisions=decisions, claim=hands.claim(new, snapshot.budgets))
@@ -124,22 +123,22 @@ class Book:
         snapshot.known[new.idempotency_key] = new.id
         return Taken(delivery=taken)
 
-    def _wanting(self, wish: Wish, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
+    def wanting(self, wish: Wish, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
         return admission.wanting(wish, limits=self.policy.limits, budgets=budgets, now=now)
 
     async def read(self, connection: Connection, new: Sequence[NewDelivery], now: datetime) -> Snapshot:
         keys = [delivery.idempotency_key for delivery in new]
         talks = [delivery.ordering_key for delivery in new]
         wishes = [delivery.wish for delivery in new]
-        snapshot = await self._read(connection, keys=keys, wishes=wishes, now=now, conversations=talks)
+        snapshot = await self.read_state(connection, keys=keys, wishes=wishes, now=now, conversations=talks)
         there = [moved(delivery, snapshot.recipients) for delivery in new]
         if there == list(new):
             return snapshot
         # A new address has a budget, windows and rules of its own.
         wishes += [delivery.wish for delivery in there]
-        return await self._read(connection, keys=keys, wishes=wishes, now=now, conversations=talks)
+        return await self.read_state(connection, keys=keys, wishes=wishes, now=now, conversations=talks)
 
-    async def _read(
+    async def read_state(
         self,
         connection: Connection,
         *,
@@ -165,7 +164,7 @@ class Book:
             raise RuntimeError("a query without a table answered nothing")
         return snapshot_of(row)
 
-    async def _write(self, connection: Connection, page: Page, now: datetime) -> None:
+    async def write(self, connection: Connection, page: Page, now: datetime) -> None:
         if page.taken:
             rows = await connection.fetch(
                 self._queries.record_requests, [delivery.to_row() for delivery in page.taken], now
@@ -176,51 +175,6 @@ class Book:
             await connection.execute(self._queries.write_budgets, *page.bucket_columns())
         if page.counts:
             await connection.execute(self._queries.count_outcomes, now, *page.count_columns())
-
-    # --- what was released later --------------------------------------------------------------------------------------
-
-    async def admit_released(self, limit: int = 100) -> int:
-        """Let deliveries that were approved, replayed or settled pass the same admission; how many passed."""
-        now = self._clock.now()
-        async with self._database.transaction() as connection:
-            await connection.fetchval(self._queries.lock_admission)
-            rows = await connection.fetch(self._queries.released, now, limit)
-            if not rows:
-                return 0
-            wishes = [(row["id"], _wish(row)) for row in rows]
-            snapshot = await self._read(connection, keys=[], wishes=[wish for _, wish in wishes], now=now)
-            return await self._pass(connection, wishes, snapshot.budgets, now)
-
-    async def _pass(
-        self, connection: Connection, wishes: Sequence[tuple[UUID, Wish]], budgets: Budgets, now: datetime
-    ) -> int:
-        page, passed, late = Page(), [], []
-        for delivery_id, wish in wishes:
-            verdict = admission.admit(
-                wish, limits=self.policy.limits, breaker=self.policy.breaker, budgets=budgets, now=now
-            )
-            if isinstance(verdict, Refused):
-                late.append((delivery_id, verdict))
-                page.keep(wish, self._wanting(wish, budgets, now), now)
-                continue
-            passed.append(delivery_id)
-            page.draw(wish, verdict, now)
-            admission.apply(budgets, wish, verdict)
-        await self._write(connection, page, now)
-        await connection.execute(self._queries.admit_released, passed, now)
-        await self._put_off(connection, late, now)
-        return len(passed)
-
-    async def _put_off(self, connection: Connection, late: Sequence[tuple[UUID, Refused]], now: datetime) -> None:
-        if late:
-            await connection.execute(
-                self._queries.put_off_released,
-                [delivery_id for delivery_id, _ in late],
-                [now + timedelta(seconds=max(_wait_of(refused.error), 0.1)) for _, refused in late],
-                now,
-                [refused.rule for _, refused in late],
-                [refused.error.message for _, refused in late],
-            )
 
 
 def _admitted(new: NewDelivery, budgets: Budgets, now: datetime) -> Iterable[Decision]:
@@ -243,16 +197,3 @@ def _round_robin(new: Sequence[NewDelivery]) -> Iterable[NewDelivery]:
         queue.offer(delivery, key=delivery.notify.origin_butler)
     while (taken := queue.take()) is not None:
         yield taken[1]
-
-
-def _wait_of(error: ClassifiedError) -> float:
-    return error.retry_after if error.retry_after is not None else 1.0
-
-
-def _wish(row: Record) -> Wish:
-    return Wish(
-        channel=f"{row['channel']}.{row['identity_scope']}",
-        recipient=row["target_identity"] or "",
-        origin=row["origin_butler"],
-        intent=row["intent"],
-    )

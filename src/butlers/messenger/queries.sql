@@ -70,6 +70,19 @@ SELECT date_trunc('minute', $1::timestamptz), * FROM unnest($2::text[], $3::text
 ON CONFLICT (minute, channel, intent, origin_butler, outcome, rule)
 DO UPDATE SET requests = {schema}.admission_outcomes.requests + excluded.requests;
 
+-- name: anything_released
+-- Is there anything to admit? Asked before the door is locked for it.
+SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests
+               WHERE NOT admitted AND status = 'pending' AND next_attempt_at <= $1);
+
+-- name: turn_away
+-- A released delivery whose recipient must not be written to any more.
+UPDATE {schema}.delivery_requests
+SET status = 'failed', terminal_at = $2, updated_at = $2, terminal_error_class = 'validation_error',
+    terminal_error_message = $3, terminal_retryable = false,
+    decisions = decisions || jsonb_build_object('at', $2::timestamptz, 'rule', 'recipient', 'verdict', 'refused', 'detail', $3::text)
+WHERE id = $1;
+
 -- name: released
 -- Deliveries that somebody released and that still have to pass admission.
 SELECT id, channel, identity_scope, target_identity, origin_butler, intent

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.clock import Clock
-from butlers.messenger.book import Book
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
+from butlers.messenger.readmission import Readmission
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
@@ -24,7 +24,7 @@ OUTCOMES_KEPT = timedelta(days=90)
 class Upkeep:
     database: Database
     queries: Queries
-    book: Book
+    readmission: Readmission
     deliveries: Deliveries
     worker: DeliveryWorker
     parking: Parking
@@ -48,7 +48,7 @@ class Upkeep:
 
     async def release(self) -> None:
         """Admit what was approved, replayed or settled."""
-        if await self.book.admit_released():
+        if await self.readmission.admit():
             self.worker.wake()
 
     async def expire(self) -> None:

@@ -17,6 +17,7 @@ from butlers.messenger.channel import AttemptResult, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
 from butlers.messenger.judgement import AdmissionPolicy
+from butlers.messenger.readmission import Readmission
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.reliability.circuit_breaker import BreakerPolicy
@@ -59,6 +60,10 @@ class Core:
         return Book(
             database=database or self.database, schema=SCHEMA, clock=self.clock, policy=policy, new_id=self.new_id
         )
+
+    def readmission(self, given: Limits = PLENTY, *, recipients: RecipientPolicy | None = None) -> Readmission:
+        book = self.book(given, recipients=recipients)
+        return Readmission(database=self.database, queries=self.queries, book=book, clock=self.clock)
 
     def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
         database = database or self.database

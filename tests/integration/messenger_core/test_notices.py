@@ -79,7 +79,7 @@ async def test_a_delivery_that_is_in_doubt_again_is_told_again(core: Core) -> No
     await core.database.execute(
         core.queries.settle_uncertain, delivery, "pending", "ann", core.clock.now(), "send_again"
     )
-    assert await core.book().admit_released() == 1
+    assert await core.readmission().admit() == 1
     await core.finish(core.end(await core.claim_one(), DOUBT, "uncertain"))
     core.clock.advance(INTERVAL_S)
     assert str(delivery) in await told(core, await notices(core).tell())

@@ -34,6 +34,7 @@ from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
+from butlers.messenger.readmission import Readmission
 from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
@@ -207,7 +208,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     return Upkeep(
         database=process.database,
         queries=parts.queries,
-        book=parts.book,
+        readmission=_readmission(butler, parts),
         deliveries=parts.deliveries,
         worker=parts.worker,
         parking=parts.parking,
@@ -235,6 +236,11 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     )
     butler.timers["bounces"] = (process.settings.bounce_poll_s, mailbox.watch.run_once)
     return mailbox.tools
+
+
+def _readmission(butler: Butler, parts: Parts) -> Readmission:
+    process = butler.process
+    return Readmission(database=process.database, queries=parts.queries, book=parts.book, clock=process.clock)
 
 
 def _closing(channels: dict[str, Channel], name: str) -> Any:
