@@ -72,7 +72,8 @@ async def forget(running: RunningSystem) -> None:
     await running.database.execute("delete from messenger.rate_buckets where name <> 'lock'")
     await running.database.execute(
         "update messenger.channel_states set state = 'closed', generation = generation + 1, consecutive_failures = 0,"
-        " probes_out = 0, probe_successes = 0, trip_reason = null, tripped_at = null, probe_at = null, stance = 'normal'"
+        " probes_out = 0, probe_successes = 0, trip_reason = null, tripped_at = null, probe_at = null,"
+        " stance = 'normal'"
     )
     await running.control("POST", "/reset")
     response = await running.http.post(f"{running.mail.control_url}/reset")
@@ -195,7 +196,10 @@ async def rows(running: RunningSystem) -> list[dict[str, Any]]:
 
 
 async def attempts(running: RunningSystem, delivery_id: str | UUID | None = None) -> list[dict[str, Any]]:
-    query = "select * from messenger.delivery_attempts where $1::uuid is null or delivery_id = $1 order by started_at, attempt_number"
+    query = (
+        "select * from messenger.delivery_attempts where $1::uuid is null or delivery_id = $1"
+        " order by started_at, attempt_number"
+    )
     return [dict(row) for row in await running.database.fetch(query, delivery_id)]
 
 

@@ -61,9 +61,15 @@ class Core:
             database=database or self.database, schema=SCHEMA, clock=self.clock, policy=policy, new_id=self.new_id
         )
 
-    def readmission(self, given: Limits = PLENTY, *, recipients: RecipientPolicy | None = None) -> Readmission:
-        book = self.book(given, recipients=recipients)
-        return Readmission(database=self.database, queries=self.queries, book=book, clock=self.clock)
+    def readmission(
+        self,
+        given: Limits = PLENTY,
+        *,
+        database: Database | None = None,
+        recipients: RecipientPolicy | None = None,
+    ) -> Readmission:
+        book = self.book(given, database=database, recipients=recipients)
+        return Readmission(database=database or self.database, queries=self.queries, book=book, clock=self.clock)
 
     def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
         database = database or self.database

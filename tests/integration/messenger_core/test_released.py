@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+from butlers.messenger.recipients import RecipientPolicy
 from tests.unit.messenger.admission_door import limits
 
 from .core import Core
@@ -82,8 +84,8 @@ async def test_an_open_window_puts_it_off_until_it_closes(core: Core) -> None:
 async def test_two_processes_admit_each_of_them_once(core: Core) -> None:
     await release(core, 10)
     tight = limits(total=6.0)
-    first, second = core.book(tight), core.book(tight, database=core.second)
-    assert await first.admit_released(limit=4) + await second.admit_released() == 6
+    first, second = core.readmission(tight), core.readmission(tight, database=core.second)
+    assert sum(await asyncio.gather(first.admit(), second.admit())) == 6
     assert sum(row["admitted"] for row in await core.rows("delivery_requests")) == 6
 
 
