@@ -29,7 +29,7 @@ import uvloop
 from benchmarks.delivery import fairness, memory
 from benchmarks.delivery.bare import BareLoop
 from benchmarks.delivery.load import closed_loop
-from benchmarks.delivery.plane import Plane, running_plane
+from benchmarks.delivery.plane import running_plane
 from butlers.clock import SystemClock
 from butlers.storage.connecting import create_database_if_missing
 from butlers.storage.database import Database
@@ -64,7 +64,7 @@ async def run(size: Size) -> dict[str, Any]:
 
 async def _measure(size: Size, server: EmbeddedPostgres, folder: Path) -> dict[str, Any]:
     clock = SystemClock()
-    for name in ("bare", "butlers", PEER):
+    for name in ("bare", "butlers", "memory", PEER):
         await create_database_if_missing(server.uri(""), name)
     durable = await _durability(server)
     async with (
@@ -85,18 +85,16 @@ async def _measure(size: Size, server: EmbeddedPostgres, folder: Path) -> dict[s
 
         rates = await _rounds(size, {"bare": bare_round, "messenger": messenger, PEER: peer})
         report = {"rates": rates, "durability": durable, "submitters": size.submitters, "workers": size.workers}
-        return report | await _rest(size, plane, rates["messenger"])
+        _say("fairness")
+        capacity = rates["messenger"] or 1.0
+        fair = await fairness.measure_fairness(plane, capacity=capacity, seconds=size.fairness_s, seed=1, clock=clock)
+    return report | {"fairness": fair, "memory": await _memory(size, server)}
 
 
-async def _rest(size: Size, plane: Plane, capacity: float | None) -> dict[str, Any]:
-    clock = SystemClock()
-    _say("fairness")
-    fair = await fairness.measure_fairness(
-        plane, capacity=capacity or 1.0, seconds=size.fairness_s, seed=1, clock=clock
-    )
+async def _memory(size: Size, server: EmbeddedPostgres) -> dict[str, Any]:
     _say(f"memory: {size.recipients} recipients")
-    remembered = await memory.measure_memory(plane, recipients=size.recipients, submitters=size.submitters, clock=clock)
-    return {"fairness": fair, "memory": remembered}
+    async with await Database.connect(server.uri("memory"), max_size=2) as database:
+        return await memory.measure_memory(database, recipients=size.recipients, clock=SystemClock())
 
 
 @asynccontextmanager
@@ -175,7 +173,7 @@ def _size() -> tuple[Size, bool]:
     given = vars(parser.parse_args())
     quick = given.pop("quick")
     if quick:
-        given |= {"messages": 500, "rounds": 2, "fairness_s": 8.0, "recipients": 5_000}
+        given |= {"messages": 500, "rounds": 2, "fairness_s": 8.0, "recipients": 20_000}
     return Size(**given), quick
 
 
