@@ -23,7 +23,7 @@ from tests.architecture.source import PACKAGE, ROOT, SourceFile, references, sou
 MAY_PRINT = {
     "daemon/cli/": "commands speak to people",
     "daemon/serve.py": "the system says its steps and its addresses to whoever started it",
-    "daemon/simulation.py": "one line that the parent process waits for",
+    "daemon/simulator_servers.py": "one line that the parent process waits for",
 }
 MAY_READ_ENVIRONMENT = {
     "daemon/": "the composition root reads it and hands it on",

@@ -1,7 +1,7 @@
 """From a routed `notify.v1` to a delivery on record.
 
-    validate -> verify origin -> resolve target -> recipient -> approval -> idempotency -> admission -> breaker
-             -> record -> wait for the outcome
+    validate -> verify origin -> resolve target -> recipient lists -> idempotency -> suppression -> approval
+             -> admission -> breaker -> record -> wait for the outcome
 
 Nothing leaves before the row is committed, and a known key never makes a second row. Messenger never calls `notify`
 itself: this is where the road ends.

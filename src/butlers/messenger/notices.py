@@ -41,17 +41,23 @@ class Notices:
     preparation: Preparation
     clock: Clock
     interval_s: float
+    asking: frozenset[str] = frozenset()  # channels whose uncertain deliveries do not wait for the next notice
 
     async def tell(self) -> UUID | None:
         """Send what has come up, unless the last notice is too recent; returns the notice's delivery."""
-        now = self.clock.now()
-        if not await self.database.fetchval(self.queries.anything_to_tell):
-            return None
-        last = await self.database.fetchval(self.queries.last_notice)
-        if last is not None and now - last < timedelta(seconds=self.interval_s):
+        kinds = await self.database.fetch(self.queries.anything_to_tell)
+        if not kinds or not (self._is_asked(kinds) or await self._is_time()):
             return None
         channel = await self._channel()
         return await self._send(channel) if channel is not None else None
+
+    def _is_asked(self, kinds: Sequence[Record]) -> bool:
+        """A channel whose policy is `ask` wants its answer at once."""
+        return any(kind["status"] == "uncertain" and kind["channel"] in self.asking for kind in kinds)
+
+    async def _is_time(self) -> bool:
+        last = await self.database.fetchval(self.queries.last_notice)
+        return last is None or self.clock.now() - last >= timedelta(seconds=self.interval_s)
 
     async def _send(self, channel: Channel) -> UUID | None:
         async with self.database.transaction() as connection:

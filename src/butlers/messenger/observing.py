@@ -180,6 +180,10 @@ class Observer:
         if ended.settlement.status == "uncertain":
             self.telemetry.count(UNCERTAIN, 1, **ended.delivery.labels)
 
+    def receipt(self, channel: str, receipt_type: str) -> None:
+        """A provider said something about a delivery later on."""
+        self.telemetry.count(RECEIPTS, 1, channel=channel, receipt_type=receipt_type)
+
     def replayed(self, new: NewDelivery) -> None:
         self.telemetry.count(REPLAYED, 1, **new.labels)
 

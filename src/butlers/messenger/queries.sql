@@ -85,7 +85,7 @@ WHERE id = $1;
 
 -- name: released
 -- Deliveries that somebody released and that still have to pass admission.
-SELECT id, channel, identity_scope, target_identity, origin_butler, intent
+SELECT id, channel, identity_scope, target_identity, origin_butler, intent, settled_at
 FROM {schema}.delivery_requests
 WHERE NOT admitted AND status = 'pending' AND next_attempt_at <= $1
 ORDER BY rank, next_attempt_at, id
@@ -429,10 +429,10 @@ SET status = $3, terminal_at = $2, updated_at = $2, tell_owner = false, terminal
 WHERE id = $1 AND status IN ('pending_approval', 'pending_missing_identifier');
 
 -- name: anything_to_tell
--- Does anything wait for a person who was not told? Notices themselves are not told about.
-SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests
-               WHERE tell_owner
-                 AND NOT (origin_butler = 'messenger' AND coalesce(envelope->>'idempotency_key', '') LIKE 'notice:%'));
+-- By channel and status, what waits for a person who was not told. Notices themselves are not told about.
+SELECT DISTINCT channel, status FROM {schema}.delivery_requests
+WHERE tell_owner
+  AND NOT (origin_butler = 'messenger' AND coalesce(envelope->>'idempotency_key', '') LIKE 'notice:%');
 
 -- name: to_tell
 -- What waits for a person who was not told, oldest first.

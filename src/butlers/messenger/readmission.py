@@ -24,7 +24,12 @@ from butlers.storage.queries import Queries
 _BATCH = 100
 _SHORTEST_WAIT_S = 0.1
 
-Released = tuple[UUID, Wish]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    id: UUID
+    wish: Wish
+    settled: bool  # a person said what became of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +47,9 @@ class Readmission:
         async with self.database.transaction() as connection:
             await connection.fetchval(self.queries.lock_admission)
             rows = await connection.fetch(self.queries.released, now, _BATCH)
-            released = [(row["id"], _wish(row)) for row in rows]
-            snapshot = await self.book.read_state(connection, keys=[], wishes=[wish for _, wish in released], now=now)
+            released = [Released(id=row["id"], wish=_wish(row), settled=row["settled_at"] is not None) for row in rows]
+            wishes = [one.wish for one in released]
+            snapshot = await self.book.read_state(connection, keys=[], wishes=wishes, now=now)
             welcome = await self._turn_away(connection, released, snapshot, now)
             return await self._pass(connection, welcome, snapshot.budgets, now)
 
@@ -52,11 +58,13 @@ class Readmission:
     ) -> list[Released]:
         """End what must not be sent any more; the rest."""
         welcome = []
-        for delivery_id, wish in released:
-            if (problem := self._objection(wish, snapshot)) is None:
-                welcome.append((delivery_id, wish))
+        for one in released:
+            # What a person settled goes on as the person said.
+            problem = None if one.settled else self._objection(one.wish, snapshot)
+            if problem is None:
+                welcome.append(one)
             else:
-                await connection.execute(self.queries.turn_away, delivery_id, now, f"the recipient {problem}")
+                await connection.execute(self.queries.turn_away, one.id, now, f"the recipient {problem}")
         return welcome
 
     def _objection(self, wish: Wish, snapshot: Snapshot) -> str | None:
@@ -69,15 +77,15 @@ class Readmission:
     async def _pass(self, connection: Executor, released: Sequence[Released], budgets: Budgets, now: datetime) -> int:
         page, passed, late = Page(), [], []
         policy = self.book.policy
-        for delivery_id, wish in released:
-            verdict = admission.admit(wish, limits=policy.limits, breaker=policy.breaker, budgets=budgets, now=now)
+        for one in released:
+            verdict = admission.admit(one.wish, limits=policy.limits, breaker=policy.breaker, budgets=budgets, now=now)
             if isinstance(verdict, Refused):
-                late.append((delivery_id, verdict))
-                page.keep(wish, self.book.wanting(wish, budgets, now), now)
+                late.append((one.id, verdict))
+                page.keep(one.wish, self.book.wanting(one.wish, budgets, now), now)
                 continue
-            passed.append(delivery_id)
-            page.draw(wish, verdict, now)
-            admission.apply(budgets, wish, verdict)
+            passed.append(one.id)
+            page.draw(one.wish, verdict, now)
+            admission.apply(budgets, one.wish, verdict)
         await self.book.write(connection, page, now)
         await connection.execute(self.queries.admit_released, passed, now)
         await self._put_off(connection, late, now)

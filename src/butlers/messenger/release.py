@@ -65,11 +65,11 @@ class Release:
         if letter is None:
             raise invalid("dead_letter_id", "no such dead letter")
         original = await connection.fetchrow(self.queries.whole_request, letter["delivery_id"])
-        standing = await connection.fetchrow(self.records.queries.standing_of_deliveries, [letter["delivery_id"]])
+        standing = await self.records.standing(connection, letter["delivery_id"])
         if original is None or standing is None:
             raise invalid("dead_letter_id", "its delivery is gone")
         now = self.clock.now()
-        verdict = assess(dict(letter), dict(standing), self.policy, now)
+        verdict = assess(dict(letter), standing, self.policy, now)
         if not verdict["eligible"]:
             raise invalid("dead_letter_id", f"cannot be replayed: {', '.join(verdict['reasons'])}")
         count = letter["replay_count"] + 1

@@ -7,6 +7,8 @@ from butlers.messenger.channel import Certainty, NotSent
 from butlers.messenger.delivery import Settlement
 from butlers.messenger.settling import Circumstances, settle
 
+MOST_LOST = 20  # attempts; what kills its process every time must not do so for ever
+
 
 def lost_attempt(part: int | None) -> NotSent:
     """An attempt that nobody lived to report; `part` may have left."""
@@ -18,8 +20,10 @@ def lost_attempt(part: int | None) -> NotSent:
 
 
 def settle_lost(result: NotSent, around: Circumstances) -> Settlement:
-    """A crash of ours says nothing about the provider: try at once, whatever the count of attempts."""
+    """A crash of ours says nothing about the provider: try at once, though not without end."""
     if result.certainty is Certainty.NOT_SENT:
+        if around.attempt >= MOST_LOST:
+            return Settlement(status="dead_lettered", error=result.error)
         return Settlement(status="awaiting_retry", next_attempt_at=around.now, error=result.error)
     settlement = settle(result, around)
     if settlement.status != "awaiting_retry":

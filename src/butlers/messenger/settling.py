@@ -5,7 +5,7 @@ not sent, may be tried again -> awaiting_retry, or dead_lettered when the attemp
 not sent, final              -> failed
 uncertain   never_lose       -> like not sent: the provider can tell a repeat from a second message
             never_duplicate  -> uncertain: parked until somebody settles it
-            ask              -> the same, and the owner is asked at once
+            ask              -> the same, and the owner is asked at once, not with the next notice
 too late for not_after       -> expired
 """
 

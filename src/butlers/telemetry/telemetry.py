@@ -48,7 +48,6 @@ LATENCY_BUCKETS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 1000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _W3C = TraceContextTextMapPropagator()
-_IDS = RandomIdGenerator()
 
 
 class Telemetry:
@@ -70,6 +69,7 @@ class Telemetry:
         self._exposition = exposition
         self._clock = clock
         self._traced = traced
+        self._ids = RandomIdGenerator()
         self._tracer = tracers.get_tracer("butlers")
         meter = meters.get_meter("butlers")
         self._records = {metric.name: _record(meter, metric) for metric in metrics if metric.name not in distributions}
@@ -137,10 +137,22 @@ class Telemetry:
         """Trace a stretch of work, below `parent` (a W3C trace_context) or below the current span."""
         allowed = _allowed(name.name, name.attributes, attributes)
         if not self._traced:
-            return _lent(parent)
+            return self._lent(parent)
         if request_id is not None:
             allowed["request_id"] = str(request_id)
         return self._collected(name.name, _below(parent), allowed)
+
+    def _lent(self, parent: Mapping[str, object] | None) -> AbstractContextManager[Span]:
+        """Nobody collects spans: only an identity for logs and envelopes is needed, the parent's, the one around, or a
+        new one.
+        """
+        around = trace.get_current_span(_below(parent))
+        if not around.get_span_context().is_valid:
+            trace_id, span_id = self._ids.generate_trace_id(), self._ids.generate_span_id()
+            around = NonRecordingSpan(SpanContext(trace_id=trace_id, span_id=span_id, is_remote=False))
+        elif not parent:
+            return nullcontext(around)
+        return trace.use_span(around, record_exception=False, set_status_on_exception=False)
 
     @contextmanager
     def _collected(self, name: str, context: Context | None, attributes: dict[str, str | bool | int]) -> Iterator[Span]:
@@ -222,20 +234,6 @@ def _counting(meter: Meter, about: dict[str, str]) -> Record:
 
     meter.create_observable_counter(**about, callbacks=[observe])
     return add
-
-
-def _lent(parent: Mapping[str, object] | None) -> AbstractContextManager[Span]:
-    """Nobody collects spans, so there is only an identity for logs and envelopes: the parent's, the one around, or one
-    of its own.
-    """
-    around = trace.get_current_span(_below(parent))
-    if not around.get_span_context().is_valid:
-        around = NonRecordingSpan(
-            SpanContext(trace_id=_IDS.generate_trace_id(), span_id=_IDS.generate_span_id(), is_remote=False)
-        )
-    elif not parent:
-        return nullcontext(around)
-    return trace.use_span(around, record_exception=False, set_status_on_exception=False)
 
 
 def _allowed(name: str, declared: frozenset[str], given: Mapping[str, Attribute]) -> dict[str, str | bool | int]:

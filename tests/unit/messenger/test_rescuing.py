@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from butlers.butler.delivery_config import CertaintyPolicy
 from butlers.messenger.channel import Certainty
 from butlers.messenger.delivery import Settlement
-from butlers.messenger.rescuing import lost_attempt, settle_lost
+from butlers.messenger.rescuing import MOST_LOST, lost_attempt, settle_lost
 from butlers.messenger.settling import ChannelPolicy, Circumstances
 from butlers.reliability.error_budget import Stance
 from butlers.reliability.retry import RetryPolicy
@@ -37,12 +37,16 @@ def test_the_record_says_which_part_may_have_left() -> None:
     assert lost_attempt(3).response == {"phase": "process ended", "part": 3}
 
 
-@given(st.integers(1, 99), policies)
-def test_what_certainly_did_not_leave_goes_out_at_once_however_many_attempts_there_were(
+@given(st.integers(1, MOST_LOST - 1), policies)
+def test_what_certainly_did_not_leave_goes_out_at_once_though_its_retries_are_used_up(
     attempt: int, certainty: CertaintyPolicy
 ) -> None:
     settlement = rescued(None, attempt=attempt, certainty=certainty)
     assert (settlement.status, settlement.next_attempt_at) == ("awaiting_retry", NOW)
+
+
+def test_what_kills_its_process_every_time_is_set_aside_in_the_end() -> None:
+    assert rescued(None, attempt=MOST_LOST).status == "dead_lettered"
 
 
 @given(st.integers(1, 9), st.integers(1, 99))

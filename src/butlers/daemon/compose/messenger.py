@@ -103,7 +103,9 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     database, schema, clock = process.database, config.schema_name, process.clock
     observer = Observer(telemetry=butler.telemetry, clock=clock)
     queries = Queries.load("butlers.messenger", schema=schema)
-    receipts = ReceiptIntake(database=database, schema=schema, clock=clock, new_id=process.new_id)
+    receipts = ReceiptIntake(
+        database=database, schema=schema, clock=clock, new_id=process.new_id, heard=observer.receipt
+    )
     deliveries = _deliveries(butler, receipts)
     worker = _worker(butler, channels, deliveries, observer)
     book = Book(
@@ -204,6 +206,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
         preparation=parts.preparation,
         clock=process.clock,
         interval_s=delivery.notice_interval_s,
+        asking=frozenset(c.name for c in parts.channels.values() if delivery.certainty_for(c.name) == "ask"),
     )
     return Upkeep(
         database=process.database,

@@ -44,7 +44,16 @@ class _Subject:
 class ReceiptIntake:
     """Writes receipts into one schema."""
 
-    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        heard: Callable[[str, str], None] | None = None,  # is told channel and type of each new receipt
+    ) -> None:
+        self._heard = heard
         self._database = database
         self._queries = Queries.load("butlers.messenger.receipts", schema=schema)
         self._clock = clock
@@ -59,6 +68,8 @@ class ReceiptIntake:
             new = await self._write(connection, subject, receipt, known, now)
             settled = known is None and await self._settle(connection, subject, receipt, now)
             suppressed = receipt.permanent and await self._suppress(connection, subject, receipt, now)
+        if new and self._heard is not None:
+            self._heard(channel, receipt.receipt_type)
         log.info("receipt recorded", delivery_id=subject.id, channel=channel, outcome=receipt.receipt_type)
         if suppressed:
             log.warning("recipient suppressed", delivery_id=subject.id, channel=channel, reason="bounced")

@@ -56,6 +56,11 @@ class DeliveryRecords:
     async def receipts(self, *deliveries: UUID) -> Lines:
         return _by_delivery(deliveries, await self.rows(self.queries.receipts, deliveries))
 
+    async def standing(self, executor: Executor, delivery_id: UUID) -> dict[str, Any] | None:
+        """What decides whether a dead letter may be sent again."""
+        row = await executor.fetchrow(self.queries.standing_of_deliveries, [delivery_id])
+        return dict(row) if row is not None else None
+
     async def add_decision(
         self, executor: Executor, delivery_id: UUID, *, at: datetime, rule: str, verdict: str, detail: str
     ) -> None:
