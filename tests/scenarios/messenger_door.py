@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from butlers.butler.identity import OPERATOR
+from butlers.butler.identity import OPERATOR, Role
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_environment
 from butlers.daemon.system import System
@@ -220,6 +220,32 @@ async def mail_fault(running: RunningSystem, **fault: Any) -> None:
 async def fault(running: RunningSystem, kind: str, **more: Any) -> None:
     """Let the next sendMessage meet a fault."""
     await running.control("POST", "/faults", {"method": "sendMessage", "kind": kind, **more})
+
+
+async def request_said(running: RunningSystem, text: str) -> tuple[str, dict[str, Any]]:
+    """Somebody writes by Telegram: the request on record, and the message."""
+    said = await running.says(text)
+
+    async def recorded() -> Any:
+        query = "select request_id from switchboard.message_inbox where normalized_text = $1"
+        return await running.database.fetchval(query, text)
+
+    return str(await running.until(recorded)), said
+
+
+async def request_mailed(running: RunningSystem, text: str, *, sender: str, headers: dict[str, str]) -> str:
+    """A mail comes in as a connector would hand it in: the request on record."""
+    envelope = running.envelope(text, external_event_id=headers["Message-ID"], external_thread_id="thread")
+    envelope["source"] = {"channel": "email", "provider": "imap", "endpoint_identity": "butler@butlers.example"}
+    envelope["sender"] = {"identity": sender}
+    envelope["payload"]["raw"] = {"headers": headers}
+    token = running.issue_token(f"connector.imap-{uuid4().hex[:8]}", Role.CONNECTOR)
+    response = await running.http.post(
+        running.url(path="/api/ingest"), json=envelope, headers={"Authorization": f"Bearer {token}"}
+    )
+    assert response.status_code == 202, response.text
+    request_id: str = response.json()["request_id"]
+    return request_id
 
 
 async def hurry(running: RunningSystem) -> None:

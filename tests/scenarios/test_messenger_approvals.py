@@ -12,7 +12,18 @@ import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.gated_system import GATED, action_row, asked, decisions, ended, row_of, running, system, tool
-from tests.scenarios.messenger_door import changed_roster, deliver, hurry, lineage, mails, quick, rows, sends, wish
+from tests.scenarios.messenger_door import (
+    changed_roster,
+    deliver,
+    hurry,
+    lineage,
+    mails,
+    quick,
+    request_said,
+    rows,
+    sends,
+    wish,
+)
 from tests.scenarios.test_messenger_cli import api, cli
 from tests.system import RunningSystem, running_system
 
@@ -62,12 +73,12 @@ async def test_the_default_gates_the_two_sending_tools_and_notify(running: Runni
     # A routed answer is a notify; the tool for answers is not on the list.
     held = await asked(running, "an answer", intent="reply", request_context=lineage(running))
     assert (await action_row(running, held["action"]))["tool_name"] == "notify"
-    context = lineage(running)
-    given = {
-        name: context[name] for name in context if name.startswith(("request_id", "source_")) and "chann" not in name
-    }
-    reply = await tool(running, "telegram_reply_to_message", message="at once", **given)
+    request_id, _ = await request_said(running, "may you answer?")
+    reply = await tool(running, "telegram_reply_to_message", message="at once", request_id=request_id)
     assert reply["delivery"]["status"] == "delivered"
+    # What answers nothing is not an answer: nobody gets round the gate with an invented request.
+    forged = await tool(running, "telegram_reply_to_message", message="x", request_id=lineage(running)["request_id"])
+    assert forged["error"]["class"] == "validation_error"
     assert (await running.answers(), await mails(running)) == (["[messenger] at once"], [])
     for answer in (chat, mail):
         await tool(running, "approve_action", action_id=answer["delivery"]["action_id"])

@@ -11,7 +11,7 @@ import pytest
 from butlers.butler.identity import Role
 from butlers.ids import Uuid7Factory
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import attempts, call, mails, rows, sends, stored
+from tests.scenarios.messenger_door import attempts, call, mails, request_mailed, request_said, rows, sends, stored
 from tests.scenarios.shared_system import running, system
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
 
@@ -27,14 +27,9 @@ async def tool(running: RunningSystem, name: str, caller: str = "operator", **ar
     return await call(running, "messenger", name, arguments, caller=caller)
 
 
-def question(running: RunningSystem, **more: Any) -> dict[str, Any]:
-    """The lineage of a message that came by Telegram and is answered."""
-    return {
-        "request_id": str(Uuid7Factory(running.clock)()),
-        "source_endpoint_identity": "bot",
-        "source_sender_identity": str(OWNER_CHAT_ID),
-        "source_thread_identity": str(OWNER_CHAT_ID),
-    } | more
+def invented(running: RunningSystem) -> str:
+    """The id of a request that nobody made."""
+    return str(Uuid7Factory(running.clock)())
 
 
 async def names_at(running: RunningSystem, butler: str, path: str) -> set[str]:
@@ -71,15 +66,14 @@ async def test_telegram_send_message(running: RunningSystem) -> None:
 
 @pytest.mark.scenario("M0-003", "M1-003")
 async def test_telegram_reply_to_message(running: RunningSystem) -> None:
-    asked = await running.says("when is dinner?")
-    await running.until(running.answers)  # what the butlers make of it is not the matter here
+    request_id, asked = await request_said(running, "when is dinner?")
+    await running.finished(request_id)  # what the butlers make of it is not the matter here
     before = len(await running.answers())
-    given = question(running, message="at eight", message_id=asked["message_id"])
-    answer = await tool(running, "telegram_reply_to_message", **given)
-    assert answer["request_context"]["request_id"] == given["request_id"]
+    answer = await tool(running, "telegram_reply_to_message", message="at eight", request_id=request_id)
+    assert answer["request_context"]["request_id"] == request_id
     row = (await rows(running))[-1]
     assert (str(row["request_id"]), row["intent"], row["target_identity"]) == (
-        given["request_id"],
+        request_id,
         "reply",
         str(OWNER_CHAT_ID),
     )
@@ -101,21 +95,19 @@ async def test_email_send_message(running: RunningSystem) -> None:
 
 @pytest.mark.scenario("M0-003", "M1-003")
 async def test_email_reply_to_thread(running: RunningSystem) -> None:
-    given = question(
-        running,
-        message="At eight.",
-        subject="Dinner?",
-        source_endpoint_identity="butler@butlers.example",
-        source_sender_identity=FRIEND,
-        source_thread_identity="<first@elsewhere.example>",
-        message_id="<second@elsewhere.example>",
-        references="<first@elsewhere.example>",
-    )
-    answer = await tool(running, "email_reply_to_thread", **given)
+    headers = {
+        "Message-ID": "<second@elsewhere.example>",
+        "References": "<first@elsewhere.example>",
+        "Subject": "Dinner?",
+        "From": FRIEND,
+    }
+    request_id = await request_mailed(running, "When is dinner?", sender=FRIEND, headers=headers)
+    await running.finished(request_id)
+    answer = await tool(running, "email_reply_to_thread", message="At eight.", request_id=request_id)
     assert answer["delivery"]["status"] == "delivered"
-    [mail] = await mails(running)
-    [row] = await rows(running)
-    assert (row["intent"], row["target_identity"], str(row["request_id"])) == ("reply", FRIEND, given["request_id"])
+    [mail] = [mail for mail in await mails(running) if "[messenger]" in mail["subject"]]
+    [row] = [row for row in await rows(running) if row["origin_butler"] == "messenger"]
+    assert (row["intent"], row["target_identity"], str(row["request_id"])) == ("reply", FRIEND, request_id)
     assert (mail["subject"], mail["in_reply_to"]) == ("Re: [messenger] Dinner?", "<second@elsewhere.example>")
     assert mail["references"].split() == ["<first@elsewhere.example>", "<second@elsewhere.example>"]
 
@@ -125,9 +117,9 @@ async def test_no_other_butler_may_call_them(running: RunningSystem) -> None:
     before = await stored(running)
     whole = {
         "telegram_send_message": {"message": "x", "recipient": "62"},
-        "telegram_reply_to_message": question(running, message="x"),
+        "telegram_reply_to_message": {"message": "x", "request_id": invented(running)},
         "email_send_message": {"message": "x", "recipient": FRIEND},
-        "email_reply_to_thread": question(running, message="x", source_sender_identity=FRIEND),
+        "email_reply_to_thread": {"message": "x", "request_id": invented(running)},
     }
     assert whole.keys() == TOOLS
     running.issue_token("phone", Role.CLIENT)
@@ -166,7 +158,8 @@ async def test_bad_arguments_name_the_field_and_send_nothing(running: RunningSys
         ("telegram_send_message", {}, "message"),
         ("telegram_send_message", {"message": "x", "recipient": 7}, "recipient"),
         ("telegram_send_message", {"message": "x", "identity_scope": "owner"}, "identity_scope"),
-        ("telegram_reply_to_message", question(running, message="x", source_thread_identity=None), "thread"),
+        ("telegram_reply_to_message", {"message": "x", "request_id": invented(running)}, "request"),
+        ("telegram_reply_to_message", {"message": "x", "source_thread_identity": "5"}, "source_thread_identity"),
         ("email_reply_to_thread", {"message": "x"}, "request_id"),
         ("email_send_message", {"message": "x", "recipient": FRIEND, "cc": FRIEND}, "cc"),
     ):

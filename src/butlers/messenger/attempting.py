@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded
@@ -17,6 +18,10 @@ log = get_logger("butlers.messenger")
 
 GRACE_S = 1.0  # an adapter keeps the time itself and can say more about it; this is for one that does not
 _INSIST_S = 0.5
+
+
+class EvidenceFailed(TargetUnavailable):
+    """Our own disk, not the provider."""
 
 
 class AttemptWire:
@@ -36,7 +41,7 @@ class AttemptWire:
         try:
             self._evidence.leaving(self._attempt_id, part)
         except OSError as error:  # a full disk: without evidence nothing leaves
-            raise TargetUnavailable(f"no evidence could be written ({type(error).__name__})") from error
+            raise EvidenceFailed(f"no evidence could be written ({type(error).__name__})") from error
         self.in_doubt = part
 
     async def part_sent(self, part: int, provider_delivery_id: str) -> None:
@@ -62,9 +67,11 @@ async def attempt(
     clock: Clock,
 ) -> AttemptResult:
     if channel is None:
-        return NotSent(error=TargetUnavailable(f"{delivery.scoped_channel} is not served here", retryable=False))
+        return NotSent(
+            error=TargetUnavailable(f"{delivery.scoped_channel} is not served here", retryable=False), asked=False
+        )
     if delivery.not_after is not None and clock.now() > delivery.not_after:
-        return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False))
+        return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False), asked=False)
     if delivery.in_doubt and (found := await _find(delivery, channel, policy)) is not None:
         return found
     evidence = AttemptWire(evidence=wire, deliveries=deliveries, delivery=delivery, clock=clock)
@@ -73,8 +80,8 @@ async def attempt(
             return await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
     except TimeoutError:
         return _broken(TimeoutExceeded(f"no answer within {policy.timeout_s:g} s"), evidence)
-    except ClassifiedError as error:
-        return _broken(error, evidence)
+    except EvidenceFailed as error:
+        return replace(_broken(error, evidence), asked=evidence.in_doubt is not None)
     except Exception as error:
         log.error("channel failed unexpectedly", error=error, delivery_id=delivery.id, channel=delivery.channel)
         return _broken(InternalError(f"{type(error).__name__} in the channel"), evidence)

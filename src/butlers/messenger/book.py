@@ -81,7 +81,7 @@ class Book:
         snapshot = await self.read(connection, new, now)
         entries: dict[UUID, Entry] = {}
         page = Page()
-        hands = hands or Hands(offer=None, new_id=self._new_id)
+        hands = hands or Hands(offer=None, new_id=self._new_id, now=now)
         hands.look(new, snapshot)
         for delivery in _in_turn(new):
             entries[delivery.id] = self._judge_one(delivery, snapshot, page, now, hands)
@@ -92,7 +92,7 @@ class Book:
         """One batch; what is handed over starts when it is committed."""
         now = self._clock.now()
         offer = self._executor.offer(len(new)) if self._executor is not None else None
-        hands, committed = Hands(offer=offer, new_id=self._new_id), False
+        hands, committed = Hands(offer=offer, new_id=self._new_id, now=now), False
         try:
             async with self._database.transaction() as connection:
                 entries = await self.enter(connection, new, now, hands)
@@ -100,7 +100,7 @@ class Book:
             return entries
         finally:
             if offer is not None and self._executor is not None:
-                self._executor.take(offer, hands.handed(now) if committed else ())
+                self._executor.take(offer, hands.handed() if committed else ())
 
     def _judge_one(self, new: NewDelivery, snapshot: Snapshot, page: Page, now: datetime, hands: Hands) -> Entry:
         """One delivery; the snapshot then shows what the next one meets."""

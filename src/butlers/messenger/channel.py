@@ -68,6 +68,7 @@ class NotSent:
     throttle: Throttle | None = None
     recipient_gone: bool = False  # blocked us or is no more: not to be tried again
     moved_to: str | None = None
+    asked: bool = True  # False: it ended before the provider was asked, which then is not to blame
 
 
 AttemptResult = Sent | NotSent

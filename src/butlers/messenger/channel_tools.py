@@ -15,12 +15,12 @@ from uuid import UUID
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
-from butlers.contracts.notify import Delivery, Intent, NotifyContext, NotifyEnvelope, Priority
+from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, Priority
 from butlers.messenger.delivery import channel_tool
 from butlers.messenger.intake import Intake
 
 ME = "messenger"
-SourceEvent = Callable[[UUID], Awaitable[Mapping[str, Any] | None]]
+Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's record of a request; raises when unknown
 
 
 class SendArguments(Value):
@@ -38,15 +38,10 @@ class SendMailArguments(SendArguments):
 
 
 class ReplyArguments(Value):
-    """The lineage of the request that is answered."""
+    """Which request is answered; where the answer goes is Switchboard's knowledge and not the caller's."""
 
     message: Text
     request_id: RequestId
-    source_endpoint_identity: Identity
-    source_sender_identity: Identity
-    source_thread_identity: Identity | None = None
-    received_at: Timestamp | None = None
-    message_id: Identity | int | None = None  # of the message that is answered
     idempotency_key: Identity | None = None
     not_after: Timestamp | None = None
     identity_scope: Literal["bot", "user"] = "bot"
@@ -54,13 +49,13 @@ class ReplyArguments(Value):
 
 class ReplyMailArguments(ReplyArguments):
     subject: Identity | None = None
-    references: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelTools:
     intake: Intake
     channels: Collection[str]  # served ones, with their scope
+    lineage: Lineage
 
     def tools(self) -> list[Tool]:
         served = sorted({channel.partition(".")[0] for channel in self.channels})
@@ -80,7 +75,9 @@ class ChannelTools:
 
     def _reply_tool(self, channel: str) -> Tool:
         async def reply(_caller: Caller, arguments: ReplyArguments) -> dict[str, Any]:
-            return await self._submit(_answering(channel, arguments), arguments.identity_scope, _parent(arguments))
+            known = await self.lineage(arguments.request_id)
+            notify = _answering(channel, arguments, known["request_context"])
+            return await self._submit(notify, arguments.identity_scope, known["source_event"])
 
         return Tool(
             name="email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message",
@@ -109,16 +106,8 @@ def _sending(channel: str, arguments: SendArguments) -> NotifyEnvelope:
     )
 
 
-def _answering(channel: str, arguments: ReplyArguments) -> NotifyEnvelope:
-    context = NotifyContext(
-        request_id=arguments.request_id,
-        received_at=arguments.received_at,
-        source_channel=channel,  # type: ignore[arg-type]
-        source_endpoint_identity=arguments.source_endpoint_identity,
-        source_sender_identity=arguments.source_sender_identity,
-        source_thread_identity=arguments.source_thread_identity,
-    )
-    return NotifyEnvelope.parse(_envelope(channel, "reply", arguments) | {"request_context": context.to_wire()})
+def _answering(channel: str, arguments: ReplyArguments, context: Mapping[str, Any]) -> NotifyEnvelope:
+    return NotifyEnvelope.parse(_envelope(channel, "reply", arguments) | {"request_context": dict(context)})
 
 
 def _envelope(channel: str, intent: Intent, arguments: SendArguments | ReplyArguments) -> dict[str, Any]:
@@ -138,11 +127,3 @@ def _envelope(channel: str, intent: Intent, arguments: SendArguments | ReplyArgu
         "idempotency_key": arguments.idempotency_key,
         "not_after": arguments.not_after.isoformat() if arguments.not_after else None,
     }
-
-
-def _parent(arguments: ReplyArguments) -> dict[str, Any]:
-    message_id: Any = arguments.message_id
-    if isinstance(message_id, str) and message_id.isdecimal():
-        message_id = int(message_id)
-    given = {"message_id": message_id, "references": getattr(arguments, "references", None)}
-    return {name: value for name, value in given.items() if value is not None}

@@ -49,7 +49,7 @@ def from_row(row: Record) -> Breaker:
 
 def is_fault(result: AttemptResult) -> bool:
     """Whether the provider, and not the message or the recipient, is to blame."""
-    if isinstance(result, Sent) or result.throttle is not None or result.recipient_gone:
+    if isinstance(result, Sent) or result.throttle is not None or result.recipient_gone or not result.asked:
         return False
     return result.error.error_class in _FAULTS
 

@@ -9,14 +9,16 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.messenger import circuits
-from butlers.messenger.channel import NotSent, Sent, Throttle
+from butlers.messenger.channel import Certainty, NotSent, Sent, Throttle
 from butlers.messenger.circuits import Report
-from butlers.messenger.delivery import STATUSES, ClaimedDelivery, Ended, Outcome, claimed
+from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, claimed
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.dead_letter import QuarantineReason
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
+
+LONGEST_WINDOW_S = 86_400.0  # a provider that asks for more is asked again after a day
 
 # Whether a provider has confirmed a delivery in the meantime, by a receipt that overtook the end of its attempt.
 SettleReported = Callable[[Executor, UUID], Awaitable[bool]]
@@ -85,13 +87,20 @@ class Deliveries:
         return [claimed(row, token) for row in rows]
 
     async def claim_abandoned(
-        self, *, limit: int, worker: str, lease_s: float, in_hand: Sequence[UUID], dead: Sequence[str]
+        self,
+        *,
+        limit: int,
+        worker: str,
+        lease_s: float,
+        in_hand: Sequence[UUID],
+        dead: Sequence[str] = (),
+        alive: Sequence[str] = (),
     ) -> list[tuple[ClaimedDelivery, str]]:
         """Deliveries of workers that are dead or silent, each with the name of the one whose evidence counts."""
         now, token = self._clock.now(), self._new_id()
         expires = now + timedelta(seconds=lease_s)
         rows = await self._database.fetch(
-            self._queries.claim_abandoned, now, limit, token, worker, expires, list(in_hand), list(dead)
+            self._queries.claim_abandoned, now, limit, token, worker, expires, list(in_hand), list(dead), list(alive)
         )
         return [(claimed(row, token), row["attempt_worker"]) for row in rows]
 
@@ -109,6 +118,21 @@ class Deliveries:
     async def parts_of(self, delivery_id: UUID) -> set[int]:
         return {row["part"] for row in await self._database.fetch(self._queries.parts_of, delivery_id)}
 
+    async def late_yes(self, ended: Ended, sent: Sent) -> bool:
+        """Keep a provider's yes that came after the claim was lost; whether it settled the delivery."""
+        delivery = ended.delivery
+        settled = await self._database.fetchval(
+            self._queries.late_yes,
+            delivery.id,
+            delivery.attempt_id,
+            ended.receipt_id,
+            sent.provider_delivery_id,
+            dict(sent.response),
+            sent.part,
+            self._clock.now(),
+        )
+        return settled is not None
+
     async def finish(self, ended: Sequence[Ended]) -> list[bool]:
         """Write outcomes together; False for those whose claim was lost, of which nothing is written."""
         now = self._clock.now()
@@ -123,7 +147,7 @@ class Deliveries:
         """What the results say about circuits, windows, recipients and the dead."""
         for end in settled:
             await self._heed(connection, end, now)
-            if end.settlement.status == "uncertain":
+            if isinstance(end.result, NotSent) and end.result.certainty is Certainty.UNCERTAIN:
                 await self._settle_reported(connection, end.delivery.id)
         if dead := [end.delivery.id for end in settled if end.settlement.status == "dead_lettered"]:
             await connection.execute(self._queries.bury, dead, QuarantineReason.RETRIES_EXHAUSTED.value, now)
@@ -159,7 +183,7 @@ class Deliveries:
         scope = f"{channel}:{delivery.outgoing.target}" if throttle.scope == "target" else channel
         if scope != channel and await connection.fetchval(self._queries.other_throttles, channel, scope, now):
             scope = channel
-        until = now + timedelta(seconds=throttle.seconds)
+        until = now + timedelta(seconds=min(throttle.seconds, LONGEST_WINDOW_S))
         await connection.execute(self._queries.open_throttle, scope, channel, until, reason, now)
 
     async def _rule(
@@ -185,10 +209,6 @@ class Deliveries:
         """When there is something to do next, and whether anything due is held up by something else."""
         row = await self._database.fetchrow(self._queries.next_due, self._clock.now())
         return (row["moment"], row["held_up"]) if row is not None else (None, False)
-
-    async def counts_by_status(self) -> dict[str, int]:
-        rows = await self._database.fetch(self._queries.counts_by_status)
-        return dict.fromkeys(STATUSES, 0) | {row["status"]: row["deliveries"] for row in rows}
 
     async def trace(self, request_id: UUID) -> list[dict[str, Any]]:
         """All deliveries of a request, each with its attempts and receipts."""

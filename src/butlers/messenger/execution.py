@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from butlers.clock import Clock
 from butlers.messenger import wire_log
 from butlers.messenger.attempting import attempt
-from butlers.messenger.channel import AttemptResult, Channel, NotSent
+from butlers.messenger.channel import AttemptResult, Channel, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, Settlement
 from butlers.messenger.handover import Expectation, Offer
@@ -94,7 +94,10 @@ class DeliveryWorker:
 
     def offer(self, wanted: int) -> Offer:
         """Hands that are free now, kept until `take`."""
-        slots = 0 if self._closing else max(0, min(wanted, self._room()))
+        room = self._room()
+        # With few hands left, what waits already comes first.
+        scarce = self._held_up and room < self._policy.max_concurrent / 2
+        slots = 0 if self._closing or scarce else max(0, min(wanted, room))
         self._reserved += slots
         lease = timedelta(seconds=self._policy.lease.ttl)
         return Offer(slots=slots, token=self._new_id(), worker=self._name, expires_at=self._clock.now() + lease)
@@ -133,10 +136,21 @@ class DeliveryWorker:
         room = self._room()
         if room <= 0 or self._closing:
             return False
-        claimed = await self._deliveries.claim_due(limit=room, worker=self._name, lease_s=self._policy.lease.ttl)
+        claimed = await self._kept(
+            room, self._deliveries.claim_due(limit=room, worker=self._name, lease_s=self._policy.lease.ttl)
+        )
+        return len(claimed) == room
+
+    async def _kept(self, room: int, claim: Awaitable[list[ClaimedDelivery]]) -> list[ClaimedDelivery]:
+        """Claim with so many hands kept for it, and start what was claimed."""
+        self._reserved += room
+        try:
+            claimed = await claim
+        finally:
+            self._reserved -= room
         for delivery in claimed:
             self._start(delivery)
-        return len(claimed) == room
+        return claimed
 
     async def probe(self) -> None:
         """Try channels in trouble as far as their circuits admit."""
@@ -144,11 +158,10 @@ class DeliveryWorker:
             room = self._room()
             if room <= 0 or self._closing:
                 return
-            probes = await self._deliveries.claim_probes(
-                channel, limit=room, worker=self._name, lease_s=self._policy.lease.ttl
+            lease_s = self._policy.lease.ttl
+            await self._kept(
+                room, self._deliveries.claim_probes(channel, limit=room, worker=self._name, lease_s=lease_s)
             )
-            for delivery in probes:
-                self._start(delivery)
 
     async def _nap(self) -> None:
         due = await self._next_due()
@@ -173,13 +186,14 @@ class DeliveryWorker:
         task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
         self._tasks[delivery.id] = task
         self._tokens[delivery.id] = delivery.claim_token
-        task.add_done_callback(lambda _: self._ended(delivery.id))
+        task.add_done_callback(lambda ended: self._ended(delivery.id, ended))
 
-    def _ended(self, delivery_id: UUID) -> None:
-        self._tasks.pop(delivery_id, None)
-        self._tokens.pop(delivery_id, None)
+    def _ended(self, delivery_id: UUID, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(delivery_id) is task:  # it may have been claimed again already
+            del self._tasks[delivery_id], self._tokens[delivery_id]
+        outcome = self._outcomes.pop(delivery_id, None)
         if (expected := self._expected.pop(delivery_id, None)) is not None:
-            expected.tell(self._outcomes.pop(delivery_id, None))
+            expected.tell(outcome)
         if self._held_up:
             self.wake()
 
@@ -232,19 +246,28 @@ class DeliveryWorker:
                 await self._clock.sleep(_INSIST_S)
                 continue
             if not written:
-                log.warning("delivery was taken over", delivery_id=ended.delivery.id)
+                await self._say_late(ended)
             return written
+
+    async def _say_late(self, ended: Ended) -> None:
+        """Somebody took the delivery over and may believe it lost; a yes of the provider still counts."""
+        log.warning("delivery was taken over", delivery_id=ended.delivery.id)
+        if isinstance(ended.result, Sent):
+            settled = await self._deliveries.late_yes(ended, ended.result)
+            log.warning("it was sent all the same", delivery_id=ended.delivery.id, outcome=settled)
 
     async def rescue(self) -> int:
         """Settle what dead workers were doing, by the evidence they left."""
         self._rescued_at = self._clock.monotonic()
         dead = [worker for worker in wire_log.dead_workers(self._wire_directory) if worker != self._name]
+        alive = [worker for worker in wire_log.living_workers(self._wire_directory) if worker != self._name]
         abandoned = await self._deliveries.claim_abandoned(
             limit=_RESCUE_BATCH,
             worker=self._name,
             lease_s=self._policy.lease.ttl,
             in_hand=list(self._tasks),
             dead=dead,
+            alive=alive,
         )
         if abandoned:
             ends = [await self._lost(delivery, worker) for delivery, worker in abandoned]
@@ -256,7 +279,9 @@ class DeliveryWorker:
 
     async def _lost(self, delivery: ClaimedDelivery, worker: str | None) -> Ended:
         parts = await self._deliveries.parts_of(delivery.id)
-        part = wire_log.in_doubt(self._wire_directory, worker or "", delivery.attempt_id, parts)
+        # Our own file is proof although we live: what is in nobody's hand is not being sent.
+        own = worker == self._name
+        part = wire_log.in_doubt(self._wire_directory, worker or "", delivery.attempt_id, parts, alive=own)
         result: NotSent = lost_attempt(part)
         return replace(self._end(delivery, result, settle_lost(result, self._circumstances(delivery)), 0), lost=True)
 

@@ -17,7 +17,8 @@ from butlers.reliability.error_budget import Stance
 class Hands:
     """The free hands of one batch. Nothing overtakes: only the oldest of a free conversation is handed over."""
 
-    def __init__(self, *, offer: Offer | None, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, *, offer: Offer | None, new_id: Callable[[], UUID], now: datetime) -> None:
+        self._now = now
         self._offer = offer
         self._new_id = new_id
         self._slots = offer.slots if offer is not None else 0
@@ -34,7 +35,8 @@ class Hands:
     def claim(self, new: NewDelivery, budgets: Budgets) -> Claim | None:
         """What makes it in hand, if there is a free one for it."""
         breaker = budgets.breakers.get(new.channel, Breaker())
-        free = self._slots > 0 and breaker.state is BreakerState.CLOSED
+        stale = new.notify.not_after is not None and self._now > new.notify.not_after
+        free = self._slots > 0 and breaker.state is BreakerState.CLOSED and not stale
         if self._offer is None or not free or self._first.get(new.ordering_key) != new.id:
             return None
         self._slots -= 1
@@ -51,5 +53,5 @@ class Hands:
         if taken.claim is not None:
             self._handed.append(taken)
 
-    def handed(self, now: datetime) -> list[ClaimedDelivery]:
-        return [new.claimed(new.claim, now) for new in self._handed if new.claim is not None]
+    def handed(self) -> list[ClaimedDelivery]:
+        return [new.claimed(new.claim, self._now) for new in self._handed if new.claim is not None]

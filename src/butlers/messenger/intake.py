@@ -82,11 +82,14 @@ class Intake:
         if (parked := await self.parking.hold(new, tools)) is not None and not isinstance(parked, NewDelivery):
             return parked
         admitted = parked or new
-        with self.observer.recording(new):
-            entry = await self.book.submit(admitted)
-        if isinstance(entry, Refused):
-            await self.parking.give_back(admitted)
-        return entry
+        entry: Entry | None = None
+        try:
+            with self.observer.recording(new):
+                entry = await self.book.submit(admitted)
+            return entry
+        finally:
+            if not isinstance(entry, Taken):  # a rule that let it pass was not used after all
+                await self.parking.give_back(admitted)
 
     async def _answer(self, new: NewDelivery, entry: Entry | Parked, expectation: Expectation) -> dict[str, Any]:
         if isinstance(entry, Refused):

@@ -24,6 +24,7 @@ log = get_logger("butlers.messenger")
 
 ME = "messenger"
 KEY = "notice:"
+SOON_S = 10.0  # between notices of channels that ask
 _NAMED = 10  # deliveries that one notice names; more are counted
 _WORDS = {
     "uncertain": "may or may not have been sent. Look, then say so: "
@@ -46,7 +47,7 @@ class Notices:
     async def tell(self) -> UUID | None:
         """Send what has come up, unless the last notice is too recent; returns the notice's delivery."""
         kinds = await self.database.fetch(self.queries.anything_to_tell)
-        if not kinds or not (self._is_asked(kinds) or await self._is_time()):
+        if not kinds or not await self._is_time(SOON_S if self._is_asked(kinds) else self.interval_s):
             return None
         channel = await self._channel()
         return await self._send(channel) if channel is not None else None
@@ -55,9 +56,9 @@ class Notices:
         """A channel whose policy is `ask` wants its answer at once."""
         return any(kind["status"] == "uncertain" and kind["channel"] in self.asking for kind in kinds)
 
-    async def _is_time(self) -> bool:
+    async def _is_time(self, interval_s: float) -> bool:
         last = await self.database.fetchval(self.queries.last_notice)
-        return last is None or self.clock.now() - last >= timedelta(seconds=self.interval_s)
+        return last is None or self.clock.now() - last >= timedelta(seconds=interval_s)
 
     async def _send(self, channel: Channel) -> UUID | None:
         async with self.database.transaction() as connection:

@@ -93,7 +93,8 @@ class Parking:
             tool_args=tool_args(new) | {"contact_id": str(new.notify.contact_id)},
             summary=f"A contact has no {new.notify.delivery.channel} identifier; {_summary(new)}",
             requested_by=new.notify.origin_butler,
-            key=new.idempotency_key,
+            # A name space of its own: the delivery may need an approval later, under its own key.
+            key=f"missing:{new.idempotency_key}",
             subject_id=new.id,
             now=now,
         )

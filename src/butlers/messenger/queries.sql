@@ -136,7 +136,7 @@ WITH RECURSIVE origins AS (
         SELECT request.id, request.rank, request.intent, row_number() OVER (ORDER BY request.rank, request.next_attempt_at, request.id) AS turn
         FROM {schema}.delivery_requests AS request
         WHERE request.origin_butler = origins.origin_butler AND request.status IN ('pending', 'awaiting_retry')
-          AND request.admitted AND request.next_attempt_at <= $1
+          AND request.admitted AND request.next_attempt_at <= $1 AND (request.not_after IS NULL OR request.not_after >= $1)
           AND CASE WHEN $6::text IS NOT NULL THEN request.channel || '.' || request.identity_scope = $6
               ELSE NOT EXISTS (
                   SELECT 1 FROM {schema}.channel_states AS state
@@ -148,8 +148,9 @@ WITH RECURSIVE origins AS (
                   request.channel || '.' || request.identity_scope || ':' || request.target_identity))
           AND NOT EXISTS (
               SELECT 1 FROM {schema}.delivery_requests AS earlier
-              WHERE earlier.ordering_key = request.ordering_key AND earlier.id < request.id
-                AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry'))
+              WHERE earlier.ordering_key = request.ordering_key AND earlier.id <> request.id
+                AND (earlier.status = 'in_progress'
+                     OR (earlier.id < request.id AND earlier.status IN ('pending', 'awaiting_retry'))))
         ORDER BY request.rank, request.next_attempt_at, request.id
         LIMIT $2
     ) AS candidate
@@ -176,7 +177,7 @@ SELECT claimed.*, begun.id AS attempt_id, coalesce(state.generation, 0) AS gener
        CASE WHEN claimed.attempts > 1 THEN (
            SELECT jsonb_object_agg(receipt.part, receipt.provider_delivery_id)
            FROM {schema}.delivery_receipts AS receipt
-           WHERE receipt.delivery_id = claimed.id AND receipt.receipt_type = 'sent') END AS parts_sent,
+           WHERE receipt.delivery_id = claimed.id AND receipt.receipt_type <> 'bounced') END AS parts_sent,
        claimed.attempts > 1 AND EXISTS (
            SELECT 1 FROM {schema}.delivery_attempts AS attempt
            WHERE attempt.delivery_id = claimed.id AND attempt.certainty = 'uncertain') AS in_doubt
@@ -220,6 +221,21 @@ WITH wanted AS (
     DO UPDATE SET provider_delivery_id = excluded.provider_delivery_id, metadata = '{}'
 )
 SELECT id FROM settled;
+
+-- name: late_yes
+-- The provider's yes came after the claim was taken over: it counts all the same.
+WITH told AS (
+    UPDATE {schema}.delivery_attempts SET outcome = 'sent', certainty = 'sent', provider_response = $5 WHERE id = $2
+), received AS (
+    INSERT INTO {schema}.delivery_receipts (id, delivery_id, part, provider_delivery_id, receipt_type, received_at)
+    VALUES ($3, $1, $6, $4, 'sent', $7)
+    ON CONFLICT (delivery_id, part, receipt_type) DO UPDATE SET provider_delivery_id = excluded.provider_delivery_id
+)
+UPDATE {schema}.delivery_requests
+SET status = 'delivered', terminal_at = $7, updated_at = $7, tell_owner = false, terminal_error_class = NULL,
+    terminal_error_message = NULL, terminal_retryable = NULL, settled_by = 'provider', settled_at = $7
+WHERE id = $1 AND status IN ('uncertain', 'awaiting_retry')
+RETURNING id;
 
 -- name: record_part
 -- A part of a longer message came through; the next attempt goes on behind it.
@@ -309,7 +325,8 @@ WHERE claim_token = ANY($1::uuid[]) AND status = 'in_progress';
 -- Deliveries whose worker died while it held them, with the attempt that has no outcome.
 WITH lost AS (
     SELECT id FROM {schema}.delivery_requests
-    WHERE status = 'in_progress' AND (lease_expires_at <= $1 OR claimed_by = ANY($7::text[])) AND id <> ALL($6::uuid[])
+    WHERE status = 'in_progress' AND id <> ALL($6::uuid[])
+      AND (claimed_by = ANY($7::text[]) OR (lease_expires_at <= $1 AND claimed_by <> ALL($8::text[])))
     ORDER BY lease_expires_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -336,8 +353,9 @@ SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests AS late
     WHERE status IN ('pending', 'awaiting_retry')
       AND NOT EXISTS (
           SELECT 1 FROM {schema}.delivery_requests AS earlier
-          WHERE earlier.ordering_key = candidate.ordering_key AND earlier.id < candidate.id
-            AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry'))
+          WHERE earlier.ordering_key = candidate.ordering_key AND earlier.id <> candidate.id
+            AND (earlier.status = 'in_progress'
+                 OR (earlier.id < candidate.id AND earlier.status IN ('pending', 'awaiting_retry'))))
     UNION ALL
     SELECT min(lease_expires_at) FROM {schema}.delivery_requests WHERE status = 'in_progress'
 ) AS moments;
@@ -348,7 +366,8 @@ UPDATE {schema}.delivery_requests
 SET status = 'expired', terminal_at = $1, updated_at = $1, terminal_error_class = 'timeout',
     terminal_error_message = 'it was too late to send it', terminal_retryable = false,
     decisions = decisions || jsonb_build_object('at', $1::timestamptz, 'rule', 'expiry', 'verdict', 'expired', 'detail', 'not_after passed')
-WHERE status IN ('pending', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier') AND not_after < $1
+WHERE not_after < $1 AND terminal_at IS NULL
+  AND status IN ('pending', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier')
 RETURNING id, channel, identity_scope, intent, origin_butler;
 
 -- name: open_attempts_of
@@ -371,10 +390,6 @@ FROM {schema}.delivery_attempts WHERE delivery_id = ANY($1::uuid[]) ORDER BY del
 -- All receipts of some deliveries, in order.
 SELECT delivery_id, part, provider_delivery_id, receipt_type, received_at
 FROM {schema}.delivery_receipts WHERE delivery_id = ANY($1::uuid[]) ORDER BY delivery_id, part;
-
--- name: counts_by_status
--- How many deliveries stand where.
-SELECT status, count(*) AS deliveries FROM {schema}.delivery_requests GROUP BY status ORDER BY status;
 
 -- name: delivery_of_key
 -- The delivery that owns an idempotency key.

@@ -59,20 +59,21 @@ class Readmission:
         """End what must not be sent any more; the rest."""
         welcome = []
         for one in released:
-            # What a person settled goes on as the person said.
-            problem = None if one.settled else self._objection(one.wish, snapshot)
+            problem = self._objection(one, snapshot)
             if problem is None:
                 welcome.append(one)
             else:
                 await connection.execute(self.queries.turn_away, one.id, now, f"the recipient {problem}")
         return welcome
 
-    def _objection(self, wish: Wish, snapshot: Snapshot) -> str | None:
-        channel, policy = wish.channel.partition(".")[0], self.book.policy.recipients
+    def _objection(self, one: Released, snapshot: Snapshot) -> str | None:
+        wish, policy = one.wish, self.book.policy.recipients
+        channel = wish.channel.partition(".")[0]
         if (problem := not_permitted(policy, channel=channel, target=wish.recipient)) is not None:
             return problem
         rule = snapshot.recipients.get((channel, wish.recipient))
-        return None if wish.is_answer else suppressed(rule, wrote_at=None)
+        # What a person settled goes on as the person said.
+        return None if wish.is_answer or one.settled else suppressed(rule, wrote_at=None)
 
     async def _pass(self, connection: Executor, released: Sequence[Released], budgets: Budgets, now: datetime) -> int:
         page, passed, late = Page(), [], []

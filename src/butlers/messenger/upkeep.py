@@ -18,6 +18,7 @@ from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
 OUTCOMES_KEPT = timedelta(days=90)
+RETIRED_AT_ONCE = 1000  # as the query says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,5 +70,6 @@ class Upkeep:
         """Forget what no longer says anything: idle budgets, closed windows, old keys and counts."""
         now = self.clock.now()
         await self.database.fetchval(self.queries.forget_idle_budgets, now)
-        await self.database.fetch(self.queries.retire_keys, now - self.dedupe_retention)
+        while len(await self.database.fetch(self.queries.retire_keys, now - self.dedupe_retention)) == RETIRED_AT_ONCE:
+            pass
         await self.database.execute(self.queries.forget_outcomes, now - OUTCOMES_KEPT)

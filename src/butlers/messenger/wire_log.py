@@ -52,11 +52,13 @@ class WireLog:
         self._file.close()
 
 
-def in_doubt(directory: Path, worker: str, attempt_id: UUID, parts_sent: Collection[int]) -> int | None:
+def in_doubt(
+    directory: Path, worker: str, attempt_id: UUID, parts_sent: Collection[int], *, alive: bool = False
+) -> int | None:
     """The part of a gone worker's attempt that could have reached the provider without our knowing; None: no part."""
     try:
         with path_of(directory, worker).open("rb") as file:
-            dead, text = _is_dead(file), file.read().decode("ascii", "replace")
+            dead, text = alive or _is_dead(file), file.read().decode("ascii", "replace")
     except OSError:
         dead, text = False, ""
     if not dead or text.splitlines()[:1] != [f"boot {boot_id()}"]:
@@ -72,6 +74,12 @@ def dead_workers(directory: Path) -> list[str]:
             if _is_dead(file) and path.stat().st_size:
                 found.append(path.stem)
     return found
+
+
+def living_workers(directory: Path) -> list[str]:
+    """Workers whose lock is held: whatever their leases say, they are at it."""
+    dead = set(dead_workers(directory))
+    return [path.stem for path in directory.glob("*.wire") if path.stem not in dead]
 
 
 def remove(directory: Path, worker: str) -> None:

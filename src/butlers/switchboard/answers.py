@@ -10,6 +10,7 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 from starlette.responses import Response
 
+from butlers.butler.identity import Caller, Role
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, ErrorClass, TimeoutExceeded
@@ -23,6 +24,14 @@ STATUS = {
 }
 _UNKNOWN = re.compile(r"\bno such (action|rule|delivery|dead letter|request|recipient)\b")
 _NO_TOOL = re.compile(r"\bno such tool$")
+
+
+LOCAL = Caller(name="local", role=Role.OPERATOR)  # whoever is on this machine and shows no token
+
+
+def may_decide(caller: Caller) -> bool:
+    """Only a person with a token: a butler's own session runs on this machine, too, and must not decide for itself."""
+    return caller.role is Role.OPERATOR and caller != LOCAL
 
 
 def json_answer(content: Any, status: int = 200) -> Response:

@@ -20,13 +20,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from butlers import __version__
-from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.butler.identity import Caller, TokenFile
 from butlers.butler.surface import authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError, FieldError, InternalError, ValidationError
-from butlers.switchboard.answers import STATUS, error_answer, json_answer
+from butlers.switchboard.answers import LOCAL, STATUS, error_answer, json_answer
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
 from butlers.switchboard.ingress import Ingress
@@ -38,7 +38,6 @@ from butlers.telemetry.catalogue import MESSAGE_REJECTED
 log = get_logger("butlers.api")
 
 LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
-LOCAL = Caller(name="local", role=Role.OPERATOR)
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 

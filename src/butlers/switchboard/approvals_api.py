@@ -1,6 +1,6 @@
 """Approvals over HTTP: thin proxies to the tools of the butler whose actions they are (`?butler=`, else Messenger).
 
-Butlers and people may read; only a person (an operator's token, or nobody's on this machine) may decide, and the
+Butlers and people may read; only a person with an operator's token may decide, and the
 butler hears the person's name as `decided_by`. The butler checks the arguments, so a refusal here is the refusal
 there: 404 where it knows no such thing or has no approvals, 422 otherwise.
 """
@@ -16,12 +16,12 @@ from fastapi import FastAPI, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import BUTLERS
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import error_answer, fields, passed_on
+from butlers.switchboard.answers import error_answer, fields, may_decide, passed_on
 
 _RULE_FIELDS = ("tool_name", "action_id", "arg_constraints", "expires_at", "max_uses", "description")
 
@@ -139,9 +139,9 @@ class _ApprovalRoutes:
         return await self._call(butler, tool, given)
 
     def _refusal(self, request: Request) -> Response | None:
-        if self.caller_of(request).role is Role.OPERATOR:
+        if may_decide(self.caller_of(request)):
             return None
-        return error_answer(403, invalid("authorization", "only a person may decide this"))
+        return error_answer(403, invalid("authorization", "only a person with an operator's token may decide this"))
 
     async def _call(self, butler: str, tool: str, arguments: dict[str, Any], *, status: int = 200) -> Response:
         return await passed_on(self.transport, butler, tool, arguments, status=status)

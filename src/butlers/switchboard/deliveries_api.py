@@ -1,8 +1,8 @@
 """Deliveries, dead letters and recipients over HTTP: thin proxies to Messenger's tools.
 
-Whoever may see the system may read. Only a person (an operator's token, or nobody's on this machine) may change
-something; Messenger hears the person's name as `decided_by`. Messenger checks the arguments, so a refusal here is the
-refusal there: 404 where it knows no such thing, 422 for a wrong argument.
+Whoever may see the system may read. Only a person with an operator's token may change something; Messenger hears the
+person's name as `decided_by`. Messenger checks the arguments, so a refusal here is the refusal there: 404 where it
+knows no such thing, 422 for a wrong argument.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fastapi import FastAPI, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import BUTLERS
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import error_answer, fields, json_object, passed_on
+from butlers.switchboard.answers import error_answer, fields, json_object, may_decide, passed_on
 
 MESSENGER = "messenger"
 LONGEST_PAGE = 500
@@ -205,8 +205,8 @@ class _DeliveryRoutes:
 
     async def _change(self, request: Request, tool: str, *from_body: str, **arguments: Any) -> Response:
         caller = self.caller_of(request)
-        if caller.role is not Role.OPERATOR:
-            return error_answer(403, invalid("authorization", "only a person may decide this"))
+        if not may_decide(caller):
+            return error_answer(403, invalid("authorization", "only a person with an operator's token may decide this"))
         try:
             said = fields(await self.body_of(request), from_body) if from_body else {}
         except ClassifiedError as error:

@@ -23,7 +23,7 @@ from butlers.errors import ClassifiedError, OverloadRejected, TargetUnavailable,
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch import parse_response, result_of
-from butlers.switchboard.source_event import source_event
+from butlers.switchboard.lineage import LineageReader
 from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.notify")
@@ -37,6 +37,7 @@ class NotifyDispatcher:
     transport: Transport
     database: Database
     queries: Queries
+    lineage: LineageReader
     clock: Clock
     new_id: Callable[[], UUID]
     telemetry: Telemetry
@@ -50,13 +51,14 @@ class NotifyDispatcher:
         except ClassifiedError as error:
             return _refused(None, error)
         try:
-            response = await self._deliver_patiently(notify)
+            notify, event = await self.lineage.verified(notify)
+            response = await self._deliver_patiently(notify, event)
         except ClassifiedError as error:
             response = _refused(notify.request_id, error)
         await self._record(notify, response)
         return response
 
-    async def _deliver_patiently(self, notify: NotifyEnvelope) -> NotifyResponse:
+    async def _deliver_patiently(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> NotifyResponse:
         """Messenger may be restarting, or its budget used up for the moment, and then it says for how long.
 
         Only what is keyed is asked for again: a lost answer must not send twice.
@@ -65,7 +67,7 @@ class NotifyDispatcher:
         deadline, pause = self.clock.monotonic() + self.patience_s, FIRST_PAUSE_S
         while True:
             try:
-                return await self._deliver(notify)
+                return await self._deliver(notify, event)
             except (TargetUnavailable, OverloadRejected) as error:
                 wait = max(pause, error.retry_after or 0.0)
                 if not (keyed and error.retryable) or self.clock.monotonic() + wait > deadline:
@@ -76,8 +78,8 @@ class NotifyDispatcher:
                 await self.clock.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _deliver(self, notify: NotifyEnvelope) -> NotifyResponse:
-        envelope = await self._envelope(notify)
+    async def _deliver(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> NotifyResponse:
+        envelope = self._envelope(notify, event)
         try:
             async with asyncio.timeout(self.timeout_s):
                 raw = await self.transport.call("messenger", "route.execute", envelope.to_wire())
@@ -92,7 +94,7 @@ class NotifyDispatcher:
             raise TargetUnavailable("messenger answered without a notify_response", retryable=False)
         return NotifyResponse.parse(answer)
 
-    async def _envelope(self, notify: NotifyEnvelope) -> RouteEnvelope:
+    def _envelope(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> RouteEnvelope:
         identity = self.new_id()
         return RouteEnvelope(
             request_context=_lineage(notify, identity, self.clock),
@@ -101,18 +103,13 @@ class NotifyDispatcher:
                 context={
                     "notify_request": notify.to_wire(),
                     "authenticated_origin": notify.origin_butler,
-                    "source_event": await self._source_event(notify.request_id),
+                    "source_event": event,
                 },
             ),
             subrequest=Subrequest(subrequest_id=identity, segment_id=f"notify-{identity}"),
             target=Target(butler="messenger"),
             trace_context=self.telemetry.inject(),
         )
-
-    async def _source_event(self, request_id: UUID | None) -> dict[str, Any] | None:
-        if request_id is None:
-            return None
-        return source_event(await self.database.fetchval(self.queries.source_event, request_id))
 
     async def _record(self, notify: NotifyEnvelope, response: NotifyResponse) -> None:
         try:

@@ -111,9 +111,9 @@ INSERT INTO {schema}.notifications
     (id, request_id, source_butler, channel, recipient, message, metadata, status, error, trace_id, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
--- name: source_event
--- What the answered message was, for a reply that points at it.
-SELECT raw_payload FROM {schema}.message_inbox WHERE request_id = $1;
+-- name: lineage
+-- Where a request came from and what it was, for an answer to it.
+SELECT request_context, raw_payload FROM {schema}.message_inbox WHERE request_id = $1;
 
 -- name: counts_by_state
 -- How many requests stand where.

@@ -8,14 +8,19 @@ from typing import Any
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import EVERY_ROLE, EnvelopeTool, NoArguments, Tool
-from butlers.contracts.envelope import invalid
+from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.lineage import LineageReader, answered
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import ButlerCard, Registry
 
 MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
+
+
+class LineageArguments(Value):
+    request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +28,7 @@ class SwitchboardTools:
     ingress: Ingress
     registry: Registry
     notify: NotifyDispatcher
+    lineage: LineageReader
 
     def tools(self) -> list[Tool | EnvelopeTool]:
         return [
@@ -52,6 +58,14 @@ class SwitchboardTools:
                 roles=frozenset({Role.BUTLER}),
             ),
             Tool(
+                name="request.lineage",
+                description="Where a request came from and what it was, for whoever answers it.",
+                arguments=LineageArguments,
+                handler=self._lineage,
+                roles=MEMBERS,
+                owner="messenger",
+            ),
+            Tool(
                 name="list_butlers",
                 description="The registry.",
                 arguments=NoArguments,
@@ -77,6 +91,12 @@ class SwitchboardTools:
 
     async def _heartbeat(self, caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return {"status": "ok", "registered": await self.registry.heartbeat(caller.name)}
+
+    async def _lineage(self, _caller: Caller, arguments: LineageArguments) -> dict[str, Any]:
+        known = await self.lineage.of(arguments.request_id)
+        if known is None:
+            raise invalid("request_id", "no such request")
+        return wire({"request_context": answered(known.context).to_wire(), "source_event": known.source_event})
 
     async def _list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return wire({"butlers": await self.registry.rows()})

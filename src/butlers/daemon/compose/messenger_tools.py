@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -32,7 +32,9 @@ REPLAY_WAIT_S = 5.0  # a replay or a settlement that takes longer answers with w
 
 
 def messenger_tools(butler: Butler, parts: Parts, levels: ServiceLevels) -> list[AnyTool]:
-    channels = ChannelTools(intake=parts.intake, channels=frozenset(parts.channels))
+    channels = ChannelTools(
+        intake=parts.intake, channels=frozenset(parts.channels), lineage=_asking(butler, "request.lineage")
+    )
     service = ServiceLevelTools(levels=levels, clock=butler.process.clock)
     return [
         *channels.tools(),
@@ -57,7 +59,7 @@ def _operational(butler: Butler, parts: Parts) -> list[Tool]:
         limits=_limits(config, sorted(parts.channels)),
     )
     return [
-        *TrackingTools(records=records, lineage=_lineage(butler)).tools(),
+        *TrackingTools(records=records, lineage=_asking(butler, "trace")).tools(),
         *letters.tools(),
         *health.tools(),
         *StatisticsTools(records=records, clock=clock).tools(),
@@ -102,8 +104,10 @@ def _limits(config: ButlerConfig, channels: list[str]) -> dict[str, float]:
     }
 
 
-def _lineage(butler: Butler) -> Any:
-    async def lineage(request_id: UUID) -> Mapping[str, Any]:
-        return await butler.transport.call("switchboard", "trace", {"request_id": str(request_id)})
+def _asking(butler: Butler, tool: str) -> Callable[[UUID], Awaitable[Mapping[str, Any]]]:
+    """What Switchboard knows of a request."""
 
-    return lineage
+    async def ask(request_id: UUID) -> Mapping[str, Any]:
+        return await butler.transport.call("switchboard", tool, {"request_id": str(request_id)})
+
+    return ask

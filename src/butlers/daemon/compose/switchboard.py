@@ -27,6 +27,7 @@ from butlers.switchboard.dispatch import Dispatcher
 from butlers.switchboard.inbox import MessageInbox
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.lifecycle import RequestProcessor
+from butlers.switchboard.lineage import LineageReader
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
@@ -91,7 +92,9 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         telemetry=butler.telemetry,
         content_window_s=process.settings.content_dedupe_window_s,
     )
+    lineage = LineageReader(database=database, queries=queries)
     notify = NotifyDispatcher(
+        lineage=lineage,
         transport=butler.transport,
         database=database,
         queries=queries,
@@ -107,7 +110,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         handle=_refuse_route,
         jobs={"eligibility_sweep": lambda _arguments: registry.sweep()},
         trace=_tracer(requests),
-        tools=SwitchboardTools(ingress=ingress, registry=registry, notify=notify).tools(),
+        tools=SwitchboardTools(ingress=ingress, registry=registry, notify=notify, lineage=lineage).tools(),
     )
     _add_api(butler, ingress, requests, registry)
     _add_loops(butler, buffer, processor)

@@ -17,6 +17,11 @@ CREATE INDEX delivery_requests_of_origin ON {schema}.delivery_requests (origin_b
 CREATE INDEX delivery_requests_ended ON {schema}.delivery_requests (terminal_at) WHERE terminal_at IS NOT NULL;
 CREATE INDEX delivery_requests_keyed ON {schema}.delivery_requests (terminal_at) WHERE duplicate_detection AND terminal_at IS NOT NULL;
 CREATE INDEX delivery_requests_replays ON {schema}.delivery_requests (replay_of) WHERE replay_of IS NOT NULL;
+CREATE INDEX delivery_requests_expiring ON {schema}.delivery_requests (not_after)
+    WHERE not_after IS NOT NULL AND terminal_at IS NULL;
+CREATE INDEX delivery_requests_notices ON {schema}.delivery_requests (created_at)
+    WHERE origin_butler = 'messenger';
+CREATE INDEX delivery_requests_standing ON {schema}.delivery_requests (status, created_at DESC, id DESC);
 CREATE INDEX delivery_requests_to_tell ON {schema}.delivery_requests (id) WHERE tell_owner;
 CREATE INDEX delivery_requests_parked ON {schema}.delivery_requests (id)
     WHERE status IN ('pending_missing_identifier', 'pending_approval', 'uncertain');
