@@ -47,7 +47,7 @@ def make_report(
         "duplicates": not verdict.duplicates,
         "stuck": not verdict.stuck,
         "uncertain_surfaced": len(verdict.uncertain_surfaced) == len(verdict.uncertain),
-        "recovery_p99_s": p99 is not None and p99 < RECOVERY_GOAL_S,
+        "recovery_p99_s": p99 is None or p99 < RECOVERY_GOAL_S,
     }
     _explain(verdict, caller)
     _explain_slow(verdict, kills)

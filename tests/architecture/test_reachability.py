@@ -22,7 +22,14 @@ CORE_TOOLS = {
     *("sessions_list", "sessions_get"),
 }
 SPEAKING_TOOLS = {"notify", "send_message", "remind"}
-SWITCHBOARD_TOOLS = {"ingest", "notify.dispatch", "register_butler", "butler.heartbeat", "list_butlers"}
+SWITCHBOARD_TOOLS = {
+    "ingest",
+    "notify.dispatch",
+    "register_butler",
+    "butler.heartbeat",
+    "list_butlers",
+    "request.lineage",
+}
 
 # Which scheduled jobs run as code, and which are still a prompt for the runtime.
 NATIVE_JOBS = {"eligibility_sweep"}

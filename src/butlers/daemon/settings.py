@@ -81,7 +81,7 @@ class Settings(BaseModel):
         default=300.0, ge=0, description="how long a message waits for a butler that is away before it is given up"
     )
     messenger_patience_s: float = Field(
-        default=25.0, ge=0, description="how long an answer waits for a Messenger that is away before it fails"
+        default=5.0, ge=0, description="how long an answer waits for a Messenger that is away before it fails"
     )
     inbox_keep_months: int = Field(default=1, ge=1, description="months of message_inbox kept beside the present one")
     dedupe_keep_days: int = Field(default=62, ge=1, description="how long an event is recognised when it comes again")

@@ -8,8 +8,7 @@ together or not at all. An answer costs a part of what an unasked message costs.
 Fair share: the global and the channel budget are shared by the butlers that want something at present. A butler that
 has had its share may go on only with what the others have not been promised: `capacity / butlers` each, minus what
 each has had. Alone it may use everything. Wanting counts even when it is refused, so a newcomer's share is kept for it
-from its first request on. Answers count, too: they cost less and go first, but a butler that answers a flood must not
-use up what others were promised.
+from its first request on. Answers are exempt: they take precedence.
 
 Everything here is a function of its arguments. The intake calls it with the shared state locked, the dry run with the
 same state merely read.
@@ -207,6 +206,8 @@ def _later(retry_after: float | None, unfair: Refused | None) -> float | None:
 
 
 def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
+    if wish.is_answer:
+        return None
     waits = {layer: _wait_for_share(layer, wish, limits, budgets, now) for layer in layers(wish)[:2]}
     if not (late := [layer for layer, wait in waits.items() if wait > 0]):
         return None

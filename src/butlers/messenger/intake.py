@@ -98,10 +98,16 @@ class Intake:
         if isinstance(entry, Known):
             expectation = self.executor.expect(delivery_id)
         elif not (isinstance(entry, Taken) and entry.delivery.claim):
+            await self._expire_stale(new)
             self.executor.wake()
         outcome = await self._wait(delivery_id, expectation, look_first=not isinstance(entry, Taken))
         outcome = replace(outcome, duplicate_detection=new.duplicate_detection)
         return _respond(new.notify, outcome, deduplicated=isinstance(entry, Known))
+
+    async def _expire_stale(self, new: NewDelivery) -> None:
+        """What was too late when it came ends now, and not with the next look at the clock."""
+        if new.notify.not_after is not None and new.notify.not_after < self.clock.now():
+            self.observer.expired(await self.deliveries.expire())
 
     async def _wait(self, delivery_id: UUID, expectation: Expectation, *, look_first: bool) -> Outcome:
         """Until it ends or the caller's patience does. Another process may be the one that sends, so look at the row

@@ -96,17 +96,18 @@ class RequestProcessor:
             return
         outcomes = await self.dispatcher.dispatch(message, decision.segments, decision.router)
         await self._log(message, decision, outcomes)
-        if any(outcome.unreached for outcome in outcomes) and await self._put_off(message):
+        late = [outcome.error for outcome in outcomes if outcome.worth_repeating and outcome.error is not None]
+        if late and await self._put_off(message, max(error.retry_after or 0.0 for error in late)):
             return
         failed = [outcome.error for outcome in outcomes if outcome.error is not None]
         await self._finish(message, outcomes, failed[0] if failed else None)
 
-    async def _put_off(self, message: ClaimedMessage) -> bool:
-        """Try again later; false when the patience is used up."""
-        now = self.clock.now()
-        if (now - message.ref.received_at).total_seconds() + PUT_OFF_S > self.patience_s:
+    async def _put_off(self, message: ClaimedMessage, wait_s: float = 0.0) -> bool:
+        """Try again later, not before it was said to be possible; false when the patience is used up."""
+        now, wait_s = self.clock.now(), max(wait_s, PUT_OFF_S)
+        if (now - message.ref.received_at).total_seconds() + wait_s > self.patience_s:
             return False
-        await self.inbox.put_off(message, not_before=now + timedelta(seconds=PUT_OFF_S))
+        await self.inbox.put_off(message, not_before=now + timedelta(seconds=wait_s))
         log.warning("nobody could take the request, put off", request_id=message.context.request_id)
         return True
 

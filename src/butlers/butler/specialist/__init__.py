@@ -50,8 +50,10 @@ class Specialist:
         # Uncertain is an end, too: Messenger keeps it for a person to settle, and saying it again could repeat it.
         if response.error is not None and not (delivery is not None and delivery.status == "uncertain"):
             error = response.error
+            # Once Messenger has it, its own retries are over, too; trying again would only get the same answer.
+            retryable = error.retryable and delivery is None
             raise from_wire(
-                error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
+                error.error_class, error.message, retryable=retryable, retry_after=error.retry_after_seconds
             )
         return {"answer": answer, "delivery": delivery.to_wire() if delivery else None}
 
