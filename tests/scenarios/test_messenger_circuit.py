@@ -142,8 +142,7 @@ async def test_recovery_via_half_open(running: RunningSystem) -> None:
     await running.until(lambda: _delivered(running, 1))
     shown = await circuit(running)
     assert (shown["state"], shown["probe_successes"]) == ("half-open", 1)
-    advance(running, 1)
-    await running.until(lambda: with_status(running, "in_progress"))
+    await as_time_passes(running, lambda: with_status(running, "in_progress"))
     assert (await circuit(running))["state"] == "half-open"
     advance(running, 7)
     await running.until(lambda: _delivered(running, 2))
