@@ -17,6 +17,8 @@ import sys
 from time import monotonic
 from typing import Any
 
+import uvloop
+
 SCHEMA_THERE = "SELECT to_regclass('procrastinate_jobs') IS NOT NULL AS there"
 
 
@@ -60,4 +62,4 @@ UNFINISHED = "SELECT count(*) AS unfinished FROM procrastinate_jobs WHERE status
 
 
 def main() -> None:
-    print(json.dumps({"seconds": asyncio.run(measure(sys.argv[1], *map(int, sys.argv[2:6])))}))
+    print(json.dumps({"seconds": uvloop.run(measure(sys.argv[1], *map(int, sys.argv[2:6])))}))
