@@ -15,7 +15,7 @@ from butlers.daemon.tour.instance import Instance
 from butlers.errors import ButlersError
 
 CHAT = 4711
-CRASH_CHATS = range(4720, 4730)  # several, because one recipient is not to be flooded
+CRASH_CHATS = tuple(range(4720, 4730))  # several, because one recipient is not to be flooded
 IN_FLIGHT = 40
 
 
