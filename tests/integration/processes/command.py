@@ -12,11 +12,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
 import httpx2
 import pytest
+from benchmarks.chaos.roster import lifted_roster
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli import main
@@ -24,6 +26,15 @@ from butlers.daemon.tour.instance import Instance, clean_environment
 from butlers.daemon.tour.lines import processes_of
 
 # A worker that died is noticed soon, and nothing waits for the disk: only the process is killed, never the machine.
+LIFTED = {
+    "limits": {
+        "max_in_flight": 100_000,
+        "global_per_minute": 1e6,
+        "recipient_per_minute": 1e6,
+        "channel_per_minute": {"telegram.bot": 1e6, "email.bot": 1e6, "default": 1e6},
+    },
+    "tell_owner": False,
+}
 QUICK = {"database_durable": "false", "lease_ttl_s": "2", "lease_renew_s": "0.5"}
 _COMMAND = (sys.executable, "-m", "butlers.daemon.cli")
 
@@ -81,13 +92,15 @@ def answer_here(*arguments: object, **options: Any) -> Any:
 async def up(
     data_dir: Path, *, environment: Mapping[str, str] | None = None, **settings: str
 ) -> AsyncIterator[Instance]:
-    """A whole system, started; gone at the end, whatever the test did to it."""
-    instance = Instance(data_dir, clock=SystemClock(), settings=QUICK | settings, environment=environment)
-    try:
-        await instance.start()
-        yield instance
-    finally:
-        await instance.close()
+    """A whole system without rate limits, started; gone at the end, whatever the test did to it."""
+    with TemporaryDirectory() as folder:
+        roster = {"roster": str(lifted_roster(Path(folder) / "roster", LIFTED))}
+        instance = Instance(data_dir, clock=SystemClock(), settings=QUICK | roster | settings, environment=environment)
+        try:
+            await instance.start()
+            yield instance
+        finally:
+            await instance.close()
 
 
 @contextmanager

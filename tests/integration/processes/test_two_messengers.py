@@ -21,7 +21,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.tour.instance import Instance
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.integration.processes.command import QUICK, kept_running
+from tests.integration.processes.command import LIFTED, QUICK, kept_running
 from tests.scenarios.messenger_door import MCP_HEADERS, free_port, wish
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -29,15 +29,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 KEYS, TIMES = 500, 10
 CHATS = range(7000, 7050)
 AT_ONE_TIME = 32
-LIFTED = {
-    "limits": {
-        "max_in_flight": 100_000,
-        "global_per_minute": 1e6,
-        "recipient_per_minute": 1e6,
-        "channel_per_minute": {"telegram.bot": 1e6, "email.bot": 1e6, "default": 1e6},
-    },
-    "tell_owner": False,
-}
 
 
 @asynccontextmanager
