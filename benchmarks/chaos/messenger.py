@@ -22,6 +22,7 @@ from butlers.ids import Uuid7Factory
 
 QUIET_S = 90.0  # after the last submission everything must have ended
 LIFE_S = (0.3, 6.0)  # how long Messenger is left alone once it is healthy
+BUSY_S = 2.0
 START_KILLS = 0.15  # share of the kills that come while it is still starting
 RELEASED_OVER_S = 5.0  # one life's share of the messages
 
@@ -114,6 +115,13 @@ class _Storm:
             return
         await self._until_healthy_after(kills)
         await self.rig.clock.sleep(self.dice.uniform(*LIFE_S))
+        await self._until_busy()
+
+    async def _until_busy(self) -> None:
+        """A kill that hits nothing shows nothing: wait a little for something to be open."""
+        deadline = self.rig.clock.monotonic() + BUSY_S
+        while self.rig.clock.monotonic() < deadline and not await count_open(self.rig):
+            await self.rig.clock.sleep(0.005)
 
     async def _until_healthy_after(self, kills: list[Kill]) -> None:
         await self.rig.until_healthy()
