@@ -130,21 +130,21 @@ async def test_recovery_via_half_open(running: RunningSystem) -> None:
     assert (await turned_away(running, wish("too late")))["class"] == "target_unavailable"
 
     await well_again(running)
-    await fault(running, "delay", seconds=5)
+    await fault(running, "delay", seconds=20)
     advance(running, RECOVERY_S)
-    await running.until(lambda: with_status(running, "in_progress"))
+    await as_time_passes(running, lambda: with_status(running, "in_progress"))
     shown = await circuit(running)
     assert (shown["state"], shown["probes_out"], shown["probe_successes"]) == ("half-open", 1, 0)
     assert (await turned_away(running, wish("while probing")))["class"] == "target_unavailable"
     assert len(await with_status(running, "in_progress")) == 1
-    await fault(running, "delay", seconds=7)
-    advance(running, 5)
+    await fault(running, "delay", seconds=22)
+    advance(running, 20)
     await running.until(lambda: _delivered(running, 1))
     shown = await circuit(running)
     assert (shown["state"], shown["probe_successes"]) == ("half-open", 1)
     await as_time_passes(running, lambda: with_status(running, "in_progress"))
     assert (await circuit(running))["state"] == "half-open"
-    advance(running, 7)
+    advance(running, 22)
     await running.until(lambda: _delivered(running, 2))
     shown = await circuit(running)
     assert (shown["state"], shown["consecutive_failures"], shown["trip_reason"]) == ("closed", 0, None)

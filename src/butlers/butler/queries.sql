@@ -5,10 +5,12 @@ VALUES ($1, $2, $3, $4, $5, $6, $6)
 ON CONFLICT (request_id, segment_id) DO NOTHING;
 
 -- name: claim_route
--- Take one piece of work: new, abandoned by a dead worker, or failed in a way that may be tried again.
+-- Take one piece of work: new, abandoned by a dead worker, or failed in a way that may be tried again. An attempt that
+-- ended, even badly, starts the count of dead workers anew.
 UPDATE {schema}.route_inbox
 SET lifecycle_state = 'processing', claim_token = $3, claimed_by = $4, claimed_at = $5, lease_expires_at = $6,
-    attempts = attempts + 1, response = NULL, error = NULL, updated_at = $5
+    attempts = CASE lifecycle_state WHEN 'errored' THEN 1 ELSE attempts + 1 END,
+    response = NULL, error = NULL, updated_at = $5
 WHERE request_id = $1 AND segment_id = $2
   AND (lifecycle_state = 'accepted'
        OR (lifecycle_state = 'processing' AND lease_expires_at <= $5)

@@ -229,6 +229,8 @@ class RouteInbox:
 def _unwrap(response: dict[str, Any]) -> dict[str, Any]:
     if "error" in response:
         error = WireError.model_validate(response["error"])
-        raise from_wire(error.error_class, error.message, retryable=error.retryable)
+        raise from_wire(
+            error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
+        )
     result: dict[str, Any] = response["result"]
     return result

@@ -17,7 +17,7 @@ from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.ingest import Attachment
 from butlers.contracts.route import RouteEnvelope, RouteInput, RouteResponse, Subrequest, Target
-from butlers.errors import ClassifiedError, ErrorClass, TargetUnavailable, TimeoutExceeded, ValidationError, from_wire
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError, from_wire
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.switchboard.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Segment
@@ -26,8 +26,6 @@ from butlers.telemetry.catalogue import SUBROUTE_DISPATCHED, SUBROUTE_LATENCY, S
 from butlers.telemetry.spans import DISPATCH
 
 log = get_logger("butlers.dispatch")
-
-_JUST_NOW = frozenset({ErrorClass.OVERLOAD_REJECTED, ErrorClass.TARGET_UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +41,10 @@ class SegmentOutcome:
 
     @property
     def worth_repeating(self) -> bool:
-        """Nobody answered, so the butler has not seen it or its record answers a repeat; or there was no room, or
-        nobody to do it, just now.
-        """
+        """Nobody answered, so nobody has seen it or a record answers the repeat; or the butler said when to ask again."""
         if self.error is None or not self.error.retryable:
             return False
-        return self.raw_response is None or self.error.error_class in _JUST_NOW
+        return self.raw_response is None or self.error.retry_after is not None
 
     def to_wire(self) -> dict[str, Any]:
         return {

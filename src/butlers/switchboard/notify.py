@@ -70,7 +70,10 @@ class NotifyDispatcher:
                 return await self._deliver(notify, event)
             except (TargetUnavailable, OverloadRejected) as error:
                 wait = max(pause, error.retry_after or 0.0)
-                if not (keyed and error.retryable) or self.clock.monotonic() + wait > deadline:
+                if not (keyed and error.retryable):
+                    raise
+                if self.clock.monotonic() + wait > deadline:
+                    error.retry_after = wait  # whoever asked may wait longer than we do
                     raise
                 log.warning(
                     "messenger cannot now, trying again", request_id=notify.request_id, reason=error.error_class

@@ -73,15 +73,17 @@ class Core:
 
     def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
         database = database or self.database
-        receipts = ReceiptIntake(database=database, schema=SCHEMA, clock=self.clock, new_id=self.new_id)
         return Deliveries(
             database=database,
             schema=SCHEMA,
             clock=self.clock,
             new_id=self.new_id,
             breaker=breaker,
-            settle_reported=receipts.settle_reported,
+            settle_reported=self.receipts(database).settle_reported,
         )
+
+    def receipts(self, database: Database | None = None) -> ReceiptIntake:
+        return ReceiptIntake(database=database or self.database, schema=SCHEMA, clock=self.clock, new_id=self.new_id)
 
     def new(self, target: str | None = "7", **words: Any) -> NewDelivery:
         """A delivery nobody has seen yet."""
