@@ -41,7 +41,7 @@ class SegmentOutcome:
 
     @property
     def worth_repeating(self) -> bool:
-        """Nobody answered, so nobody has seen it or a record answers the repeat; or the butler said when to ask again."""
+        """Nobody answered, so nobody has seen it or a record answers the repeat; or it was said when to ask again."""
         if self.error is None or not self.error.retryable:
             return False
         return self.raw_response is None or self.error.retry_after is not None
