@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 import httpx2
@@ -50,7 +50,7 @@ from tests.database import cloned_database_uri
 
 HOST = "127.0.0.1"
 OWNER_CHAT_ID = int(OWNER_CHAT)
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0  # generous: machines are busy, and whoever looks again returns at once
 EVERY_PROVIDER = Simulated(telegram=True, mail=True, calendar=True)
 _LOOK_AGAIN_S = 0.01
 
@@ -197,6 +197,40 @@ class RunningSystem:
         return seen
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Providers:
+    """The simulated ones, serving."""
+
+    telegram: TelegramSimulator
+    mail: MailSimulator
+    calendar: CalendarSimulator
+
+    @classmethod
+    async def serve(cls, stack: AsyncExitStack, clock: Clock) -> Self:
+        accounts = {ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD}
+        return cls(
+            telegram=await stack.enter_async_context(serve_telegram(HOST, 0, clock=clock)),
+            mail=await stack.enter_async_context(serve_mail(HOST, 0, 0, 0, clock=clock, accounts=accounts)),
+            calendar=await stack.enter_async_context(serve_calendar(HOST, 0, clock=clock)),
+        )
+
+    def ports(self) -> dict[str, int]:
+        ports = {
+            "telegram_simulator": self.telegram.port,
+            "mail_control": self.mail.control_port or 0,
+            "smtp_simulator": self.mail.smtp_port,
+            "imap_simulator": self.mail.imap_port,
+            "calendar_simulator": self.calendar.port,
+        }
+        assert ports.keys() == SIMULATOR_PORTS.keys()
+        return ports
+
+
+def _roster(directory: Path, *, shipped_limits: bool) -> dict[str, ButlerConfig]:
+    roster = load_roster(directory)
+    return {name: config if shipped_limits else _lifted(config) for name, config in roster.items()}
+
+
 def _lifted(config: ButlerConfig) -> ButlerConfig:
     """The same butler without a rate limit, or a notice to the owner, in the way of what a test is about."""
     limits = LimitsSection(
@@ -225,44 +259,26 @@ async def running_system(
 ) -> AsyncIterator[RunningSystem]:
     """Everything started; `settings` are fields of `Settings`. Stopped, drained and dropped at the end."""
     clock = clock or SystemClock()
-    roster = load_roster(roster_dir or shipped_roster())
-    if not shipped_limits:
-        roster = {name: _lifted(config) for name, config in roster.items()}
+    roster = _roster(roster_dir or shipped_roster(), shipped_limits=shipped_limits)
     places = Places(tmp_path / "data")
     places.create()
     async with AsyncExitStack() as stack:
-        telegram = await stack.enter_async_context(serve_telegram(HOST, 0, clock=clock))
-        accounts = {ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD}
-        mail = await stack.enter_async_context(serve_mail(HOST, 0, 0, 0, clock=clock, accounts=accounts))
-        calendar = await stack.enter_async_context(serve_calendar(HOST, 0, clock=clock))
+        providers = await Providers.serve(stack, clock)
         uri = await stack.enter_async_context(cloned_database_uri(postgres_server, migration_sets([*roster.values()])))
         ports = {name: stack.enter_context(_reserved()).getsockname()[1] for name in roster}
-        chosen = Settings(
-            **{"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False}
-            | settings
-            | {"ports": ports | _simulator_ports(telegram, mail, calendar) | settings.get("ports", {})}
-        )
-        chosen = simulated_settings(chosen, simulated)
-        environment = simulated_environment(simulated, roster, environment or {})
-
-        def build() -> System:
-            return System(
-                settings=chosen,
-                roster=roster,
-                names=list(names or roster),
-                environment=environment,
-                clock=clock,
-                new_id=Uuid7Factory(clock),
-            )
-
+        ports |= providers.ports() | settings.pop("ports", {})
+        given = {"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False} | settings
+        chosen = simulated_settings(Settings(**given, ports=ports), simulated)
+        credentials = simulated_environment(simulated, roster, environment or {})
+        build = _builder(chosen, roster, names or [*roster], credentials, clock)
         running = RunningSystem(
             system=build(),
             settings=chosen,
             roster=roster,
             clock=clock,
-            telegram=telegram,
-            mail=mail,
-            calendar=calendar,
+            telegram=providers.telegram,
+            mail=providers.mail,
+            calendar=providers.calendar,
             tokens=TokenFile(places.tokens, clock),
             database=await stack.enter_async_context(await Database.connect(uri, max_size=3)),
             http=await stack.enter_async_context(httpx2.AsyncClient(timeout=30)),
@@ -274,16 +290,26 @@ async def running_system(
         yield running
 
 
-def _simulator_ports(telegram: TelegramSimulator, mail: MailSimulator, calendar: CalendarSimulator) -> dict[str, int]:
-    ports = {
-        "telegram_simulator": telegram.port,
-        "mail_control": mail.control_port or 0,
-        "smtp_simulator": mail.smtp_port,
-        "imap_simulator": mail.imap_port,
-        "calendar_simulator": calendar.port,
-    }
-    assert ports.keys() == SIMULATOR_PORTS.keys()
-    return ports
+def _builder(
+    settings: Settings,
+    roster: Mapping[str, ButlerConfig],
+    names: Sequence[str],
+    environment: Mapping[str, str],
+    clock: Clock,
+) -> Callable[[], System]:
+    """Builds the same system again for every start."""
+
+    def build() -> System:
+        return System(
+            settings=settings,
+            roster=roster,
+            names=list(names),
+            environment=environment,
+            clock=clock,
+            new_id=Uuid7Factory(clock),
+        )
+
+    return build
 
 
 def _reserved() -> socket.socket:

@@ -1,4 +1,8 @@
-"""Messenger alone, on a clock that stands still until a test moves it: whatever waits, waits for the test."""
+"""Messenger alone, on a clock that stands still until a test moves it: whatever waits, waits for the test.
+
+The fixtures are one system for all tests of a file, emptied before each; a file that needs another policy than the
+shipped one names its `CHANGES`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+import pytest
+import pytest_asyncio
 
 from butlers.clock import ManualClock, SystemClock
 from butlers.storage.embedded import EmbeddedPostgres
@@ -18,6 +24,7 @@ from tests.system import RunningSystem, running_system
 T = TypeVar("T")
 
 STEP_S = 0.5  # as long as Messenger's shortest timer
+NO_BREAKER = (r"failure_threshold = \d+", "failure_threshold = 1000")
 
 
 @asynccontextmanager
@@ -30,6 +37,20 @@ async def standing_still(
     given: dict[str, Any] = {"clock": clock, "names": ["messenger"], "roster_dir": roster} | options
     async with running_system(tmp_path, postgres_server, **given) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def system(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> AsyncIterator[RunningSystem]:
+    changes = getattr(request.module, "CHANGES", ())
+    async with standing_still(tmp_path_factory.mktemp("system"), postgres_server, *changes) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def running(system: RunningSystem) -> RunningSystem:
+    return await emptied(system)
 
 
 async def emptied(running: RunningSystem) -> RunningSystem:

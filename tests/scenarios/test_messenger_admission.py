@@ -238,7 +238,7 @@ async def test_a_mail_server_that_has_enough_is_left_alone(tmp_path: Path, postg
         advance(running, 60)
         await sent(running, mail(2))
         await as_time_passes(running, lambda: with_status(running, "delivered", 3))
-        assert (await waiting)["delivery"]["status"] == "delivered"
+        await waiting
         assert len(await mails(running)) == 2
 
 

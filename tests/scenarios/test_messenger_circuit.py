@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, deliver, fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (
     advance,
     all_have,
     as_time_passes,
-    emptied,
     ended_attempts,
     later,
-    standing_still,
+    running,
+    system,
     tool,
     turned_away,
     with_status,
@@ -26,22 +23,10 @@ from tests.scenarios.messenger_time import (
 from tests.system import RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["running", "system"]  # fixtures
 
 THRESHOLD = 5
 RECOVERY_S = 60.0
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    async with standing_still(tmp_path_factory.mktemp("system"), postgres_server) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    return await emptied(system)
 
 
 async def circuit(running: RunningSystem, channel: str = "telegram.bot") -> dict[str, Any]:

@@ -50,7 +50,7 @@ async def test_deliveries_are_listed_shown_and_explained(running: RunningSystem)
     second = await failed(running, "71", origin_butler="finance")
     listed = await lines(running, "deliveries", "list", "--limit", "1")
     assert (listed[0].split()[0], "failed" in listed[0], "finance -> telegram:71" in listed[0]) == (second, True, True)
-    assert listed[1].startswith("more: butlers deliveries list --cursor ")
+    assert listed[1].startswith("more: butlers deliveries list --limit 1 --cursor ")
     rest = await document(running, "deliveries", "list", "--cursor", listed[1].split()[-1])
     assert [row["id"] for row in rest["deliveries"]] == [first]
     shown = await lines(running, "deliveries", "show", first)

@@ -202,7 +202,8 @@ async def _answered(running: RunningSystem, response: dict[str, Any]) -> Verdict
         return Verdict(outcome="deduplicated")
     error = response["error"]
     if error["class"] == "validation_error":
-        return Verdict(outcome="invalid", error_class="validation_error")
+        outcome = "suppressed" if "is suppressed since" in error["message"] else "invalid"
+        return Verdict(outcome=outcome, error_class="validation_error")
     rule = await running.database.fetchval("select rule from messenger.admission_outcomes where outcome = 'rejected'")
     return Verdict(
         outcome="rejected", error_class=error["class"], rule=rule, retry_after=error.get("retry_after_seconds")
@@ -236,6 +237,6 @@ async def test_a_dry_run_says_what_happens(running: RunningSystem) -> None:
         assert told == did, (number, notify)
         seen[f"rejected by {did.rule}" if did.rule else did.outcome] += 1
     refusals = ("throttle", "in_flight", "global", "channel", "recipient", "fair_share", "breaker")
-    outcomes = {"admitted", "invalid", "deduplicated", "pending_approval", "pending_missing_identifier"}
+    outcomes = {"admitted", "invalid", "suppressed", "deduplicated", "pending_approval", "pending_missing_identifier"}
     assert set(seen) == outcomes | {f"rejected by {rule}" for rule in refusals}, seen
     assert min(seen.values()) >= 2, seen

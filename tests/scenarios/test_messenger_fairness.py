@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import deliver, execute, fault, lineage, route, rows, wish
+from tests.scenarios.messenger_door import deliver, execute, fault, lineage, mails, route, rows, wish
 from tests.scenarios.messenger_time import (
     advance,
     all_have,
@@ -32,9 +32,9 @@ def to(chat: int, origin: str = NOISY) -> dict[str, Any]:
     return wish(f"to {chat}", recipient=str(chat), origin_butler=origin)
 
 
-def answer(running: RunningSystem, chat: int) -> dict[str, Any]:
+def answer(running: RunningSystem, chat: int, origin: str = NOISY) -> dict[str, Any]:
     thread = {"source_sender_identity": str(chat), "source_thread_identity": str(chat)}
-    return wish("an answer", intent="reply", request_context=lineage(running, **thread))
+    return wish("an answer", intent="reply", request_context=lineage(running, **thread), origin_butler=origin)
 
 
 async def fared(running: RunningSystem, notify: dict[str, Any]) -> str:
@@ -129,6 +129,50 @@ async def test_a_newcomer_gets_its_share_of_what_a_noisy_butler_has_used_up(
             got[QUIET] += await fared(running, to(2 + turn, QUIET)) == "admitted"
         assert got[QUIET] >= got[NOISY] > 0
         assert sum(got.values()) == 10
+
+
+@pytest.mark.scenario("M1-035")
+async def test_a_flood_of_answers_leaves_the_other_butlers_their_answers(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    tight = limits(**WIDE | {"telegram_bot": 10.0})
+    async with standing_still(tmp_path, postgres_server, *tight, shipped_limits=True) as running:
+        assert await fared(running, answer(running, 1, QUIET)) == "admitted"
+        noisy = Counter([await fared(running, answer(running, 100 + n)) for n in range(30)])
+        assert noisy == {"admitted": 10, "overload_rejected": 20}  # half of ten tokens, at half a token each
+        assert [await fared(running, answer(running, 2 + n, QUIET)) for n in range(9)] == ["admitted"] * 9
+        assert [await running.answers(chat) for chat in range(1, 11)] == [[f"[{QUIET}] an answer"]] * 10
+        by_origin = Counter(row["origin_butler"] for row in await rows(running))
+        assert by_origin == {NOISY: 10, QUIET: 10}
+
+
+@pytest.mark.scenario("M1-035")
+async def test_a_newcomers_answer_gets_through_a_lasting_flood_of_answers(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    tight = limits(**WIDE | {"telegram_bot": 10.0})
+    async with standing_still(tmp_path, postgres_server, *tight, shipped_limits=True) as running:
+        assert {await fared(running, answer(running, 100 + n)) for n in range(20)} == {"admitted"}
+        assert await fared(running, answer(running, 1, QUIET)) == "overload_rejected"
+        got: Counter[str] = Counter()
+        for turn in range(10):  # a minute, in which ten tokens come: twenty answers
+            advance(running, 6)
+            for n in range(4):
+                got[NOISY] += await fared(running, answer(running, 1000 + 10 * turn + n)) == "admitted"
+            got[QUIET] += await fared(running, answer(running, 2 + turn, QUIET)) == "admitted"
+        assert got[QUIET] == 10, got
+        assert got[NOISY] > 0, got
+
+
+@pytest.mark.scenario("M1-035")
+async def test_a_noisy_channel_leaves_the_others_their_room(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    tight = limits(**WIDE | {"global_per_minute": 15.0, "telegram_bot": 10.0, "email_bot": 5.0})
+    async with standing_still(tmp_path, postgres_server, *tight, shipped_limits=True) as running:
+        noisy = Counter([await fared(running, to(100 + n)) for n in range(30)])
+        assert noisy == {"admitted": 10, "overload_rejected": 20}
+        letters = [wish("a mail", channel="email", recipient=f"friend{n}@far.example", subject="s") for n in range(5)]
+        assert [await fared(running, letter) for letter in letters] == ["admitted"] * 5
+        assert len(await mails(running)) == 5
 
 
 @pytest.mark.scenario("M1-035")

@@ -17,7 +17,7 @@ from butlers.errors import ConfigurationError
 from butlers.simulators.webhook import Fault, FaultKind, WebhookSimulator, serve_webhook
 from butlers.simulators.webhook.server import RECEIPT_KEY, SIGNING_KEY
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import attempts, deliver, execute, lineage, quick, route, rows, wish
+from tests.scenarios.messenger_door import attempts, deliver, execute, fault, forget, lineage, quick, route, rows, wish
 from tests.system import RunningSystem, running_system
 
 SECRETS = {"SMS_SIGNING_KEY": SIGNING_KEY, "SMS_RECEIPT_KEY": RECEIPT_KEY}
@@ -199,6 +199,56 @@ async def test_a_number_that_bounced_for_good_is_not_written_to_again(
     response = await execute(running, route(running, sms(running, "and again")))
     assert (response["status"], response["error"]["class"]) == ("error", "validation_error")
     assert len(gateway.gateway.seen) == 1
+
+
+# --- words that no table can hold ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [r"no\u0000 such", r"half \ud83d of it", r"\u0000\udfff"])
+@pytest.mark.parametrize(("status", "ends"), [(400, "failed"), (503, "delivered"), (410, "failed"), (429, "delivered")])
+async def test_a_gateways_outcome_is_on_record_whatever_words_it_comes_in(
+    running: RunningSystem, gateway: WebhookSimulator, words: str, status: int, ends: str
+) -> None:
+    body, wait = f'{{"error": "{words}", "scope": "recipient"}}', {"Retry-After": "1"} if status == 429 else {}
+    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=status, body=body, headers=wait))
+    answer = await deliver(running, sms(running))
+    made = await attempts(running, answer["delivery"]["delivery_id"])
+    # Half a surrogate pair is no JSON at all, so a failure in such words may be anybody's on the way.
+    unheard = status == 503 and "ud" in words
+    assert answer["delivery"]["status"] == ("uncertain" if unheard else ends)
+    assert gateway.gateway.seen[0].status == status
+    assert all(attempt["completed_at"] for attempt in made)
+    assert f"HTTP {status}" in made[0]["error_message"]
+    await running.database.execute("delete from messenger.throttles")
+
+
+async def test_a_name_that_no_table_can_hold_is_no_name(running: RunningSystem, gateway: WebhookSimulator) -> None:
+    """It was taken, and nobody can say as what: that is not known to be sent."""
+    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER_AFTER, status=202, body=r'{"id": "m\u0000sg"}'))
+    answer = await deliver(running, sms(running))
+    assert answer["delivery"]["status"] == "uncertain"
+    (attempt,) = await attempts(running)
+    assert (attempt["certainty"], attempt["provider_response"]) == ("uncertain", {"status": 202})
+
+
+@pytest.mark.parametrize("words", ["no\0 such", "\0"])
+@pytest.mark.parametrize(
+    ("status", "ends"), [(400, "failed"), (403, "failed"), (401, "failed"), (502, "dead_lettered")]
+)
+async def test_telegrams_outcome_is_on_record_whatever_words_it_comes_in(
+    running: RunningSystem, words: str, status: int, ends: str
+) -> None:
+    chat = str(9_000 + status)
+    await fault(running, "refused", status=status, description=words, chat_id=int(chat), times=3)
+    answer = await deliver(running, wish("hello", recipient=chat))
+    assert answer["delivery"]["status"] == ends
+    assert "\0" not in answer["error"]["message"]
+    made = await attempts(running, answer["delivery"]["delivery_id"])
+    assert {attempt["provider_response"]["error_code"] for attempt in made} == {status}
+    assert all(attempt["completed_at"] and attempt["certainty"] == "not_sent" for attempt in made)
+    assert (await rows(running))[-1]["terminal_error_message"] == answer["error"]["message"]
+    await forget(running)
+    assert (await deliver(running, wish("and on", recipient="9000")))["delivery"]["status"] == "delivered"
 
 
 # --- not at all ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Management", seed 001 section 5.1.2).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
@@ -29,11 +27,13 @@ from tests.scenarios.messenger_door import (
     wish,
 )
 from tests.scenarios.messenger_time import (
+    NO_BREAKER,
     advance,
     as_time_passes,
-    emptied,
     later,
+    running,
     standing_still,
+    system,
     tool,
     tool_refused,
     with_status,
@@ -41,23 +41,11 @@ from tests.scenarios.messenger_time import (
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["running", "system"]  # fixtures
 
-NO_BREAKER = (r"failure_threshold = \d+", "failure_threshold = 1000")
+CHANGES = (NO_BREAKER,)
 FRIEND = "friend@elsewhere.example"
 CHAT = 61
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    async with standing_still(tmp_path_factory.mktemp("system"), postgres_server, NO_BREAKER) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    return await emptied(system)
 
 
 async def dead_letter(running: RunningSystem, message: str = "again", **fields: Any) -> str:
@@ -81,6 +69,8 @@ async def done(running: RunningSystem, name: str, **arguments: Any) -> dict[str,
     task = asyncio.create_task(call(running, "messenger", f"messenger_{name}", arguments))
 
     async def ended() -> bool:
+        # The tool's patience passes as well, so the work gets a moment of its own between the steps.
+        await asyncio.wait([task], timeout=0.1)
         return task.done()
 
     await as_time_passes(running, ended)

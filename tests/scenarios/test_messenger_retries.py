@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
@@ -16,33 +14,24 @@ from butlers.messenger.channels.telegram import TelegramChannel
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, deliver, fault, mail_fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (
+    NO_BREAKER,
     advance,
     all_have,
     emptied,
     ended_attempts,
     later,
+    running,
     standing_still,
+    system,
     with_status,
 )
 from tests.system import RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+__all__ = ["running", "system"]  # fixtures
 
-NO_BREAKER = (r"failure_threshold = \d+", "failure_threshold = 1000")
+CHANGES = (NO_BREAKER,)
 FRIEND = "friend@elsewhere.example"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    async with standing_still(tmp_path_factory.mktemp("system"), postgres_server, NO_BREAKER) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    return await emptied(system)
 
 
 def mail() -> dict[str, Any]:

@@ -33,7 +33,7 @@ async def said_by(running: RunningSystem, bot: int | None, chat: int) -> list[st
     return [line["text"] for line in lines]
 
 
-async def keep(running: RunningSystem, **credentials: str) -> None:
+async def keep(running: RunningSystem, *, secured: bool = True, **credentials: str) -> None:
     """Write credentials to the owner's contact, as a person would."""
     now, owner = running.clock.now(), uuid4()
     await running.database.execute(
@@ -44,12 +44,13 @@ async def keep(running: RunningSystem, **credentials: str) -> None:
     for kind, value in credentials.items():
         await running.database.execute(
             "insert into shared.contact_info (id, contact_id, type, value, is_primary, secured, created_at)"
-            " values ($1, $2, $3, $4, true, true, $5)",
+            " values ($1, $2, $3, $4, true, $6, $5)",
             uuid4(),
             owner,
             kind,
             value,
             now,
+            secured,
         )
 
 
@@ -135,6 +136,17 @@ async def test_the_owners_contact_may_keep_the_credentials(tmp_path: Path, postg
         # What the contact keeps is a secret: no row and no answer repeats it.
         everything = str([*await rows(running), *await attempts(running)])
         assert OWNERS_TOKEN not in everything
+
+
+async def test_what_is_not_marked_as_secured_is_no_credential(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    roster = changed_roster(tmp_path, "messenger", TELEGRAM)
+    async with running_system(tmp_path, postgres_server, roster_dir=roster, start=False) as running:
+        await keep(running, secured=False, telegram_token=OWNERS_TOKEN)
+        with pytest.raises(ConfigurationError) as told:
+            await running.start()
+        assert told.value.key == "modules.telegram.user.token_env"
 
 
 async def test_the_environment_goes_before_the_contact(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:

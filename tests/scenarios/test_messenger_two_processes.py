@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
@@ -34,11 +32,12 @@ from tests.scenarios.messenger_time import (
     advance,
     all_have,
     as_time_passes,
-    emptied,
     ended_attempts,
     later,
     limits,
+    running,
     standing_still,
+    system,
     tool,
     turned_away,
     with_status,
@@ -46,19 +45,7 @@ from tests.scenarios.messenger_time import (
 from tests.system import RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def system(
-    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
-) -> AsyncIterator[RunningSystem]:
-    async with standing_still(tmp_path_factory.mktemp("system"), postgres_server) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def running(system: RunningSystem) -> RunningSystem:
-    return await emptied(system)
+__all__ = ["running", "system"]  # fixtures
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -194,7 +194,7 @@ def check_credentials(config: ButlerConfig, environment: Mapping[str, str], *, e
                 f"environment variable {variable} is not set",
                 source=config.source,
                 key=key,
-                remedy=f"export {variable}=..., or set enabled = false for this scope",
+                remedy=f"export {variable}=..., or {_without(key)}",
             )
 
 
@@ -253,3 +253,9 @@ def _check_distinct(configs: list[ButlerConfig], key: str, value_of: Any) -> Non
                 key=f"butler.{key}",
                 remedy="give each butler its own",
             )
+
+
+def _without(key: str) -> str:
+    """How to do without the credential at this key: scopes are switched off, channels by adapter are taken out."""
+    module, adapter, _ = key.partition(".options_env.")
+    return f"remove [{module}]" if adapter else "set enabled = false for this scope"

@@ -99,11 +99,37 @@ class ErrorBudgetSection(Section):
         return self
 
 
+class RetentionSection(Section):
+    """Days after their end; 0 keeps them for ever. What still waits for somebody is never removed."""
+
+    deliveries_days: float = Field(
+        default=365.0,
+        ge=0,
+        le=36500,
+        description="days a delivery is kept after its end, with its attempts and receipts, and until its key is free;"
+        " 0: for ever",
+    )
+    dead_letters_days: float = Field(
+        default=365.0,
+        ge=0,
+        le=36500,
+        description="days a dead letter is kept after it was given up or its message arrived; its delivery stays as"
+        " long as it does; 0: for ever",
+    )
+    actions_days: float = Field(
+        default=365.0,
+        ge=0,
+        le=36500,
+        description="days an action is kept after it was executed, rejected or ran out; 0: for ever",
+    )
+
+
 class DeliverySection(Section):
     limits: LimitsSection = LimitsSection()
     breaker: BreakerSection = BreakerSection()
     recipients: RecipientsSection = RecipientsSection()
     error_budget: ErrorBudgetSection = ErrorBudgetSection()
+    retention: RetentionSection = RetentionSection()
     retry: dict[str, RetrySection] = Field(
         default=_retries(),
         description="how often and how patiently, by channel: max_attempts, base_delay_s, max_delay_s, jitter",

@@ -51,7 +51,8 @@ class McpDoor:
             caller = authenticate(context.request, self._tokens)
             return _result(await self._tools.call(name, caller, params.arguments or {}))
         except ClassifiedError as error:
-            return _result({"status": "error", "error": error.describe()}, is_error=True)
+            # What is known in spite of the failure stands beside it, such as the delivery that failed.
+            return _result((error.partial or {}) | {"status": "error", "error": error.describe()}, is_error=True)
 
 
 def _result(content: dict[str, Any], *, is_error: bool = False) -> mcp_types.CallToolResult:

@@ -58,14 +58,6 @@ def answer_envelope(butler: str, context: RequestContext, message: str, *, key: 
     return NotifyEnvelope(
         origin_butler=butler,
         delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),
-        request_context=NotifyContext(
-            request_id=context.request_id,
-            received_at=context.received_at,
-            source_channel=context.source_channel,
-            source_endpoint_identity=context.source_endpoint_identity,
-            source_sender_identity=context.source_sender_identity,
-            source_thread_identity=context.source_thread_identity,
-            trace_context=context.trace_context,
-        ),
+        request_context=NotifyContext.answering(context),
         idempotency_key=key,
     )

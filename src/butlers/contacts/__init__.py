@@ -36,6 +36,10 @@ class Contacts:
         value: str | None = await self._database.fetchval(self._queries.resolve, contact_id, channel)
         return value
 
+    async def secret(self, contact_id: UUID, kind: str) -> str | None:
+        value: str | None = await self._database.fetchval(self._queries.resolve_secret, contact_id, kind)
+        return value
+
     async def owner(self) -> Contact | None:
         return _contact(await self._database.fetchrow(self._queries.owner))
 

@@ -5,6 +5,13 @@ WHERE contact_id = $1 AND type = $2
 ORDER BY is_primary DESC NULLS LAST, created_at ASC
 LIMIT 1;
 
+-- name: resolve_secret
+-- The same for a credential, which counts only when it is marked as one.
+SELECT value FROM {schema}.contact_info
+WHERE contact_id = $1 AND type = $2 AND secured
+ORDER BY is_primary DESC NULLS LAST, created_at ASC
+LIMIT 1;
+
 -- name: owner
 -- The person this system works for.
 SELECT id, name, preferred_channel, timezone FROM {schema}.contacts WHERE is_owner;

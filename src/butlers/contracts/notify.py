@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from butlers.contracts.context import SourceChannel
+from butlers.contracts.context import RequestContext, SourceChannel
 from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
 from butlers.contracts.route import WireError
 
@@ -41,6 +41,19 @@ class NotifyContext(Value):
     source_sender_identity: Identity | None = None
     source_thread_identity: Identity | None = None
     trace_context: TraceContext = Field(default_factory=dict)
+
+    @classmethod
+    def answering(cls, context: RequestContext) -> Self:
+        """The lineage of an answer to a request."""
+        return cls(
+            request_id=context.request_id,
+            received_at=context.received_at,
+            source_channel=context.source_channel,
+            source_endpoint_identity=context.source_endpoint_identity,
+            source_sender_identity=context.source_sender_identity,
+            source_thread_identity=context.source_thread_identity,
+            trace_context=context.trace_context,
+        )
 
 
 class Delivery(Value):

@@ -2,6 +2,7 @@
 
 machine       python, data directory, disk, database, Java           machine_checks.py
 roster        loads; then what it asks for: ports, credentials, LLM programs
+way out       adapters, channels and gated tools that the roster names   delivery_checks.py
 data          the token file's mode and text
 telemetry     the OTLP collector, when one is configured
 """
@@ -19,6 +20,7 @@ from butlers.butler.identity import TokenFile
 from butlers.butler.module import in_dependency_order
 from butlers.butler.runtimes import DIALECTS
 from butlers.clock import SystemClock
+from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.check import Check, fail, ok, refused
 from butlers.daemon.places import Places
@@ -73,6 +75,9 @@ def _roster_checks(
     yield database(settings, roster, places)
     yield from ports(settings, roster, simulated, places)
     yield from credentials(settings, roster, simulated, environment)
+    yield from delivery.adapters(roster, environment)
+    yield from delivery.channel_names(roster)
+    yield from delivery.gated_tools(roster)
     yield from llm_programs(settings, roster, environment)
 
 
@@ -152,19 +157,23 @@ def credentials(
         provider = scope.partition(".")[0]
         if (simulated.mail if provider == "email" else simulated.telegram) and provider in ("email", "telegram"):
             yield ok(f"credentials.{scope}", f"simulated; {', '.join(variables)} not needed")
-        else:
-            yield _scope(f"credentials.{scope}", variables, environment, may_simulate=settings.simulators == "auto")
+        elif provider in ("email", "telegram"):
+            simulate = "unset all variables of this provider to simulate it"
+            either = simulate if settings.simulators == "auto" else "use --set simulators=auto"
+            ways = f", or {either}, or set enabled = false for this scope"
+            yield _scope(f"credentials.{scope}", variables, environment, ways)
+        else:  # an adapter's secrets: nobody simulates it, and it has no scopes
+            yield _scope(f"credentials.{provider}", variables, environment, f", or remove [modules.{provider}]")
 
 
-def _scope(name: str, variables: list[str], environment: Mapping[str, str], *, may_simulate: bool) -> Check:
+def _scope(name: str, variables: list[str], environment: Mapping[str, str], other_ways: str) -> Check:
     missing = [variable for variable in variables if not environment.get(variable)]
     if not missing:
         return ok(name, f"{', '.join(variables)} set")
     found = [variable for variable in variables if variable not in missing]
     half = f"; {', '.join(found)} set: half a set of credentials is a mistake" if found else ""
-    simulate = "unset all variables of this provider to simulate it" if may_simulate else "use --set simulators=auto"
-    remedy = f"export {' '.join(f'{variable}=...' for variable in missing)}, or {simulate}"
-    return fail(name, f"{', '.join(missing)} not set{half}", f"{remedy}, or set enabled = false for this scope")
+    exports = f"export {' '.join(f'{variable}=...' for variable in missing)}"
+    return fail(name, f"{', '.join(missing)} not set{half}", f"{exports}{other_ways}")
 
 
 def _scopes(roster: Roster) -> dict[str, list[str]]:

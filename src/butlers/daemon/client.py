@@ -39,11 +39,11 @@ class SystemClient:
             raise self._absent("switchboard is not running here", remedy="start it with: butlers run switchboard")
         return url
 
-    def get(self, path: str, **parameters: Any) -> Any:
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
         given = {key: value for key, value in parameters.items() if value is not None}
         return self._answer(lambda: self._http.get(f"{self.switchboard}{path}", params=given))
 
-    def post(self, path: str, body: bytes) -> Any:
+    def post(self, path: str, body: bytes) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
         return self._answer(lambda: self._http.post(f"{self.switchboard}{path}", content=body, headers=headers))
 
@@ -54,10 +54,10 @@ class SystemClient:
             return {"status": "unreachable"}
         return answer
 
-    def _answer(self, call: Any) -> Any:
+    def _answer(self, call: Any) -> dict[str, Any]:
         try:
             response = call()
-            content = response.json()
+            content: dict[str, Any] = response.json()
         except (httpx2.HTTPError, ValueError) as error:
             raise TargetUnavailable(f"{self.switchboard} did not answer ({type(error).__name__})") from error
         if response.status_code < 400:

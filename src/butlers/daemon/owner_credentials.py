@@ -12,10 +12,11 @@ from types import MappingProxyType
 from butlers.butler.config import ButlerConfig
 from butlers.contacts import Contacts
 
+ADDRESS = "email"  # no secret: the address that everybody knows
 TYPES: Mapping[str, str] = MappingProxyType(
     {
         "modules.telegram.user.token_env": "telegram_token",
-        "modules.email.user.address_env": "email",
+        "modules.email.user.address_env": ADDRESS,
         "modules.email.user.password_env": "email_password",
     }
 )
@@ -31,6 +32,8 @@ async def owner_credentials(
     found: dict[str, str] = {}
     for key, variable in (pair for config in configs for pair in config.modules.required_variables()):
         if key in TYPES and not environment.get(variable):
-            value = await contacts.identifier(owner.id, TYPES[key])
+            kind = TYPES[key]
+            look = contacts.identifier if kind == ADDRESS else contacts.secret
+            value = await look(owner.id, kind)
             found |= {variable: value} if value else {}
     return found

@@ -53,11 +53,11 @@ def serve_role(settings: Settings, role: str) -> int:
 
 
 def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool) -> int:
-    known = ("telegram", "mail", "calendar")
+    known = ("telegram", "mail", "calendar", "webhook")
     chosen = set(names or known)
     if unknown := chosen - {*known}:
         raise ConfigurationError(
-            "no such simulator", source="command line", key=min(unknown), remedy="choose telegram, mail or calendar"
+            "no such simulator", source="command line", key=min(unknown), remedy=f"choose among {', '.join(known)}"
         )
     simulated = Simulated(**{name: name in chosen for name in known})
     return _loop(_simulate(settings, simulated, with_parent=with_parent))

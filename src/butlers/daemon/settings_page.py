@@ -6,8 +6,8 @@ without its line on the page.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
@@ -159,7 +159,13 @@ def _row(cells: tuple[str, ...]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else PAGE
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m butlers.daemon.settings_page", description="Write the page.")
+    parser.add_argument("file", nargs="?", type=Path, default=PAGE, help=f"where to; default: {PAGE}")
+    target: Path = parser.parse_args().file
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
 OWNER_CHAT = "1000"
 OWNER_ADDRESS = "owner@butlers.example"
 START_TIMEOUT_S = 15.0
+WEBHOOK_PORT = 40184  # its gateway is never started by itself, so it is not among the ports of the system
 LAST_WORDS_S = 1.0  # requests that a dead system had already sent are still answered and remembered
 
 
@@ -36,10 +37,11 @@ class Simulated:
     telegram: bool
     mail: bool
     calendar: bool = False
+    webhook: bool = False  # only when asked for: which channel it is a gateway for is the roster's business
 
     @property
     def any(self) -> bool:
-        return self.telegram or self.mail or self.calendar
+        return self.telegram or self.mail or self.calendar or self.webhook
 
 
 def what_to_simulate(
@@ -107,7 +109,13 @@ def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
         found |= {"smtp": at("smtp_simulator"), "imap": at("imap_simulator")}
     if simulated.calendar:
         found["calendar"] = f"http://{at('calendar_simulator')}"
+    if simulated.webhook:
+        found["webhook"] = f"http://{settings.host}:{webhook_port(settings)}"
     return found
+
+
+def webhook_port(settings: Settings) -> int:
+    return settings.port("webhook_simulator", WEBHOOK_PORT)
 
 
 class SimulatorProcess:

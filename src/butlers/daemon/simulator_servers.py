@@ -13,11 +13,12 @@ from starlette.routing import BaseRoute
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
-from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, PASSWORD, Simulated, addresses
+from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, PASSWORD, Simulated, addresses, webhook_port
 from butlers.errors import ConfigurationError
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 from butlers.simulators.mail import MailSimulator, serve_mail
 from butlers.simulators.telegram import TelegramSimulator, serve_telegram
+from butlers.simulators.webhook import WebhookSimulator, serve_webhook
 
 T = TypeVar("T")
 _PORT_PATIENCE_S = 5.0  # a predecessor may still be saying its last words
@@ -36,6 +37,8 @@ async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock,
             await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock, mail_control)))
         if simulated.calendar:
             await _patiently(clock, lambda: stack.enter_async_context(_calendar(settings, places, clock)))
+        if simulated.webhook:
+            await _patiently(clock, lambda: stack.enter_async_context(_webhook(settings, clock)))
         print(json.dumps({"ready": True} | addresses(settings, simulated)), flush=True)  # noqa: T201 - it is awaited
         await stop.wait()
 
@@ -64,6 +67,10 @@ def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncCont
 def _calendar(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[CalendarSimulator]:
     port = settings.simulator_port("calendar_simulator")
     return serve_calendar(settings.host, port, clock=clock, journal_path=places.simulators / "calendar.jsonl")
+
+
+def _webhook(settings: Settings, clock: Clock) -> AbstractAsyncContextManager[WebhookSimulator]:
+    return serve_webhook(settings.host, webhook_port(settings), clock=clock)
 
 
 async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:

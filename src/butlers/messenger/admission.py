@@ -8,7 +8,8 @@ together or not at all. An answer costs a part of what an unasked message costs.
 Fair share: the global and the channel budget are shared by the butlers that want something at present. A butler that
 has had its share may go on only with what the others have not been promised: `capacity / butlers` each, minus what
 each has had. Alone it may use everything. Wanting counts even when it is refused, so a newcomer's share is kept for it
-from its first request on. Answers are exempt: they take precedence.
+from its first request on. Answers take precedence, so nothing is kept back from them for messages nobody asked for;
+among themselves they are shared out in the same way, lest one butler's flood of answers keep another's waiting.
 
 Everything here is a function of its arguments. The intake calls it with the shared state locked, the dry run with the
 same state merely read.
@@ -102,11 +103,18 @@ class Refused:
 
 
 GLOBAL = "global"
+_ANSWERS = "answers:"  # before the name of a bucket: the part of it that answers take
 
 
 def layers(wish: Wish) -> tuple[str, str, str]:
     """The buckets a delivery draws from, from the widest to the narrowest."""
     return GLOBAL, f"channel:{wish.channel}", recipient_bucket(wish)
+
+
+def share_layers(wish: Wish) -> tuple[str, ...]:
+    """What a delivery's butler has a share of: the wide buckets, and for an answer what answers take of them."""
+    wide = layers(wish)[:2]
+    return (*wide, *(f"{_ANSWERS}{layer}" for layer in wide)) if wish.is_answer else wide
 
 
 def recipient_bucket(wish: Wish) -> str:
@@ -148,11 +156,12 @@ def apply(budgets: Budgets, wish: Wish, admitted: Admitted) -> None:
 
 def wanting(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
     """The shares of a refused butler, to be kept on record: it wants something."""
-    return {layer: _share(layer, wish, limits, budgets, now) for layer in layers(wish)[:2]}
+    return {layer: _share(layer, wish, limits, budgets, now) for layer in share_layers(wish)}
 
 
 def capacity(layer: str, wish: Wish, limits: Limits, budgets: Budgets) -> float:
     """What a bucket holds at present; less while the channel's error budget burns."""
+    layer = layer.removeprefix(_ANSWERS)
     if layer == GLOBAL:
         return limits.global_per_minute
     factor = admission_factor(budgets.stances.get(wish.channel, Stance.NORMAL))
@@ -181,7 +190,7 @@ def _draws(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> list[
 def _bucket(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
     """The stored bucket, cut to what the limit is now."""
     fresh = per_minute(capacity(layer, wish, limits, budgets), now)
-    stored = budgets.buckets.get(layer)
+    stored = budgets.buckets.get(layer.removeprefix(_ANSWERS))
     return _cut(stored, fresh, now) if stored is not None else fresh
 
 
@@ -206,10 +215,9 @@ def _later(retry_after: float | None, unfair: Refused | None) -> float | None:
 
 
 def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
-    if wish.is_answer:
-        return None
-    waits = {layer: _wait_for_share(layer, wish, limits, budgets, now) for layer in layers(wish)[:2]}
-    if not (late := [layer for layer, wait in waits.items() if wait > 0]):
+    shared = share_layers(wish)[-2:]  # an answer yields to other butlers' answers alone
+    waits = {layer: _wait_for_share(layer, wish, limits, budgets, now) for layer in shared}
+    if not (late := [layer.removeprefix(_ANSWERS) for layer, wait in waits.items() if wait > 0]):
         return None
     text = f"{wish.origin} has had its share of {late[0]} while other butlers wait for theirs"
     return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=max(waits.values())))
@@ -258,7 +266,7 @@ def _share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: dateti
 def _paid_shares(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
     cost = wish.cost(limits)
     paid = {}
-    for layer in layers(wish)[:2]:
+    for layer in share_layers(wish):
         share = refill(_share(layer, wish, limits, budgets, now), now)
         paid[layer] = spend(share, cost)
     return paid

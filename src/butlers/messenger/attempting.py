@@ -11,6 +11,7 @@ from butlers.messenger import wire_log
 from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
+from butlers.messenger.provider_words import name, storable
 from butlers.messenger.settling import ChannelPolicy
 from butlers.telemetry import get_logger
 
@@ -46,9 +47,10 @@ class AttemptWire:
 
     async def part_sent(self, part: int, provider_delivery_id: str) -> None:
         """Insistently: a part that came through and is not on record would be said twice."""
+        kept = name(provider_delivery_id)
         while True:
             try:
-                await self._deliveries.record_part(self._delivery_id, part, provider_delivery_id)
+                await self._deliveries.record_part(self._delivery_id, part, kept)
             except Exception as error:
                 log.error("a sent part was not recorded", error=error, delivery_id=self._delivery_id)
                 await self._clock.sleep(_INSIST_S)
@@ -77,7 +79,8 @@ async def attempt(
     evidence = AttemptWire(evidence=wire, deliveries=deliveries, delivery=delivery, clock=clock)
     try:
         async with asyncio.timeout(policy.timeout_s + GRACE_S):
-            return await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
+            result = await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
+        return storable(result)
     except TimeoutError:
         return _broken(TimeoutExceeded(f"no answer within {policy.timeout_s:g} s"), evidence)
     except EvidenceFailed as error:
@@ -91,11 +94,11 @@ async def _find(delivery: ClaimedDelivery, channel: Channel, policy: ChannelPoli
     """The message of an earlier attempt, if the provider has it after all."""
     try:
         async with asyncio.timeout(policy.timeout_s):
-            name = await channel.find(delivery.outgoing)
+            found = await channel.find(delivery.outgoing)
     except Exception as error:
         log.warning("looking for an earlier attempt failed", error=error, delivery_id=delivery.id)
         return None
-    return Sent(provider_delivery_id=name, response={"found": True}) if name is not None else None
+    return Sent(provider_delivery_id=name(found), response={"found": True}) if found is not None else None
 
 
 def _broken(error: ClassifiedError, evidence: AttemptWire) -> NotSent:

@@ -21,6 +21,7 @@ from butlers.messenger.handover import Executor
 from butlers.messenger.hands import Hands
 from butlers.messenger.judgement import AdmissionPolicy, Known, Snapshot, judge, moved
 from butlers.messenger.ledger import Page, snapshot_of
+from butlers.messenger.passage import Step
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance
 from butlers.reliability.fair_queue import FairShare
 from butlers.reliability.token_bucket import Bucket
@@ -50,7 +51,9 @@ class Book:
         policy: AdmissionPolicy,
         new_id: Callable[[], UUID],
         executor: Executor | None = None,  # whom deliveries are handed to; None: they are all claimed in their turn
+        reached: Callable[[Sequence[NewDelivery], Step], None] | None = None,  # is told how far a batch has come
     ) -> None:
+        self._reached = reached or (lambda _new, _step: None)
         self._database = database
         self._new_id = new_id
         self._executor = executor
@@ -77,14 +80,16 @@ class Book:
         self, connection: Connection, new: Sequence[NewDelivery], now: datetime, hands: Hands | None = None
     ) -> Sequence[Entry]:
         """Judge and write within the caller's transaction."""
-        await connection.fetchval(self._queries.lock_admission)
+        await self.lock(connection)
         snapshot = await self.read(connection, new, now)
+        self._reached(new, "read")
         entries: dict[UUID, Entry] = {}
         page = Page()
         hands = hands or Hands(offer=None, new_id=self._new_id, now=now)
         hands.look(new, snapshot)
         for delivery in _in_turn(new):
             entries[delivery.id] = self._judge_one(delivery, snapshot, page, now, hands)
+        self._reached(new, "judged")
         await self.write(connection, page, now)
         return [entries[delivery.id] for delivery in new]
 
@@ -97,6 +102,7 @@ class Book:
             async with self._database.transaction() as connection:
                 entries = await self.enter(connection, new, now, hands)
             committed = True
+            self._reached(new, "written")
             return entries
         finally:
             if offer is not None and self._executor is not None:
@@ -147,7 +153,7 @@ class Book:
         now: datetime,
         conversations: Sequence[str] = (),
     ) -> Snapshot:
-        names = {layer for wish in wishes for layer in admission.layers(wish)}
+        names = {layer for wish in wishes for layer in (*admission.layers(wish), *admission.share_layers(wish))}
         scopes = {scope for wish in wishes for scope in admission.throttle_scopes(wish)}
         recipients = sorted({(wish.channel.partition(".")[0], wish.recipient) for wish in wishes})
         row = await connection.fetchrow(
@@ -165,16 +171,21 @@ class Book:
         return snapshot_of(row)
 
     async def write(self, connection: Connection, page: Page, now: datetime) -> None:
-        if page.taken:
-            rows = await connection.fetch(
-                self._queries.record_requests, [delivery.to_row() for delivery in page.taken], now
-            )
-            if len(rows) != len(page.taken):
-                raise RuntimeError("a key appeared although the door was locked")
+        if page.taken and await self.record(connection, page.taken, now) != len(page.taken):
+            raise RuntimeError("a key appeared although the door was locked")
         if page.buckets:
             await connection.execute(self._queries.write_budgets, *page.bucket_columns())
         if page.counts:
             await connection.execute(self._queries.count_outcomes, now, *page.count_columns())
+
+    async def lock(self, connection: Connection) -> None:
+        """Until the transaction ends, nobody else admits anything."""
+        await connection.fetchval(self._queries.lock_admission)
+
+    async def record(self, connection: Connection, new: Sequence[NewDelivery], now: datetime) -> int:
+        """Write down what is new; how many were. A known key changes nothing."""
+        rows = await connection.fetch(self._queries.record_requests, [delivery.to_row() for delivery in new], now)
+        return len(rows)
 
 
 def _admitted(new: NewDelivery, budgets: Budgets, now: datetime) -> Iterable[Decision]:

@@ -16,6 +16,7 @@ from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
 from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, Priority
+from butlers.errors import ClassifiedError
 from butlers.messenger.delivery import channel_tool
 from butlers.messenger.intake import Intake
 
@@ -91,7 +92,14 @@ class ChannelTools:
         self, notify: NotifyEnvelope, identity_scope: str, source_event: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         tools = (channel_tool(notify),)
-        answer = await self.intake.submit(notify, source_event=source_event, tools=tools, identity_scope=identity_scope)
+        try:
+            answer = await self.intake.submit(
+                notify, source_event=source_event, tools=tools, identity_scope=identity_scope
+            )
+        except ClassifiedError as error:
+            # Where a delivery is on record, the error is the whole response, with its id.
+            error.partial = (error.partial or {}).get("notify_response")
+            raise
         response: dict[str, Any] = answer["notify_response"]
         return response
 

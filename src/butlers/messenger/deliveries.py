@@ -110,8 +110,11 @@ class Deliveries:
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
-    async def record_part(self, delivery_id: UUID, part: int, provider_delivery_id: str) -> None:
-        await self._database.execute(
+    async def record_part(
+        self, delivery_id: UUID, part: int, provider_delivery_id: str, *, connection: Executor | None = None
+    ) -> None:
+        """In a transaction of its own unless the caller has one."""
+        await (connection or self._database).execute(
             self._queries.record_part, self._new_id(), delivery_id, part, provider_delivery_id, self._clock.now()
         )
 

@@ -3,8 +3,7 @@
     claim (durable) -> find what an uncertain attempt left -> mark the wire log -> attempt -> settle
 
 One loop claims what is due and rescues what dead workers left behind; each claimed delivery runs in a task of its own,
-and outcomes that come together are written together. A dead worker is known by its lock: on the same machine its work
-is taken over at once, elsewhere when its lease runs out.
+and outcomes that come together are written together.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -21,12 +20,12 @@ from weakref import WeakValueDictionary
 from butlers.clock import Clock
 from butlers.messenger import wire_log
 from butlers.messenger.attempting import attempt
-from butlers.messenger.channel import AttemptResult, Channel, NotSent, Sent
+from butlers.messenger.channel import Channel, Sent
 from butlers.messenger.deliveries import Deliveries, outcome_of
-from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, Settlement
+from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome
 from butlers.messenger.handover import Expectation, Offer
 from butlers.messenger.observing import Observer
-from butlers.messenger.rescuing import lost_attempt, settle_lost
+from butlers.messenger.rescuing import Rescuer
 from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
 from butlers.reliability.lease import LeasePolicy
 from butlers.storage.group_commit import GroupCommitter
@@ -37,7 +36,6 @@ log = get_logger("butlers.messenger")
 _INSIST_S = 0.5  # between tries to record an outcome
 _LONGEST_NAP = 5.0  # seconds between looks at the table when nobody calls
 _RESCUE_EVERY = 0.5  # seconds between looks for dead workers
-_RESCUE_BATCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,6 @@ class DeliveryWorker:
         self._deliveries = deliveries
         self._channels = channels
         self._policy = policy
-        self._wire_directory = wire_directory
         self._wire = wire_log.WireLog(wire_directory, name)
         self._name = name
         self._clock = clock
@@ -81,6 +78,15 @@ class DeliveryWorker:
         self._held_up = True  # something due could not be claimed, so the end of anything may set it free
         self._finishes: GroupCommitter[Ended, bool] = GroupCommitter(
             deliveries.finish, max_batch=200, isolate_failures=False
+        )
+        self._rescuer = Rescuer(
+            deliveries=deliveries,
+            wire_directory=wire_directory,
+            name=name,
+            lease_s=policy.lease.ttl,
+            circumstances=self._circumstances,
+            observer=observer,
+            new_id=new_id,
         )
         self._rescued_at = float("-inf")
         self._closing = False
@@ -210,7 +216,13 @@ class DeliveryWorker:
                 clock=self._clock,
             )
         settlement = settle(result, self._circumstances(delivery))
-        ended = self._end(delivery, result, settlement, int((self._clock.monotonic() - started) * 1000))
+        ended = Ended(
+            delivery=delivery,
+            result=result,
+            settlement=settlement,
+            latency_ms=int((self._clock.monotonic() - started) * 1000),
+            receipt_id=self._new_id(),
+        )
         if await self._write_down(ended):
             self._observer.attempt_ended(ended)
             if delivery.id in self._expected and getattr(result, "part", 1) == 1:
@@ -225,15 +237,6 @@ class DeliveryWorker:
             now=self._clock.now(),
             not_after=delivery.not_after,
             draw=random.random(),  # noqa: S311 - jitter, not a secret
-        )
-
-    def _end(self, delivery: ClaimedDelivery, result: AttemptResult, settlement: Settlement, latency_ms: int) -> Ended:
-        return Ended(
-            delivery=delivery,
-            result=result,
-            settlement=settlement,
-            latency_ms=latency_ms,
-            receipt_id=self._new_id(),
         )
 
     async def _write_down(self, ended: Ended) -> bool:
@@ -259,36 +262,7 @@ class DeliveryWorker:
     async def rescue(self) -> int:
         """Settle what dead workers were doing, by the evidence they left."""
         self._rescued_at = self._clock.monotonic()
-        dead = [worker for worker in wire_log.dead_workers(self._wire_directory) if worker != self._name]
-        alive = [worker for worker in wire_log.living_workers(self._wire_directory) if worker != self._name]
-        abandoned = await self._deliveries.claim_abandoned(
-            limit=_RESCUE_BATCH,
-            worker=self._name,
-            lease_s=self._policy.lease.ttl,
-            in_hand=list(self._tasks),
-            dead=dead,
-            alive=alive,
-        )
-        if abandoned:
-            ends = [await self._lost(delivery, worker) for delivery, worker in abandoned]
-            await self._deliveries.finish(ends)
-            for end in ends:
-                self._observer.rescued(end)
-        await self._forget(dead)
-        return len(abandoned)
-
-    async def _lost(self, delivery: ClaimedDelivery, worker: str | None) -> Ended:
-        parts = await self._deliveries.parts_of(delivery.id)
-        # Our own file is proof although we live: what is in nobody's hand is not being sent.
-        own = worker == self._name
-        part = wire_log.in_doubt(self._wire_directory, worker or "", delivery.attempt_id, parts, alive=own)
-        result: NotSent = lost_attempt(part)
-        return replace(self._end(delivery, result, settle_lost(result, self._circumstances(delivery)), 0), lost=True)
-
-    async def _forget(self, dead: list[str]) -> None:
-        for worker in dead:
-            if await self._deliveries.open_attempts_of(worker) == 0:
-                wire_log.remove(self._wire_directory, worker)
+        return await self._rescuer.rescue(in_hand=list(self._tasks))
 
     async def _keep_renewed(self) -> None:
         while True:

@@ -72,6 +72,7 @@ class Intake:
         with self.observer.delivery(notify, identity_scope) as span:
             with self.observer.validating(notify):
                 new = await self.preparation.prepare(notify, source_event, identity_scope=identity_scope)
+            new = self.observer.traced(new)
             expectation = self.executor.expect(new.id)
             entry = await self._enter(new, tools)
             self.observer.entered(new, entry)
@@ -79,17 +80,10 @@ class Intake:
             return await self._answer(new, entry, expectation)
 
     async def _enter(self, new: NewDelivery, tools: tuple[str, ...]) -> Entry | Parked:
-        if (parked := await self.parking.hold(new, tools)) is not None and not isinstance(parked, NewDelivery):
-            return parked
-        admitted = parked or new
-        entry: Entry | None = None
-        try:
-            with self.observer.recording(new):
-                entry = await self.book.submit(admitted)
-            return entry
-        finally:
-            if not isinstance(entry, Taken):  # a rule that let it pass was not used after all
-                await self.parking.give_back(admitted)
+        if (held := await self.parking.hold(new, tools)) is not None:
+            return held
+        with self.observer.recording(new):
+            return await self.book.submit(new)
 
     async def _answer(self, new: NewDelivery, entry: Entry | Parked, expectation: Expectation) -> dict[str, Any]:
         if isinstance(entry, Refused):

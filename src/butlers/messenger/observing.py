@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from opentelemetry.trace import Span
 
 from butlers.clock import Clock
-from butlers.contracts.notify import NotifyEnvelope
+from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.messenger.admission import Refused
 from butlers.messenger.book import Entry, Taken
 from butlers.messenger.channel import NotSent, Sent
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery
 from butlers.messenger.judgement import Known, Parked
+from butlers.messenger.passage import Passage, Step
 from butlers.storage.database import Record
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
@@ -53,6 +55,7 @@ _RATES = frozenset({"throttle", "global", "channel", "recipient", "fair_share"})
 class Observer:
     telemetry: Telemetry
     clock: Clock
+    passages: dict[UUID, Passage] = field(default_factory=dict)  # of deliveries that are being taken on
 
     # --- intake ------------------------------------------------------------------------------------------------------
 
@@ -75,19 +78,67 @@ class Observer:
             origin_butler=notify.origin_butler,
         )
 
+    def traced(self, new: NewDelivery) -> NewDelivery:
+        """With the current span in its lineage, so that every attempt hangs below it, also after a restart."""
+        if not self.telemetry.traced:
+            return new
+        context = new.notify.request_context or NotifyContext()
+        here = context.model_copy(update={"trace_context": self.telemetry.inject()})
+        return replace(new, notify=new.notify.model_copy(update={"request_context": here}))
+
     @contextmanager
     def recording(self, new: NewDelivery) -> Iterator[None]:
-        """Key, budgets and write are one transaction, so their spans stand inside each other."""
-        request_id, channel = new.notify.request_id, new.notify.delivery.channel
-        scope, identity = new.identity_scope, str(new.id)
-        with (
-            self.telemetry.span(IDEMPOTENCY_CHECK, request_id=request_id, channel=channel),
-            self.telemetry.span(RATE_LIMIT_CHECK, request_id=request_id, channel=channel, identity_scope=scope),
-            self.telemetry.span(PERSISTENCE_WRITE, request_id=request_id, channel=channel, delivery_id=identity),
-        ):
+        """Key, budgets and write are one transaction for many deliveries; `reached` tells when it came to which."""
+        if self.telemetry.traced:
+            self.passages[new.id] = Passage(began=self.clock.now())
+        try:
             yield
+        except BaseException:
+            self.passages.pop(new.id, None)
+            raise
+
+    def reached(self, new: Sequence[NewDelivery], step: Step) -> None:
+        """The transaction has come so far with these deliveries."""
+        if self.passages:
+            now = self.clock.now()
+            for delivery in new:
+                if (passage := self.passages.get(delivery.id)) is not None:
+                    passage.at[step] = now
+
+    def _passed(self, new: NewDelivery, entry: Entry | Parked) -> None:
+        """One span for each step that the delivery came to."""
+        if (passage := self.passages.pop(new.id, None)) is None:
+            return
+        request_id, channel = new.notify.request_id, new.notify.delivery.channel
+        outcome = "known" if isinstance(entry, Known) else "new"
+        took = passage.before("read")
+        with self.telemetry.span(
+            IDEMPOTENCY_CHECK, request_id=request_id, between=took, channel=channel, outcome=outcome
+        ):
+            pass
+        if not isinstance(entry, Known):
+            self._judged(new, passage, entry.rule if isinstance(entry, Refused) else None)
+        if isinstance(entry, Taken):
+            took, identity = passage.before("written"), str(new.id)
+            with self.telemetry.span(
+                PERSISTENCE_WRITE, request_id=request_id, between=took, channel=channel, delivery_id=identity
+            ):
+                pass
+
+    def _judged(self, new: NewDelivery, passage: Passage, rule: str | None) -> None:
+        with self.telemetry.span(
+            RATE_LIMIT_CHECK,
+            request_id=new.notify.request_id,
+            between=passage.before("judged"),
+            channel=new.notify.delivery.channel,
+            identity_scope=new.identity_scope,
+            outcome="refused" if rule else "admitted",
+            rule=rule,
+        ):
+            pass
 
     def entered(self, new: NewDelivery, entry: Entry | Parked) -> None:
+        self._passed(new, entry)
         labels, context = new.labels, {"delivery_id": new.id, "request_id": new.notify.request_id}
         if isinstance(entry, Refused):
             self._refused(new, entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.errors import ClassifiedError, ValidationError
 from butlers.messenger import admission
+from butlers.messenger.addresses import problem_with_mail
 from butlers.messenger.admission import Admitted, Refused
 from butlers.messenger.book import Book
 from butlers.messenger.delivery import NewDelivery, channel_tool
@@ -29,6 +30,7 @@ class Preflight:
     preparation: Preparation
     book: Book
     approvals: Approvals
+    origins: Collection[str]  # the butlers that Switchboard would vouch for
     clock: Clock
 
     async def validate(self, caller: Caller, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,6 +41,8 @@ class Preflight:
             settled = before_admission(new, self.book.policy, snapshot)
             if isinstance(settled, Refused):
                 raise settled.error
+            if (problem := _address_problem(new, snapshot)) is not None:
+                raise problem
         except ValidationError as error:
             return {"valid": False, "errors": _fields(error)}
         return {"valid": True, "errors": []}
@@ -50,14 +54,20 @@ class Preflight:
         except ValidationError as error:
             return _invalid(error)
         snapshot, verdict = await self.book.preview(new)
+        if isinstance(verdict, Refused) and verdict.rule == "suppressed":
+            return self._facts(new, snapshot) | _told("suppressed", rule=verdict.rule, error=verdict.error)
         if isinstance(verdict, Refused) and isinstance(verdict.error, ValidationError):
             return _invalid(verdict.error, rule=verdict.rule)
-        return self._facts(new, snapshot) | await self._verdict(new, verdict)
+        answer = self._facts(new, snapshot) | await self._verdict(new, verdict)
+        problem = _address_problem(new, snapshot) if answer["would_be_admitted"] else None
+        return answer if problem is None else _invalid(problem, rule="address")
 
     async def _prepare(self, caller: Caller, raw: Mapping[str, Any]) -> NewDelivery:
         notify = NotifyEnvelope.parse(raw)
         if caller.role is Role.BUTLER and caller.name not in {notify.origin_butler, SWITCHBOARD}:
             raise invalid("origin_butler", f"is not the caller, who is {caller.name!r}")
+        if notify.origin_butler not in self.origins:
+            raise invalid("origin_butler", f"is no butler here; there are {', '.join(sorted(self.origins))}")
         return await self.preparation.prepare(notify, None)
 
     def _facts(self, new: NewDelivery, snapshot: Snapshot) -> dict[str, Any]:
@@ -85,6 +95,15 @@ class Preflight:
     async def _must_wait(self, new: NewDelivery) -> bool:
         tool = next((name for name in ("notify", channel_tool(new.notify)) if self.approvals.gates(name)), None)
         return tool is not None and isinstance(await self.approvals.preview(tool, tool_args(new)), MustWait)
+
+
+def _address_problem(new: NewDelivery, snapshot: Snapshot) -> ValidationError | None:
+    """What the mail channel finds before it asks a server; other channels leave that to the provider."""
+    target = moved(new, snapshot.recipients).target
+    if new.notify.delivery.channel != "email" or target is None:
+        return None
+    problem = problem_with_mail(target)
+    return invalid("delivery.recipient", problem) if problem else None
 
 
 def _told(

@@ -13,7 +13,8 @@ from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
-from butlers.messenger.readmission import Readmission
+from butlers.messenger.release import Readmission
+from butlers.messenger.retention import Retention
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
@@ -34,6 +35,7 @@ class Upkeep:
     observer: Observer
     clock: Clock
     dedupe_retention: timedelta
+    retention: Retention
 
     def timers(self) -> dict[str, tuple[float, Callable[[], Awaitable[object]]]]:
         """By name: every how many seconds, what."""
@@ -44,6 +46,7 @@ class Upkeep:
             "expiry": (1.0, self.expire),
             "parked": (2.0, self.look_after_parked),
             "tidying": (30.0, self.tidy),
+            "retention": (3600.0, self.retention.remove),
             **notices,
         }
 

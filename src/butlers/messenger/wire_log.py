@@ -67,11 +67,13 @@ def in_doubt(
 
 
 def dead_workers(directory: Path) -> list[str]:
-    """Workers whose file is there and whose lock is free. An empty file may belong to one that is just starting."""
+    """Workers whose file is there and whose lock is free. An empty file belongs to one that is just starting; not even
+    its lock is tried, since that would keep its owner from taking it.
+    """
     found = []
     for path in directory.glob("*.wire"):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if _is_dead(file) and path.stat().st_size:
+            if path.stat().st_size and _is_dead(file):
                 found.append(path.stem)
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from pydantic_core import from_json, to_json
+from starlette.requests import Request
 from starlette.responses import Response
 
 from butlers.butler.identity import Caller, Role
@@ -24,9 +25,16 @@ STATUS = {
 }
 _UNKNOWN = re.compile(r"\bno such (action|rule|delivery|dead letter|request|recipient)\b")
 _NO_TOOL = re.compile(r"\bno such tool$")
-
-
 LOCAL = Caller(name="local", role=Role.OPERATOR)  # whoever is on this machine and shows no token
+
+
+class Refused(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: int, error: ClassifiedError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
 
 
 def may_decide(caller: Caller) -> bool:
@@ -45,6 +53,12 @@ def error_answer(status: int, error: ClassifiedError) -> Response:
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+async def answer_refusal(_request: Request, refused: Exception) -> Response:
+    if not isinstance(refused, Refused):
+        raise refused
+    return error_answer(refused.status, refused.error)
 
 
 def status_of(error: ClassifiedError) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from fastapi import FastAPI, Query
+from fastapi import Depends, FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,10 +26,11 @@ from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError, FieldError, InternalError, ValidationError
-from butlers.switchboard.answers import LOCAL, STATUS, error_answer, json_answer
+from butlers.switchboard.answers import LOCAL, STATUS, Refused, answer_refusal, error_answer, json_answer
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
 from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.query_keys import refuse_unknown_keys
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
 from butlers.telemetry import Telemetry, get_logger
@@ -39,15 +40,6 @@ log = get_logger("butlers.api")
 
 LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
-
-class Refused(Exception):
-    """An answer other than success."""
-
-    def __init__(self, status: int, error: ClassifiedError) -> None:
-        super().__init__(error.message)
-        self.status = status
-        self.error = error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +67,9 @@ class Api:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,  # a redirect would repeat whatever Host it was asked for
+            dependencies=[Depends(refuse_unknown_keys)],
         )
-        app.add_exception_handler(Refused, _answer_refusal)
+        app.add_exception_handler(Refused, answer_refusal)
         app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
         app.add_exception_handler(HTTPException, _answer_http)
         app.add_exception_handler(Exception, _answer_unexpected)
@@ -154,15 +147,21 @@ class Api:
 
     async def _body(self, request: Request) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":
-            raise Refused(415, invalid("content-type", "must be application/json"))
+        if kind not in ("", "application/json"):
+            raise _not_json()
         limit = self.policy.max_body_bytes
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
+            if body and not kind:  # only nothing at all needs no name
+                raise _not_json()
             if len(body) > limit:
                 raise Refused(413, invalid("", f"is larger than {limit} bytes"))
         return bytes(body)
+
+
+def _not_json() -> Refused:
+    return Refused(415, invalid("content-type", "must be application/json"))
 
 
 def _refuse_foreign_page(request: Request) -> None:
@@ -177,12 +176,6 @@ def _hostname(address: str) -> str | None:
         return urlsplit(address).hostname
     except ValueError:  # half a bracket
         return None
-
-
-async def _answer_refusal(_request: Request, refused: Exception) -> Response:
-    if not isinstance(refused, Refused):
-        raise refused
-    return error_answer(refused.status, refused.error)
 
 
 async def _answer_bad_parameter(_request: Request, error: Exception) -> Response:

@@ -6,7 +6,7 @@ message is on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -15,11 +15,13 @@ from uuid import UUID
 from butlers.butler.identity import Caller, Role
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 from butlers.switchboard.dedupe import DedupeIdentity, dedupe_identity
+from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import INGRESS_ACCEPT_LATENCY, MESSAGE_DEDUPLICATED, MESSAGE_RECEIVED
 from butlers.telemetry.spans import INGEST
@@ -74,6 +76,8 @@ class Ingress:
         database: Database,
         schema: str,
         hot_path: HotPath,
+        roster: Collection[str],
+        registry: Registry,  # knows butlers beyond the roster, too
         clock: Clock,
         new_id: Callable[[], UUID],
         telemetry: Telemetry,
@@ -82,6 +86,8 @@ class Ingress:
         self._database = database
         self._queries = Queries.load("butlers.switchboard", schema=schema)
         self._hot_path = hot_path
+        self._roster = roster
+        self._registry = registry
         self._clock = clock
         self._new_id = new_id
         self._telemetry = telemetry
@@ -91,6 +97,7 @@ class Ingress:
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats."""
         started = self._clock.monotonic()
+        await self._check_target(envelope.control.pinned_target)
         with self._telemetry.span(
             INGEST, parent=envelope.control.trace_context, source_channel=envelope.source.channel
         ):
@@ -104,6 +111,15 @@ class Ingress:
 
     async def close(self) -> None:
         await self._committer.close()
+
+    async def _check_target(self, target: str | None) -> None:
+        """Nobody of that name will ever take it, so whoever hands it in hears that now."""
+        if target is None or target in self._roster:
+            return
+        known = {*self._roster, *(butler.name for butler in await self._registry.butlers())}
+        if target not in known:
+            there = ", ".join(sorted(known - NOT_ROUTABLE))
+            raise invalid("control.pinned_target", f"is no butler here; there are {there}")
 
     def _submission(self, envelope: IngestEnvelope, submitted_by: Caller) -> Submission:
         context = RequestContext(

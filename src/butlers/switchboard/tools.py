@@ -10,9 +10,9 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import EVERY_ROLE, EnvelopeTool, NoArguments, Tool
 from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope
-from butlers.contracts.notify import NotifyEnvelope
+from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.switchboard.ingress import Ingress
-from butlers.switchboard.lineage import LineageReader, answered
+from butlers.switchboard.lineage import LineageReader
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import ButlerCard, Registry
 
@@ -96,7 +96,8 @@ class SwitchboardTools:
         known = await self.lineage.of(arguments.request_id)
         if known is None:
             raise invalid("request_id", "no such request")
-        return wire({"request_context": answered(known.context).to_wire(), "source_event": known.source_event})
+        context = NotifyContext.answering(known.context)
+        return wire({"request_context": context.to_wire(), "source_event": known.source_event})
 
     async def _list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return wire({"butlers": await self.registry.rows()})

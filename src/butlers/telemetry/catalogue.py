@@ -242,6 +242,12 @@ ERROR_BUDGET_BURN = _gauge(
     "Error budget spent over error budget allowed in the short window; -1: too few events to judge",
     _TARGET,
 )
+RECORDS_REMOVED = _counter(
+    "butlers.messenger.records_removed",
+    "{record}",
+    "Old records that were removed: delivery, attempt, receipt, dead_letter, action",
+    "record",
+)
 STANCE = _gauge("butlers.messenger.stance", "{stance}", "0 normal, 1 tight: how strictly a provider is used", _TARGET)
 
 MESSENGER: tuple[Metric, ...] = (
@@ -263,6 +269,7 @@ MESSENGER: tuple[Metric, ...] = (
     CIRCUIT_STATE,
     MESSENGER_QUEUE_DEPTH,
     ERROR_BUDGET_BURN,
+    RECORDS_REMOVED,
     STANCE,
 )
 

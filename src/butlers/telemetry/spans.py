@@ -8,10 +8,10 @@ Unlike a metric a span may carry ids, for that is what it is joined by. It may n
         └── butlers.butler.route_execute          in the target, joined by route.v1 trace_context
     butlers.messenger.delivery                    one notify.v1, from its intake to its answer
     ├── butlers.messenger.validate                envelope, origin, fields, target
-    └── butlers.messenger.idempotency_check       recipient and key; one transaction with what is below
-        └── butlers.messenger.rate_limit_check    throttles, budgets and the circuit
-            └── butlers.messenger.persistence_write   the intent becomes durable
-    butlers.messenger.provider_send               one attempt, in the worker
+    ├── butlers.messenger.idempotency_check       the lock, then keys and budgets are read
+    ├── butlers.messenger.rate_limit_check        recipient, throttles, budgets and the circuit are judged
+    ├── butlers.messenger.persistence_write       the intent becomes durable; from the judgement to the commit
+    └── butlers.messenger.provider_send           one attempt, in the worker, also when it comes long after the answer
 """
 
 from __future__ import annotations

@@ -132,15 +132,19 @@ class Telemetry:
         *,
         request_id: UUID | str | None = None,
         parent: Mapping[str, object] | None = None,
+        between: tuple[datetime, datetime] | None = None,
         **attributes: Attribute,
     ) -> AbstractContextManager[Span]:
-        """Trace a stretch of work, below `parent` (a W3C trace_context) or below the current span."""
+        """Trace a stretch of work, below `parent` (a W3C trace_context) or below the current span.
+
+        Work that is over already, because it was done for many at once, is `between` its two moments.
+        """
         allowed = _allowed(name.name, name.attributes, attributes)
         if not self._traced:
             return self._lent(parent)
         if request_id is not None:
             allowed["request_id"] = str(request_id)
-        return self._collected(name.name, _below(parent), allowed)
+        return self._collected(name.name, _below(parent), allowed, between)
 
     def _lent(self, parent: Mapping[str, object] | None) -> AbstractContextManager[Span]:
         """Nobody collects spans: only an identity for logs and envelopes is needed, the parent's, the one around, or a
@@ -155,8 +159,15 @@ class Telemetry:
         return trace.use_span(around, record_exception=False, set_status_on_exception=False)
 
     @contextmanager
-    def _collected(self, name: str, context: Context | None, attributes: dict[str, str | bool | int]) -> Iterator[Span]:
-        span = self._tracer.start_span(name, context=context, attributes=attributes, start_time=self._nanoseconds())
+    def _collected(
+        self,
+        name: str,
+        context: Context | None,
+        attributes: dict[str, str | bool | int],
+        between: tuple[datetime, datetime] | None,
+    ) -> Iterator[Span]:
+        began, ended = between or (self._clock.now(), None)
+        span = self._tracer.start_span(name, context=context, attributes=attributes, start_time=_nanoseconds(began))
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
@@ -165,7 +176,12 @@ class Telemetry:
             span.set_status(Status(StatusCode.ERROR))
             raise
         finally:
-            span.end(self._nanoseconds())
+            span.end(_nanoseconds(ended or self._clock.now()))
+
+    @property
+    def traced(self) -> bool:
+        """Whether somebody collects spans."""
+        return self._traced
 
     def inject(self) -> dict[str, str]:
         """The current span as a W3C trace_context, for an envelope. Empty outside of a span."""
@@ -198,8 +214,9 @@ class Telemetry:
             raise ValueError(f"{metric.name} is not in the catalogue")
         self._records[metric.name](value, _allowed(metric.name, metric.attributes, attributes))
 
-    def _nanoseconds(self) -> int:
-        return (self._clock.now() - _EPOCH) // timedelta(microseconds=1) * 1000
+
+def _nanoseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _distributions(metrics: Sequence[Metric]) -> dict[str, Distribution]:

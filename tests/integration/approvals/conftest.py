@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.butler.approvals import Allowed, Approvals, MustWait, migrations
+from butlers.butler.approvals import Allowed, Approvals, MustWait, Wanted, migrations
 from butlers.clock import Clock, ManualClock
 from butlers.ids import Uuid7Factory
 from butlers.storage.database import Database
@@ -38,11 +38,13 @@ class Desk:
         async with self.database.transaction() as connection:
             return await self.approvals.request(
                 connection,
-                tool_name=tool_name,
-                tool_args=tool_args,
-                summary="a summary",
-                requested_by="general",
-                key=key or uuid4().hex,
+                Wanted(
+                    tool_name=tool_name,
+                    tool_args=tool_args,
+                    summary="a summary",
+                    requested_by="general",
+                    key=key or uuid4().hex,
+                ),
                 now=self.clock.now(),
             )
 

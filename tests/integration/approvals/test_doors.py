@@ -200,7 +200,7 @@ async def test_a_person_decides_from_the_command_line(door: Door):
     assert [action["id"] for action in (await door.answer("list"))["actions"]] == [no["action_id"], yes["action_id"]]
     code, output, _ = await door.command("list", "--limit", 1)
     assert (code, no["action_id"] in output) == (0, True)
-    assert f"more: --cursor {no['action_id']}" in output
+    assert f"more: butlers approvals list --limit 1 --cursor {no['action_id']}" in output
     code, output, _ = await door.command("show", yes["action_id"])
     assert (code, 'send {"to": "ann"' in output) == (0, True)
     code, output, _ = await door.command("approve", yes["action_id"], "--reason", "fine")

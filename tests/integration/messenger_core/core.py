@@ -17,9 +17,9 @@ from butlers.messenger.channel import AttemptResult, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
 from butlers.messenger.judgement import AdmissionPolicy
-from butlers.messenger.readmission import Readmission
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.recipients import RecipientPolicy
+from butlers.messenger.release import Readmission
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
@@ -49,6 +49,9 @@ class Core:
         self.new_id = Uuid7Factory(self.clock)
         self.queries = Queries.load("butlers.messenger", schema=SCHEMA)
 
+    def queries_of(self, part: str) -> Queries:
+        return Queries.load(f"butlers.messenger.{part}", schema=SCHEMA)
+
     def book(
         self,
         given: Limits = PLENTY,
@@ -69,7 +72,8 @@ class Core:
         recipients: RecipientPolicy | None = None,
     ) -> Readmission:
         book = self.book(given, database=database, recipients=recipients)
-        return Readmission(database=database or self.database, queries=self.queries, book=book, clock=self.clock)
+        queries = self.queries_of("release")
+        return Readmission(database=database or self.database, queries=queries, book=book, clock=self.clock)
 
     def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
         database = database or self.database

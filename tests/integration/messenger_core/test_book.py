@@ -96,6 +96,8 @@ async def test_what_is_drawn_and_shared_is_on_record(core: Core) -> None:
             "share:global/health": 59.0,
             "share:channel:telegram.bot/general": 27.5,
             "share:channel:telegram.bot/health": 29.0,
+            "share:answers:global/general": 59.5,
+            "share:answers:channel:telegram.bot/general": 29.5,
         }
     )
 

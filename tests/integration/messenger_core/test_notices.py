@@ -30,7 +30,7 @@ def notices(core: Core, *, room: int = 100, book: AddressBook | None = None) -> 
     )
     return Notices(
         database=core.database,
-        queries=core.queries,
+        queries=core.queries_of("notices"),
         book=core.book(limits(in_flight=room)),
         preparation=preparation,
         clock=core.clock,
@@ -77,7 +77,7 @@ async def test_a_delivery_that_is_in_doubt_again_is_told_again(core: Core) -> No
     (delivery,) = await doubtful(core, "7")
     await told(core, await notices(core).tell())
     await core.database.execute(
-        core.queries.settle_uncertain, delivery, "pending", "ann", core.clock.now(), "send_again"
+        core.queries_of("release").settle_uncertain, delivery, "pending", "ann", core.clock.now(), "send_again"
     )
     assert await core.readmission().admit() == 1
     await core.finish(core.end(await core.claim_one(), DOUBT, "uncertain"))

@@ -160,7 +160,7 @@ async def test_requests_as_a_list_with_pages(running: Instance):
         assert {row["lifecycle_state"] for row in json.loads(listed.stdout)["requests"]} == found
     readable = butlers_here("requests", "--limit", 2, "--data-dir", running.data_dir)
     assert readable.returncode == 0
-    assert "more: butlers requests --before" in readable.stdout
+    assert "more: butlers requests --limit 2 --before" in readable.stdout
 
 
 async def test_a_sender_that_looks_like_mark_up_does_not_break_the_list(running: Instance):

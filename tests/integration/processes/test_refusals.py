@@ -104,7 +104,7 @@ def test_a_data_directory_with_something_in_the_way(folder, tmp_path):
     ("command", "says"),
     [
         (["run", "nobody"], "nobody: no such role (choose one of finance, general,"),
-        (["simulate", "pigeons"], "pigeons: no such simulator (choose telegram, mail or calendar)"),
+        (["simulate", "pigeons"], "pigeons: no such simulator (choose among telegram, mail, calendar, webhook)"),
         (["up", "--set", "simulators"], "--set simulators: must be NAME=VALUE"),
         (["up", "--set", "surprise=1"], "unknown key"),
         (["up", "--set", "ports=1"], "--port NAME=NUMBER"),

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -269,8 +269,10 @@ async def test_ctrl_c_in_the_terminal_does_not_reach_the_server(tmp_path: Path, 
     with another_process(tmp_path, start_new_session=True) as process:
         pid = int(line_from(process))
         assert os.getsid(pid) != os.getsid(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait()
+        while process.poll() is None:  # a signal just before the process begins to read would be noticed too late
+            os.killpg(process.pid, signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
 
     server = make_server()
     server.start()

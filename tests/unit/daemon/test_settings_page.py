@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
+
 from butlers.daemon.settings import Settings, shipped_roster, variable_of
-from butlers.daemon.settings_page import PAGE, page
+from butlers.daemon.settings_page import PAGE, main, page
 
 ROOT = Path(__file__).parents[3]
 
@@ -38,3 +41,15 @@ def test_every_key_of_the_shipped_roster_is_on_the_page() -> None:
                 # A table of values is a key of the table above it; a table of tables has a header for all of them.
                 known = (f"`{header[1]}`", f"| `{name}` | table |", f"`[{above}.<channel>]`")
                 assert any(form in text for form in known), f"{file}: {header[1]}"
+
+
+def test_only_a_name_is_taken_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, code in ((["--help"], 0), (["--surprise"], 2)):
+        monkeypatch.setattr(sys, "argv", ["settings_page", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert (ended.value.code, list(tmp_path.iterdir())) == (code, [])
+    monkeypatch.setattr(sys, "argv", ["settings_page", "made/page.md"])
+    main()
+    assert (tmp_path / "made" / "page.md").read_text() == page()

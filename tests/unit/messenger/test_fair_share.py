@@ -52,11 +52,21 @@ def test_everybody_gets_a_share_however_loud_the_first_is(butlers: int, share: i
     assert had == [share] * butlers
 
 
-def test_answers_are_exempt() -> None:
+def test_nothing_is_kept_back_from_answers_for_what_nobody_asked_for() -> None:
     shared = door()
     assert shared.is_admitted(QUIET, NOW)
     assert shared.admitted(NOISY, NOW, tries=100) == 30
     assert shared.admitted(ANSWER, NOW, tries=100) == 58, "all the 29 that are left, at half the price"
+
+
+@LAYERS
+def test_answers_are_shared_among_the_butlers_that_answer(layer: str) -> None:
+    shared, quiet = door(layer), wish(origin="quiet", intent="reply")
+    assert shared.is_admitted(quiet, NOW)
+    assert shared.admitted(ANSWER, NOW, tries=200) == 60, "half of sixty tokens, at half the price"
+    verdict = shared.ask(ANSWER, NOW)
+    assert isinstance(verdict, Refused) and verdict.rule == "fair_share"
+    assert shared.admitted(quiet, NOW, tries=200) == 59
 
 
 def test_a_newcomer_is_promised_its_share_from_its_first_refusal_on() -> None:

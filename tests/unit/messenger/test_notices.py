@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from butlers.messenger.notices import KEY, _notice
+from butlers.messenger.notices.digest import KEY, notice
 
 from .given import ANNA, START, row
 
@@ -26,7 +26,7 @@ def waiting(number: int, status: str = "uncertain", **changes: Any) -> Any:
 
 
 def text(*rows: Any) -> list[str]:
-    return _notice(rows, "telegram", START).delivery.message.splitlines()
+    return notice(rows, "telegram", START).delivery.message.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_bad_hour_is_one_message_that_names_ten_and_counts_the_rest() -> None:
 
 
 def test_a_notice_is_an_ordinary_message_in_messengers_name() -> None:
-    notice = _notice([waiting(1)], "email", START)
-    assert (notice.origin_butler, notice.delivery.channel, notice.delivery.intent) == ("messenger", "email", "send")
-    assert notice.delivery.subject and notice.delivery.recipient is None
-    assert notice.idempotency_key is not None and notice.idempotency_key.startswith(KEY)
+    told = notice([waiting(1)], "email", START)
+    assert (told.origin_butler, told.delivery.channel, told.delivery.intent) == ("messenger", "email", "send")
+    assert told.delivery.subject and told.delivery.recipient is None
+    assert told.idempotency_key is not None and told.idempotency_key.startswith(KEY)

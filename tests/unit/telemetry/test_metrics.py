@@ -145,7 +145,7 @@ CORE_HISTOGRAMS = {"delivery_latency_ms", "provider_latency_ms", "queue_wait_ms"
 SEED_ATTRIBUTES = {"channel", "intent", "identity_scope", "outcome", "error_class", "origin_butler"}
 KNOWN_FROM_THE_START = SEED_ATTRIBUTES - {"outcome", "error_class"}
 # Whatever else a metric of Messenger may be cut by has a handful of values.
-FURTHER_ATTRIBUTES = {"rule", "receipt_type", "decision", "status"}
+FURTHER_ATTRIBUTES = {"rule", "receipt_type", "decision", "status", "record"}
 
 
 def messengers(names: set[str]) -> list[Metric]:

@@ -14,7 +14,7 @@ from butlers.telemetry import catalogue, spans
 
 SOURCE = Path(butlers.__file__).parent
 RECORDERS = {"count": catalogue, "observe": catalogue, "gauge": catalogue, "span": spans}
-OWN_PARAMETERS = {"n", "value", "request_id", "parent"}
+OWN_PARAMETERS = {"n", "value", "request_id", "parent", "between"}
 
 
 def recordings(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:

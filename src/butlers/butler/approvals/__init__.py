@@ -21,7 +21,7 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.gate import gate_tools
 from butlers.butler.approvals.runner import ActionRunner, RunnerPolicy
 from butlers.butler.approvals.tools import ApprovalTools
-from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction
+from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.storage.migrations import MigrationSet
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "MustWait",
     "PendingAction",
     "RunnerPolicy",
+    "Wanted",
     "gate_tools",
     "migrations",
 ]

@@ -11,7 +11,17 @@ from uuid import UUID
 from butlers.butler.approvals.journal import Journal
 from butlers.butler.approvals.reading import ActionReader
 from butlers.butler.approvals.rule_book import RuleBook
-from butlers.butler.approvals.values import EXPIRY, NO_ACTION, Allowed, Hooks, MustWait, PendingAction, Status, refusal
+from butlers.butler.approvals.values import (
+    EXPIRY,
+    NO_ACTION,
+    Allowed,
+    Hooks,
+    MustWait,
+    PendingAction,
+    Status,
+    Wanted,
+    refusal,
+)
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.storage.database import Database, Executor
@@ -60,64 +70,21 @@ class Approvals:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        connection: Executor,
-        *,
-        tool_name: str,
-        tool_args: Mapping[str, Any],
-        summary: str,
-        requested_by: str,
-        key: str,
-        subject_id: UUID | None = None,
-        requested_role: str | None = None,
-        now: datetime,
-    ) -> Allowed | MustWait:
+    async def request(self, connection: Executor, wanted: Wanted, *, now: datetime) -> Allowed | MustWait:
         """May it happen? In the caller's transaction: a use of a rule and a new action come and go with it."""
         # What waits already goes on waiting: if a newer rule let a repeat pass, approving it would do the deed twice.
-        if (known := await self._known(connection, key)) is not None:
+        if (known := await self._known(connection, wanted.key)) is not None:
             return known
-        rule_id = await self.rules.spend(connection, tool_name, tool_args, actor=requested_by, now=now)
+        rule_id = await self.rules.spend(
+            connection, wanted.tool_name, wanted.tool_args, actor=wanted.requested_by, now=now
+        )
         if rule_id is not None:
             return Allowed(rule_id=rule_id)
-        return await self._insert(
-            connection,
-            event="requested",
-            tool_name=tool_name,
-            tool_args=tool_args,
-            summary=summary,
-            requested_by=requested_by,
-            key=key,
-            subject_id=subject_id,
-            requested_role=requested_role,
-            now=now,
-        )
+        return await self._insert(connection, wanted, event="requested", now=now)
 
-    async def park(
-        self,
-        connection: Executor,
-        *,
-        tool_name: str,
-        tool_args: Mapping[str, Any],
-        summary: str,
-        requested_by: str,
-        key: str,
-        subject_id: UUID | None = None,
-        now: datetime,
-    ) -> MustWait:
+    async def park(self, connection: Executor, wanted: Wanted, *, now: datetime) -> MustWait:
         """An action that no rule may allow."""
-        return await self._insert(
-            connection,
-            event="parked",
-            tool_name=tool_name,
-            tool_args=tool_args,
-            summary=summary,
-            requested_by=requested_by,
-            key=key,
-            subject_id=subject_id,
-            requested_role=None,
-            now=now,
-        )
+        return await self._insert(connection, wanted, event="parked", now=now)
 
     async def preview(self, tool_name: str, tool_args: Mapping[str, Any]) -> Allowed | MustWait:
         """What `request` would say to a new call, without a trace of having asked."""
@@ -130,39 +97,26 @@ class Approvals:
         """Undo the use of a rule whose call was refused later."""
         await self.rules.give_back(connection, rule_id)
 
-    async def _insert(
-        self,
-        connection: Executor,
-        *,
-        event: str,
-        tool_name: str,
-        tool_args: Mapping[str, Any],
-        summary: str,
-        requested_by: str,
-        key: str,
-        subject_id: UUID | None,
-        requested_role: str | None,
-        now: datetime,
-    ) -> MustWait:
+    async def _insert(self, connection: Executor, wanted: Wanted, *, event: str, now: datetime) -> MustWait:
         action_id, expires_at = self.new_id(), now + self._expiry
         inserted = await connection.fetchval(
             self.queries.insert_action,
             action_id,
-            key,
-            tool_name,
-            tool_args,
-            summary,
+            wanted.key,
+            wanted.tool_name,
+            wanted.tool_args,
+            wanted.summary,
             event == "parked",
-            subject_id,
-            requested_by,
-            requested_role,
+            wanted.subject_id,
+            wanted.requested_by,
+            wanted.requested_role,
             now,
             expires_at,
         )
         if inserted is None:
-            return await self._existing(connection, key)
+            return await self._existing(connection, wanted.key)
         await self.journal.record(
-            connection, event, at=now, actor=requested_by, tool_name=tool_name, action_id=action_id
+            connection, event, at=now, actor=wanted.requested_by, tool_name=wanted.tool_name, action_id=action_id
         )
         return MustWait(action_id=action_id, expires_at=expires_at, created=True)
 

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.runner import KEY, ActionRunner
-from butlers.butler.approvals.values import Allowed, MustWait
+from butlers.butler.approvals.values import Allowed, MustWait, Wanted
 from butlers.butler.identity import Caller
 from butlers.butler.surface import AnyTool, Tool
 from butlers.contracts.envelope import Value
@@ -52,12 +52,14 @@ def _asking(tool: Tool, approvals: Approvals) -> Callable[[Caller, Any], Awaitab
         async with approvals.database.transaction() as connection:
             answer = await approvals.request(
                 connection,
-                tool_name=tool.name,
-                tool_args=tool_args,
-                summary=summary_of(tool.name, tool_args),
-                requested_by=caller.name,
-                requested_role=caller.role.value,
-                key=_key(tool, caller, tool_args, approvals),
+                Wanted(
+                    tool_name=tool.name,
+                    tool_args=tool_args,
+                    summary=summary_of(tool.name, tool_args),
+                    requested_by=caller.name,
+                    requested_role=caller.role.value,
+                    key=_key(tool, caller, tool_args, approvals),
+                ),
                 now=approvals.clock.now(),
             )
         if isinstance(answer, Allowed):

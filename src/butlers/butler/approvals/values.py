@@ -21,6 +21,19 @@ NO_RULE = "no such rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A deed that somebody asks for."""
+
+    tool_name: str
+    tool_args: Mapping[str, Any]
+    summary: str
+    requested_by: str
+    key: str  # a repeat of it is the same request
+    subject_id: UUID | None = None  # what waits for the decision
+    requested_role: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
     """A rule lets it pass."""
 

@@ -9,7 +9,7 @@ import typer
 
 from butlers import __version__
 from butlers.daemon.cli import approvals, ask, dead_letters, deliveries, demo, doctor, token, up, why
-from butlers.daemon.cli.exits import exiting, run_guarded
+from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
 
 app = typer.Typer(
     name="butlers",
@@ -34,11 +34,11 @@ app.command("run")(exiting(up.run))
 app.command("simulate")(exiting(up.simulate))
 app.command("demo")(exiting(demo.demo))
 app.command("status")(exiting(ask.status))
-app.command("ingest")(exiting(ask.ingest))
-app.command("trace")(exiting(ask.trace))
-app.command("requests")(exiting(ask.requests))
+app.command("ingest")(ask.ingest)
+app.command("trace")(ask.trace)
+app.command("requests")(ask.requests)
 app.command("doctor")(exiting(doctor.doctor))
-app.command("why")(exiting(why.why))
+app.command("why")(why.why)
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(approvals.app, name="approvals")
@@ -46,4 +46,6 @@ app.add_typer(token.app, name="token")
 
 
 def main() -> None:
-    sys.exit(run_guarded(app))
+    as_json = asks_for_json(sys.argv[1:])
+    # On its own typer prints a mistake in the command line in colours and ends the process.
+    sys.exit(run_guarded(lambda: app(standalone_mode=not as_json), as_json=as_json))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
-from pydantic_core import to_json
 from rich.console import Console
 from rich.table import Table
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli import explain
+from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.exits import FAILED, OK
-from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
+from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import ValidationError
 from butlers.ids import Uuid7Factory
@@ -47,57 +47,47 @@ def status(data_dir: DataDir = None, config: Config = None, as_json: Json = Fals
     return OK if all(state["status"] == "ok" for state in health.values()) else FAILED
 
 
+def _accepted(reply: Document) -> Iterator[str]:
+    yield f"{'already known as' if reply['duplicate'] else 'accepted as'} {reply['request_id']}"
+    yield f"follow it with: butlers trace {reply['request_id']}"
+
+
+def _requests(document: Document) -> Iterator[str]:
+    # Plain lines: a table would cut the ids that people copy.
+    for row in document["requests"]:
+        butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
+        source = f"{row['source_channel']}:{row['source_sender_identity']}"
+        received = explain.when(row["received_at"])
+        yield f"{row['request_id']}  {received}  {row['lifecycle_state']:<8}  {butlers or '-':<12}  {source}"
+
+
+@asking(_accepted)
 def ingest(
+    client: SystemClient,
     text: Annotated[str, typer.Argument(help="What is said; - reads an ingest.v1 envelope from stdin.")],
     sender: Annotated[str, typer.Option("--from", help="Who says it.")] = "cli",
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key is the same message.")] = None,
     target: Annotated[str | None, typer.Option("--to", help="A butler's name, to skip routing.")] = None,
-    data_dir: DataDir = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> int:
+) -> Document:
     """Hand in a message through POST /api/ingest."""
-    body = _from_stdin(key, target) if text == "-" else _envelope(text, sender, key, target)
-    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
-        reply = client.post("/api/ingest", body)
-    if as_json:
-        print(json.dumps(reply))
-    else:
-        print(f"{'already known as' if reply['duplicate'] else 'accepted as'} {reply['request_id']}")
-        print(f"follow it with: butlers trace {reply['request_id']}")
-    return OK
+    return client.post("/api/ingest", _from_stdin(key, target) if text == "-" else _envelope(text, sender, key, target))
 
 
-def trace(
-    request_id: Annotated[str, typer.Argument(help="As ingest printed it.")],
-    data_dir: DataDir = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> int:
+@asking(explain.trace)
+def trace(client: SystemClient, request_id: Annotated[str, typer.Argument(help="As ingest printed it.")]) -> Document:
     """One request, every hop, from the door to the provider's receipt."""
-    try:
-        identity = UUID(request_id)
-    except ValueError:
-        raise ValidationError(f"{request_id!r} is not a request id (a UUID)") from None
-    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
-        document = client.get(f"/api/requests/{identity}")
-    print(json.dumps(document)) if as_json else explain.print_trace(document)
-    return OK
+    return client.get(f"/api/requests/{an_id(request_id)}")
 
 
+@asking(_requests, more="butlers requests --before", none="no requests")
 def requests(
+    client: SystemClient,
     state: Annotated[State | None, typer.Option(help="Only requests in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500)] = 20,
+    limit: Limit = 20,
     before: Annotated[str | None, typer.Option(help="A request id: list what came before it.")] = None,
-    data_dir: DataDir = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> int:
+) -> Document:
     """Recent requests, newest first."""
-    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
-        document = client.get("/api/requests", state=state, limit=limit, before=before)
-    print(json.dumps(document)) if as_json else _print_requests(document)
-    return OK
+    return client.get("/api/requests", state=state, limit=limit, before=before)
 
 
 def _from_stdin(key: str | None, target: str | None) -> bytes:
@@ -116,10 +106,7 @@ def _envelope(text: str, sender: str, key: str | None, target: str | None) -> by
         "payload": {"raw": {"text": text}, "normalized_text": text},
         "control": {"idempotency_key": key, "pinned_target": target},
     }
-    try:
-        return to_json(envelope)
-    except ValueError:
-        raise ValidationError("what is said must be text in UTF-8") from None
+    return body(envelope)
 
 
 def _print_status(document: dict[str, Any]) -> None:
@@ -129,14 +116,3 @@ def _print_status(document: dict[str, Any]) -> None:
     Console().print(table)
     counts = ", ".join(f"{count} {state}" for state, count in document["requests"].items())
     print(f"requests: {counts or 'none yet'}")
-
-
-def _print_requests(document: dict[str, Any]) -> None:
-    # Plain lines: a table would cut the ids that people copy.
-    for row in document["requests"]:
-        butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
-        source = f"{row['source_channel']}:{row['source_sender_identity']}"
-        when = row["received_at"][:19].replace("T", " ")
-        print(f"{row['request_id']}  {when}  {row['lifecycle_state']:<8}  {butlers or '-':<12}  {source}")
-    if document["next_cursor"]:
-        print(f"more: butlers requests --before {document['next_cursor']}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from butlers.daemon.cli.explain import when
+
 Document = Mapping[str, Any]
 
 
@@ -12,10 +14,7 @@ def deliveries(document: Document) -> Iterator[str]:
     for row in document["deliveries"]:
         route = f"{row['origin_butler']} -> {row['channel']}:{row['target_identity'] or '?'}"
         error = f"  {row['terminal_error_class']}" if row["terminal_error_class"] else ""
-        yield f"{row['id']}  {_when(row['created_at'])}  {row['status']:<14}  {row['intent']:<5}  {route}{error}"
-    if not document["deliveries"]:
-        yield "no deliveries"
-    yield from _more(document, "butlers deliveries list")
+        yield f"{row['id']}  {when(row['created_at'])}  {row['status']:<14}  {row['intent']:<5}  {route}{error}"
 
 
 def delivery(document: Document) -> Iterator[str]:
@@ -23,8 +22,8 @@ def delivery(document: Document) -> Iterator[str]:
     yield f"delivery {row['delivery_id']}: {row['status']}"
     yield f"  from      {row['origin_butler']}" + (f", request {row['request_id']}" if row["request_id"] else "")
     yield f"  to        {row['channel']} {row['target_identity'] or 'address not known'} ({row['intent']})"
-    yield f"  asked     {_when(row['created_at'])}" + (
-        f", ended {_when(row['terminal_at'])}" if row["terminal_at"] else ""
+    yield f"  asked     {when(row['created_at'])}" + (
+        f", ended {when(row['terminal_at'])}" if row["terminal_at"] else ""
     )
     if row["provider_delivery_id"]:
         yield f"  provider  calls it {row['provider_delivery_id']}"
@@ -45,7 +44,7 @@ def attempt(row: Document) -> str:
     took = f" in {row['latency_ms']} ms" if row["latency_ms"] is not None else ""
     error = f"  {row['error_class']}: {row['error_message']}" if row["error_class"] else ""
     outcome = f"{row['outcome']}, {row['certainty']}" if row["outcome"] else "no outcome yet"
-    return f"attempt {row['attempt_number']}  {_when(row['started_at'])}  {outcome}{took}{error}"
+    return f"attempt {row['attempt_number']}  {when(row['started_at'])}  {outcome}{took}{error}"
 
 
 def dead_letters(document: Document) -> Iterator[str]:
@@ -53,11 +52,8 @@ def dead_letters(document: Document) -> Iterator[str]:
         route = f"{row['origin_butler']} -> {row['channel']}:{row['target_identity'] or '?'}"
         again = "discarded" if row["discarded_at"] else ("replayable" if row["replay_eligible"] else "not replayable")
         tries = _number(row["total_attempts"], "attempt")
-        yield f"{row['id']}  {_when(row['created_at'])}  {again:<14}  {route}  {tries}  {row['error_class']}"
+        yield f"{row['id']}  {when(row['created_at'])}  {again:<14}  {route}  {tries}  {row['error_class']}"
         yield f"    {row['error_summary']}"
-    if not document["dead_letters"]:
-        yield "no dead letters"
-    yield from _more(document, "butlers dead-letters list")
 
 
 def dead_letter(document: Document) -> Iterator[str]:
@@ -99,7 +95,7 @@ def status_of(document: Document) -> str:
 
 def stats(document: Document) -> Iterator[str]:
     window = document["window"]
-    yield f"{_when(window['since'])} to {_when(window['until'])}"
+    yield f"{when(window['since'])} to {when(window['until'])}"
     yield _stats_line("all", document)
     if (door := document["requests"]) is not None:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in door.items())
@@ -136,19 +132,19 @@ def limits(document: Document) -> Iterator[str]:
     yield f"{'in flight':<16}  {flight['consumed']} of {_known(flight['total'])}"
     for name, layer in document["channels"].items():
         stance = "" if layer["stance"] == "normal" else f", {layer['stance']} (configured {layer['configured']:g})"
-        wait = f", told to wait until {_when(layer['throttled_until'])}" if layer["throttled_until"] else ""
+        wait = f", told to wait until {when(layer['throttled_until'])}" if layer["throttled_until"] else ""
         yield f"{_layer(name, layer)}{stance}{wait}"
     recipients = document["recipients"]
     held = f"{_number(recipients['at_limit'], 'recipient')} at the limit"
     yield f"{'recipients':<16}  {recipients['total']:g} a minute each; {held}"
     for row in recipients["worst"]:
-        yield f"  {row['channel']} {row['target']}: {row['remaining']:g} left, full again {_when(row['resets_at'])}"
+        yield f"  {row['channel']} {row['target']}: {row['remaining']:g} left, full again {when(row['resets_at'])}"
     for row in recipients["throttles"]:
-        yield f"  {row['channel']} {row['target']}: told to wait until {_when(row['throttled_until'])}"
+        yield f"  {row['channel']} {row['target']}: told to wait until {when(row['throttled_until'])}"
 
 
 def _layer(name: str, layer: Document) -> str:
-    again = f", full again {_when(layer['resets_at'])}" if layer["resets_at"] else ""
+    again = f", full again {when(layer['resets_at'])}" if layer["resets_at"] else ""
     return f"{name:<16}  {layer['remaining']:g} of {layer['total']:g} left this minute{again}"
 
 
@@ -158,7 +154,7 @@ def circuits(document: Document) -> Iterator[str]:
             yield f"{name:<16}  closed, {_number(row['consecutive_failures'], 'failure')} in a row"
         else:
             yield (
-                f"{name:<16}  {row['state']} since {_when(row['tripped_at'])}: {row['trip_reason']}; "
+                f"{name:<16}  {row['state']} since {when(row['tripped_at'])}: {row['trip_reason']}; "
                 f"next probe in {row['retry_after_s']:g} s"
             )
 
@@ -175,11 +171,8 @@ def dry_run(document: Document) -> Iterator[str]:
 def recipients(document: Document) -> Iterator[str]:
     for row in document["recipients"]:
         moved = f" to {row['moved_to']}" if row["moved_to"] else ""
-        decided = f"{_when(row['since'])}  by {row['decided_by']}: {row['reason']}"
+        decided = f"{when(row['since'])}  by {row['decided_by']}: {row['reason']}"
         yield f"{row['channel']}  {row['target']}  {row['rule']}{moved}  {decided}"
-    if not document["recipients"]:
-        yield "nobody is held back"
-    yield from _more(document, "butlers deliveries recipients")
 
 
 def suppressed(document: Document) -> Iterator[str]:
@@ -198,17 +191,8 @@ def _about(document: Document) -> Document:
     return nested if isinstance(nested, Mapping) else document
 
 
-def _more(document: Document, command: str) -> Iterator[str]:
-    if document["next_cursor"]:
-        yield f"more: {command} --cursor {document['next_cursor']}"
-
-
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _when(timestamp: str) -> str:
-    return timestamp[:19].replace("T", " ")
 
 
 def _share(rate: float | None) -> str:

@@ -6,41 +6,60 @@
 3    something must be configured or started first
 4    the running system did not answer
 130  interrupted
+
+A failure is told in plain words on standard error. With `--json` it is one JSON document on standard output, as every
+other answer is: `{"error": {"class", "message", ...}}`. Whoever reads the output always has something to read, and the
+exit code is the same.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec
 
-from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable, TimeoutExceeded, ValidationError
+# typer gives names to the kinds of it only.
+from typer._click.exceptions import ClickException
+
+from butlers.errors import (
+    ClassifiedError,
+    ConfigurationError,
+    TargetUnavailable,
+    TimeoutExceeded,
+    ValidationError,
+)
 
 P = ParamSpec("P")
 OK, FAILED, USAGE, CONFIGURATION, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
+CONFIGURATION_ERROR = "configuration_error"  # of this machine, so not in the taxonomy of the wire
 
 
-def run_guarded(app: Callable[[], Any]) -> int:
-    """Run the command line; every failure is one plain message and an exit code."""
+def asks_for_json(arguments: Sequence[str]) -> bool:
+    """Before anything is parsed: a command line that cannot be parsed is answered, too."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in options
+
+
+def run_guarded(app: Callable[[], Any], *, as_json: bool = False) -> int:
+    """Run the command line; every failure is one message and an exit code."""
     try:
-        app()
+        ended = app()
     except ConfigurationError as error:
-        _say(str(error))
-        return CONFIGURATION
+        return _failed(CONFIGURATION, [str(error)], _configuration(error), as_json)
     except ClassifiedError as error:
-        _say(error.message)
-        for field in getattr(error, "fields", ()):
-            if field.error not in error.message:  # not what the message says already
-                _say(f"  {field.field or 'input'}: {field.error}")
-        return _code(error)
+        return _failed(_code(error), _lines(error), error.describe(), as_json)
+    except ClickException as error:
+        described = ValidationError(error.format_message()).describe()
+        return _failed(error.exit_code, [error.format_message()], described, as_json)
     except OSError as error:
         # A file or folder of the operator's that cannot be used; network errors never come here unclassified.
-        _say(f"{error.filename or 'the system'}: {error.strerror or error} (check that you may use it)")
-        return CONFIGURATION
+        message = f"{error.filename or 'the system'}: {error.strerror or error} (check that you may use it)"
+        return _failed(CONFIGURATION, [message], {"class": CONFIGURATION_ERROR, "message": message}, as_json)
     except KeyboardInterrupt:
         return INTERRUPTED
-    return OK
+    return ended if isinstance(ended, int) else OK
 
 
 def exiting(command: Callable[P, int]) -> Callable[P, None]:
@@ -53,11 +72,31 @@ def exiting(command: Callable[P, int]) -> Callable[P, None]:
     return wrapped
 
 
+def _failed(code: int, lines: Sequence[str], described: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": {"retryable": False} | described}))
+    else:
+        for line in lines:
+            print(f"butlers: {line}", file=sys.stderr)
+    return code
+
+
+def _lines(error: ClassifiedError) -> list[str]:
+    return [error.message, *_fields(error)]
+
+
+def _fields(error: ClassifiedError) -> Iterator[str]:
+    for field in getattr(error, "fields", ()):
+        if field.error not in error.message:  # not what the message says already
+            yield f"  {field.field or 'input'}: {field.error}"
+
+
+def _configuration(error: ConfigurationError) -> dict[str, Any]:
+    names = ("problem", "source", "key", "remedy")
+    return {"class": CONFIGURATION_ERROR, "message": str(error)} | {name: getattr(error, name) for name in names}
+
+
 def _code(error: ClassifiedError) -> int:
     if isinstance(error, ValidationError):
         return USAGE
     return UNREACHABLE if isinstance(error, TargetUnavailable | TimeoutExceeded) else FAILED
-
-
-def _say(message: str) -> None:
-    print(f"butlers: {message}", file=sys.stderr)

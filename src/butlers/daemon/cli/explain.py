@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def print_trace(document: dict[str, Any]) -> None:
-    print(f"request {document['request_id']}: {document['lifecycle_state']}")
+def trace(document: dict[str, Any]) -> Iterator[str]:
+    yield f"request {document['request_id']}: {document['lifecycle_state']}"
     for line in trace_lines(document):
-        print(f"  {line}")
+        yield f"  {line}"
 
 
 def trace_lines(document: dict[str, Any]) -> Iterator[str]:
@@ -67,6 +67,10 @@ def _end(document: dict[str, Any]) -> Iterator[str]:
         yield f"error    {document['lifecycle_error']['class']}: {document['lifecycle_error']['message']}"
     if document["final_state_at"]:
         yield f"end      {_clock(document['final_state_at'])}  {document['lifecycle_state']}"
+
+
+def when(timestamp: str) -> str:
+    return timestamp[:19].replace("T", " ")
 
 
 def _clock(timestamp: str) -> str:

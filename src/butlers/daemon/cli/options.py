@@ -21,6 +21,13 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="KEY=VALUE of any setting, e.g. llm=on.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Limit = Annotated[int, typer.Option(min=1, max=500)]
+Cursor = Annotated[str | None, typer.Option(help="Where an earlier page ended.")]
+Since = Annotated[str | None, typer.Option(help="RFC 3339 moment, included.")]
+Until = Annotated[str | None, typer.Option(help="RFC 3339 moment, not included.")]
+Channel = Annotated[str | None, typer.Option(help="telegram, email, sms or chat.")]
+Origin = Annotated[str | None, typer.Option(help="Only what this butler asked for.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
 def settings_from(

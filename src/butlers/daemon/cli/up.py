@@ -38,7 +38,7 @@ def run(
 
 
 def simulate(
-    what: Annotated[list[str] | None, typer.Argument(help="telegram, mail, calendar; default: all.")] = None,
+    what: Annotated[list[str] | None, typer.Argument(help="telegram, mail, calendar, webhook; default: all.")] = None,
     data_dir: DataDir = None,
     config: Config = None,
     port_offset: PortOffset = None,
@@ -46,7 +46,7 @@ def simulate(
     set_: Set = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", help="End when standard input ends.")] = False,
 ) -> int:
-    """Run the simulated providers alone: Telegram Bot API, SMTP, IMAP and calendar, with their control APIs."""
+    """Run the simulated providers alone: Telegram, SMTP, IMAP, calendar and an SMS gateway, with their control APIs."""
     from butlers.daemon.serve import serve_simulators
 
     settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)

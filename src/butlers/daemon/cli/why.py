@@ -1,72 +1,92 @@
-"""`butlers why ID`: which rule decided what, for a delivery or for everything a request led to."""
+"""`butlers why ID`: which rule decided what, for a delivery, a dead letter, an action, or all that a request led to."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
-from butlers.daemon.cli import explain
-from butlers.daemon.cli.deliveries import an_id
-from butlers.daemon.cli.exits import OK
-from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
+from butlers.daemon.cli import approval_lines, explain
+from butlers.daemon.cli.asking import Document, an_id, asking
 from butlers.daemon.client import SystemClient
-from butlers.errors import ValidationError
+from butlers.errors import ClassifiedError, ValidationError
 
 
+def _told(document: Document) -> Iterator[str]:
+    if "action" in document:
+        yield from approval_lines.whole_action(document)
+    elif "trace" in document:
+        yield from _request(document)
+    else:
+        yield from _delivery(document)
+
+
+@asking(_told)
 def why(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="A delivery id or a request id.")],
-    data_dir: DataDir = None,
-    config: Config = None,
-    as_json: Json = False,
-) -> int:
+    client: SystemClient,
+    identity: Annotated[
+        str, typer.Argument(metavar="ID", help="Of a delivery, a request, a dead letter or an action.")
+    ],
+) -> Document:
     """In plain words: which rule decided what, and what can be done now."""
     wanted = an_id(identity)
-    with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
-        delivery = _known(client, f"/api/deliveries/{wanted}/why")
-        document = delivery or _of_request(client, wanted)
-    if as_json:
-        print(json.dumps(document))
-    else:
-        _print_delivery(document) if delivery else _print_request(document)
-    return OK
+    found = _known(client, f"/api/deliveries/{wanted}/why") or _of_request(client, wanted) or _of_action(client, wanted)
+    if found is None:
+        raise ValidationError(f"{wanted}: no such delivery and no such request, dead letter or action")
+    return found
 
 
-def _of_request(client: SystemClient, request_id: UUID) -> dict[str, Any]:
+def _of_request(client: SystemClient, request_id: UUID) -> Document | None:
     """The request's trace, and the reasons of each of its deliveries."""
     trace = _known(client, f"/api/requests/{request_id}")
     # A butler's own message may carry an id that never came in at the door.
     listed = client.get("/api/deliveries", request_id=request_id, limit=500)["deliveries"]
     if trace is None and not listed:
-        raise ValidationError(f"{request_id}: no such delivery and no such request")
+        return None
     reasons = [client.get(f"/api/deliveries/{delivery['id']}/why") for delivery in reversed(listed)]
     return {"request_id": str(request_id), "trace": trace, "deliveries": reasons}
 
 
-def _known(client: SystemClient, path: str) -> dict[str, Any] | None:
+def _of_action(client: SystemClient, action_id: UUID) -> Document | None:
+    """An action that is no delivery's, of whichever butler has it."""
+    for row in client.get("/api/butlers")["butlers"]:
+        if "show_pending_action" not in row["capabilities"]:
+            continue
+        try:
+            found = _known(client, f"/api/approvals/{action_id}", butler=row["name"])
+        except ClassifiedError:  # one that is away does not keep the others from answering
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _known(client: SystemClient, path: str, **parameters: Any) -> Document | None:
     try:
-        found: dict[str, Any] = client.get(path)
+        return client.get(path, **parameters)
     except ValidationError as error:
         if "no such" in error.message:
             return None
         raise
-    return found
 
 
-def _print_delivery(document: dict[str, Any]) -> None:
-    print(f"delivery {document['delivery_id']}: {document['status']}")
+def _delivery(document: Document) -> Iterator[str]:
+    asked = document["asked_about"]
+    if asked["kind"] != "delivery":
+        yield f"{asked['kind'].replace('_', ' ')} {asked['id']} is about"
+    yield f"delivery {document['delivery_id']}: {document['status']}"
     for line in document["lines"]:
-        print(f"  {line}")
+        yield f"  {line}"
 
 
-def _print_request(document: dict[str, Any]) -> None:
+def _request(document: Document) -> Iterator[str]:
     if document["trace"] is not None:
-        explain.print_trace(document["trace"])
+        yield from explain.trace(document["trace"])
     else:
-        print(f"request {document['request_id']}: not known to switchboard")
+        yield f"request {document['request_id']}: not known to switchboard"
     for delivery in document["deliveries"]:
-        _print_delivery(delivery)
+        yield from _delivery(delivery)
     if not document["deliveries"]:
-        print("no message left because of it")
+        yield "no message left because of it"

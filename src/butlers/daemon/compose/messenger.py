@@ -21,6 +21,7 @@ from butlers.daemon.compose.messenger_policy import (
     breaker_policy,
     budget_policy,
     execution_policy,
+    retention_policy,
 )
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.process import Process
@@ -34,8 +35,9 @@ from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
-from butlers.messenger.readmission import Readmission
 from butlers.messenger.receipts import ReceiptIntake, receipt_routes
+from butlers.messenger.release import Readmission
+from butlers.messenger.retention import Retention
 from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
 from butlers.storage.migrations import MigrationSet
@@ -61,7 +63,6 @@ class Parts:
     observer: Observer
     intake: Intake
     receipts: ReceiptIntake
-    queries: Queries
 
 
 def build(process: Process, config: ButlerConfig) -> Butler:
@@ -102,7 +103,6 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     process, config = butler.process, butler.config
     database, schema, clock = process.database, config.schema_name, process.clock
     observer = Observer(telemetry=butler.telemetry, clock=clock)
-    queries = Queries.load("butlers.messenger", schema=schema)
     receipts = ReceiptIntake(
         database=database, schema=schema, clock=clock, new_id=process.new_id, heard=observer.receipt
     )
@@ -115,6 +115,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         policy=admission_policy(config),
         new_id=process.new_id,
         executor=worker,
+        reached=observer.reached,
     )
     approvals = build_approvals(process, config)
     preparation = Preparation(
@@ -126,7 +127,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     )
     parking = Parking(
         database=database,
-        queries=queries,
+        queries=_queries(butler, "butlers.messenger.parking"),
         approvals=approvals,
         book=book,
         preparation=preparation,
@@ -155,7 +156,6 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         observer=observer,
         intake=intake,
         receipts=receipts,
-        queries=queries,
     )
 
 
@@ -201,7 +201,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     delivery, process = butler.config.delivery, butler.process
     notices = Notices(
         database=process.database,
-        queries=parts.queries,
+        queries=_queries(butler, "butlers.messenger.notices"),
         book=parts.book,
         preparation=parts.preparation,
         clock=process.clock,
@@ -210,7 +210,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     )
     return Upkeep(
         database=process.database,
-        queries=parts.queries,
+        queries=_queries(butler, "butlers.messenger"),
         readmission=_readmission(butler, parts),
         deliveries=parts.deliveries,
         worker=parts.worker,
@@ -220,6 +220,13 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
         observer=parts.observer,
         clock=process.clock,
         dedupe_retention=timedelta(days=delivery.dedupe_retention_days),
+        retention=Retention.of(
+            database=process.database,
+            schema=butler.config.schema_name,
+            clock=process.clock,
+            telemetry=butler.telemetry,
+            policy=retention_policy(butler.config),
+        ),
     )
 
 
@@ -242,8 +249,12 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
 
 
 def _readmission(butler: Butler, parts: Parts) -> Readmission:
-    process = butler.process
-    return Readmission(database=process.database, queries=parts.queries, book=parts.book, clock=process.clock)
+    process, queries = butler.process, _queries(butler, "butlers.messenger.release")
+    return Readmission(database=process.database, queries=queries, book=parts.book, clock=process.clock)
+
+
+def _queries(butler: Butler, package: str) -> Queries:
+    return Queries.load(package, schema=butler.config.schema_name)
 
 
 def _closing(channels: dict[str, Channel], name: str) -> Any:

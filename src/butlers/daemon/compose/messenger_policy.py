@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 
 from butlers.butler.config import ButlerConfig
@@ -12,6 +13,7 @@ from butlers.messenger.admission import Limits
 from butlers.messenger.execution import ExecutionPolicy
 from butlers.messenger.judgement import AdmissionPolicy
 from butlers.messenger.recipients import RecipientPolicy
+from butlers.messenger.retention import RetentionPolicy
 from butlers.messenger.settling import ChannelPolicy
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.error_budget import BudgetPolicy
@@ -54,6 +56,20 @@ def budget_policy(config: ButlerConfig) -> BudgetPolicy:
         min_events=section.min_events,
         hold_s=section.hold_s,
     )
+
+
+def retention_policy(config: ButlerConfig) -> RetentionPolicy:
+    section = config.delivery.retention
+    return RetentionPolicy(
+        deliveries=_kept(section.deliveries_days),
+        dead_letters=_kept(section.dead_letters_days),
+        actions=_kept(section.actions_days),
+        keys=timedelta(days=config.delivery.dedupe_retention_days),
+    )
+
+
+def _kept(days: float) -> timedelta | None:
+    return timedelta(days=days) if days else None
 
 
 def execution_policy(process: Process, config: ButlerConfig, repeatable: Collection[str] = ()) -> ExecutionPolicy:

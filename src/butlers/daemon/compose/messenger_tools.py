@@ -24,6 +24,7 @@ from butlers.messenger.tools.statistics import StatisticsTools
 from butlers.messenger.tools.tracking import TrackingTools
 from butlers.messenger.tools.why import WhyTools
 from butlers.reliability.dead_letter import ReplayPolicy
+from butlers.storage.queries import Queries
 
 if TYPE_CHECKING:
     from butlers.daemon.compose.messenger import Parts
@@ -69,11 +70,12 @@ def _operational(butler: Butler, parts: Parts) -> list[Tool]:
 
 
 def _deeds(butler: Butler, parts: Parts) -> DeedTools:
-    process = butler.process
+    process, schema = butler.process, butler.config.schema_name
     release = Release(
         database=process.database,
-        queries=parts.queries,
-        records=DeliveryRecords.of(process.database, butler.config.schema_name),
+        queries=Queries.load("butlers.messenger.release", schema=schema),
+        records=DeliveryRecords.of(process.database, schema),
+        book=parts.book,
         deliveries=parts.deliveries,
         executor=parts.worker,
         observer=parts.observer,
@@ -84,7 +86,11 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
         wait_s=REPLAY_WAIT_S,
     )
     preflight = Preflight(
-        preparation=parts.preparation, book=parts.book, approvals=parts.approvals, clock=process.clock
+        preparation=parts.preparation,
+        book=parts.book,
+        approvals=parts.approvals,
+        origins=frozenset(process.roster),
+        clock=process.clock,
     )
     return DeedTools(release=release, preflight=preflight)
 

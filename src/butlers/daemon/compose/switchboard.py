@@ -83,15 +83,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         clock=clock,
         telemetry=butler.telemetry,
     )
-    ingress = Ingress(
-        database=database,
-        schema=schema,
-        hot_path=buffer,
-        clock=clock,
-        new_id=new_id,
-        telemetry=butler.telemetry,
-        content_window_s=process.settings.content_dedupe_window_s,
-    )
+    ingress = _ingress(butler, buffer, registry)
     lineage = LineageReader(database=database, queries=queries)
     notify = NotifyDispatcher(
         lineage=lineage,
@@ -117,6 +109,21 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     _add_connectors(butler, ingress)
     butler.drains.append(_drain(config, buffer, processor, ingress))
     return butler
+
+
+def _ingress(butler: Butler, buffer: DurableBuffer, registry: Registry) -> Ingress:
+    process = butler.process
+    return Ingress(
+        database=process.database,
+        schema=butler.config.schema_name,
+        hot_path=buffer,
+        roster=frozenset(process.roster),
+        registry=registry,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=butler.telemetry,
+        content_window_s=process.settings.content_dedupe_window_s,
+    )
 
 
 def _dispatcher(butler: Butler) -> Dispatcher:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from email.errors import MessageError
 from email.header import Header
-from email.headerregistry import Address, BaseHeader, HeaderRegistry
+from email.headerregistry import BaseHeader, HeaderRegistry
 from email.message import EmailMessage
 from email.policy import SMTP, EmailPolicy, Policy
 from email.utils import format_datetime
@@ -22,10 +21,10 @@ from hashlib import sha256
 from typing import Any
 
 from butlers.ids import made_at
+from butlers.messenger.addresses import mail_address
 from butlers.messenger.answering import message_ids, reply_once
 from butlers.messenger.channel import Outgoing
 
-MAX_ADDRESS = 320  # characters (RFC 5321: 64 + @ + 255)
 MAX_REFERENCES = 20  # Message-IDs: the root of the thread and the latest
 LINE = 75  # characters, so that a mail reader need not wrap
 _SEPARATORS = frozenset({"Cc", "Zl", "Zp", "Cs"})  # controls, line and paragraph separators, lone surrogates
@@ -34,8 +33,8 @@ _SEPARATORS = frozenset({"Cc", "Zl", "Zp", "Cs"})  # controls, line and paragrap
 def compose(outgoing: Outgoing, *, sender: str) -> EmailMessage:
     """The mail; raises ValueError for a recipient that is no address."""
     mail = EmailMessage(policy=_policy())
-    mail["From"] = _address(sender)
-    mail["To"] = _address(outgoing.target)
+    mail["From"] = mail_address(sender)
+    mail["To"] = mail_address(outgoing.target)
     mail["Subject"] = subject_of(outgoing)
     mail["Date"] = format_datetime(made_at(outgoing.delivery_id).replace(microsecond=0))
     mail["Message-ID"] = message_id(outgoing.idempotency_key, sender=sender)
@@ -84,21 +83,6 @@ def _write_text(mail: EmailMessage, text: str) -> None:
     writable = text.replace("\x00", "").encode("utf-8", "replace").decode()
     plain = all(c in "\t\r\n" or unicodedata.category(c) != "Cc" for c in writable)
     mail.set_content(writable, cte=None if plain else "quoted-printable")
-
-
-def _address(text: str) -> str:
-    if not text.isascii() or len(text) > MAX_ADDRESS:
-        raise ValueError("beyond what SMTP carries without an extension")
-    try:
-        address = Address(addr_spec=text).addr_spec
-    except (MessageError, ValueError, IndexError) as error:  # the parser's own ways to say that it is none
-        raise ValueError("not an address") from error
-    if one_line(address) != address:
-        raise ValueError("not an address")
-    return address
-
-
-# --- folding ---------------------------------------------------------------------------------------------------------
 
 
 class _Header(BaseHeader):

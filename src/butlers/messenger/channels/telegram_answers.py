@@ -21,6 +21,7 @@ import httpx2
 
 from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.messenger.channel import NotSent, Throttle
+from butlers.messenger.provider_words import text
 
 DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
 _LONGEST_WAIT = 10**9  # seconds; more is not meant as a time
@@ -102,23 +103,22 @@ def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None
 
 
 def _error(answer: Answer) -> ClassifiedError:
-    code, text = answer.code, answer.description
+    code, said = answer.code, answer.description
     match code:
         case 429:
-            return TargetUnavailable(f"Telegram asks to wait: {text}", retry_after=answer.wait)
+            return TargetUnavailable(f"Telegram asks to wait: {said}", retry_after=answer.wait)
         case 403:
-            return TargetUnavailable(f"the recipient cannot be reached: {text}", retryable=False)
+            return TargetUnavailable(f"the recipient cannot be reached: {said}", retryable=False)
         case 401 | 404:
-            return TargetUnavailable(f"Telegram refuses the bot's token: {text}", retryable=False)
+            return TargetUnavailable(f"Telegram refuses the bot's token: {said}", retryable=False)
         case int() if code >= 500:
-            return TargetUnavailable(f"Telegram failed: {text}")
-    return ValidationError(f"Telegram refused the message: {text}")
+            return TargetUnavailable(f"Telegram failed: {said}")
+    return ValidationError(f"Telegram refused the message: {said}")
 
 
 def _redacted(description: Any) -> str:
-    text = description if isinstance(description, str) else ""
-    text = text.encode("utf-8", "replace").decode().replace("\0", "")  # what JSON may hold and Postgres may not
-    return _TOKEN.sub("[token]", _QUOTED.sub('"..."', text))[:200]
+    said = text(description) if isinstance(description, str) else ""
+    return _TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ anything else               nobody knows: an answer that is not JSON comes from 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoin
 
 LONGEST_WAIT_S = 86_400.0
 _LONGEST_ID = 512
+_CODE = re.compile(r"[a-z]{2,20}(?:_[a-z]{2,20}){1,4}")  # no_such_number, and not a word of the message or a key
 _BIGGEST_ID = 2**63
 
 
@@ -44,9 +46,12 @@ class Answer:
 
     @property
     def reason(self) -> str:
+        """The status, with the gateway's code for it. Its sentences stay out of every record: they may quote the
+        message or a credential.
+        """
         given = self.said.get("error") if self.said else None
-        text = given if isinstance(given, str) else ""
-        return f"HTTP {self.status}" + (f": {text[:200]}" if text else "").replace("\x00", "")
+        coded = isinstance(given, str) and _CODE.fullmatch(given)
+        return f"HTTP {self.status}" + (f": {given}" if coded else "")
 
 
 def judge(answer: Answer, outgoing: Outgoing) -> AttemptResult:

@@ -12,6 +12,14 @@ SELECT request.id, request.idempotency_key, request.request_id, request.origin_b
         ORDER BY part DESC LIMIT 1) AS provider_delivery_id
 FROM {schema}.delivery_requests AS request WHERE request.id = $1;
 
+-- name: delivery_behind
+-- The delivery that an id leads to: its own, its dead letter's, or that of the action that waits for a person.
+SELECT request.id, CASE WHEN request.id = $1 THEN 'delivery' WHEN letter.id = $1 THEN 'dead_letter' ELSE 'action' END AS kind
+FROM {schema}.delivery_requests AS request
+LEFT JOIN {schema}.delivery_dead_letter AS letter ON letter.delivery_id = request.id
+WHERE request.id = $1 OR letter.id = $1 OR request.action_id = $1
+ORDER BY request.id LIMIT 1;
+
 -- name: search
 -- Deliveries that fit every filter given, newest first, from a place in the list on.
 SELECT id, request_id, origin_butler, channel, identity_scope, intent, target_identity, priority, status, attempts,
@@ -59,7 +67,7 @@ SELECT (SELECT earlier.id FROM {schema}.delivery_requests AS earlier
         WHERE earlier.ordering_key = request.ordering_key AND earlier.id < request.id
           AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry')
         ORDER BY earlier.id LIMIT 1) AS earlier,
-       state.state AS circuit, state.trip_reason, throttle.until AS throttled_until, throttle.reason AS throttle_reason
+       state.state AS circuit, state.trip_reason, state.probe_at, throttle.until AS throttled_until, throttle.reason AS throttle_reason
 FROM {schema}.delivery_requests AS request
 LEFT JOIN {schema}.channel_states AS state ON state.name = request.channel || '.' || request.identity_scope
 LEFT JOIN LATERAL (

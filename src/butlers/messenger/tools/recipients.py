@@ -13,6 +13,7 @@ from butlers.butler.surface import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
 from butlers.contracts.notify import Channel
+from butlers.messenger.addresses import problem_with
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
 from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
 from butlers.telemetry import get_logger
@@ -79,6 +80,8 @@ class RecipientTools:
 
     async def _suppress(self, caller: Caller, arguments: SuppressArguments) -> dict[str, Any]:
         person, target = decided_by(caller, arguments), arguments.target.strip()
+        if (problem := problem_with(arguments.channel, target)) is not None:
+            raise invalid("target", problem)
         row = await self.records.row(
             self.records.queries.suppress, arguments.channel, target, arguments.reason, person, self.clock.now()
         )

@@ -17,14 +17,16 @@ def standing(story: Story, now: datetime) -> Iterator[str]:
 
 
 def _pending(story: Story, now: datetime) -> Iterator[str]:
-    delivery = story.delivery
+    delivery, obstacles = story.delivery, list(_obstacles(story.obstacles))
     if not delivery["admitted"]:
         yield f"It was released and asks for room again at {when(delivery['next_attempt_at'])}."
     elif delivery["next_attempt_at"] > now:
-        yield f"It waits for its next attempt at {when(delivery['next_attempt_at'])}."
+        yield f"It waits for its next attempt, not before {when(delivery['next_attempt_at'])}."
+    elif obstacles:
+        yield "It is due, but something stands in its way."
     else:
         yield "It is due and will be taken by the next free worker."
-    yield from _obstacles(story.obstacles)
+    yield from obstacles
     yield f"Nothing has to be done. To stop it: butlers deliveries quarantine {delivery['id']} --reason REASON"
 
 
@@ -34,10 +36,16 @@ def _obstacles(obstacles: Row | None) -> Iterator[str]:
     if obstacles["earlier"]:
         yield f"Before it in the same conversation stands delivery {obstacles['earlier']}."
     if obstacles["circuit"] not in (None, "closed"):
-        reason = obstacles["trip_reason"]
-        yield f"The channel's circuit is {obstacles['circuit']}: {reason} (butlers deliveries circuits)."
+        yield _circuit(obstacles)
     if obstacles["throttled_until"]:
         yield f"The provider asked to wait until {when(obstacles['throttled_until'])}: {obstacles['throttle_reason']}."
+
+
+def _circuit(obstacles: Row) -> str:
+    state, reason = obstacles["circuit"], (obstacles["trip_reason"] or "no reason is on record").rstrip(". ")
+    probe = f", and it is tried again at {when(obstacles['probe_at'])}" if obstacles["probe_at"] else ""
+    passes = "Nothing goes out by it" if state == "open" else "Only a trial goes out by it"
+    return f"The channel's circuit is {state}: {reason}. {passes}{probe} (butlers deliveries circuits)."
 
 
 def _in_progress(_story: Story, _now: datetime) -> Iterator[str]:
@@ -45,11 +53,18 @@ def _in_progress(_story: Story, _now: datetime) -> Iterator[str]:
 
 
 def _delivered(story: Story, _now: datetime) -> Iterator[str]:
-    delivery = story.delivery
-    who = f", as {delivery['settled_by']} said," if delivery["settled_by"] else ""
-    yield f"It was delivered{who} at {_end(delivery)}. Nothing has to be done."
+    yield f"It was delivered{_on_whose_word(story.delivery)} at {_end(story.delivery)}. Nothing has to be done."
     if any(receipt["receipt_type"] == "bounced" for receipt in story.receipts):
         yield "The provider sent it back later: the recipient did not get it."
+
+
+def _on_whose_word(delivery: Row) -> str:
+    """That it arrived is somebody's word; that it was sent again is not."""
+    person = delivery["settled_by"]
+    if person is None:
+        return ""
+    words = [line["verdict"] for line in delivery["decisions"] if line["rule"] == "settle"]
+    return f" when it was sent again, as {person} asked," if words[-1:] == ["send_again"] else f", as {person} said,"
 
 
 def _failed(story: Story, _now: datetime) -> Iterator[str]:

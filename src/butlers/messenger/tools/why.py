@@ -1,4 +1,8 @@
-"""`messenger_delivery_why`: which rule decided what, in plain words."""
+"""`messenger_delivery_why`: which rule decided what, in plain words.
+
+Whoever asks may hold the id of the delivery, of its dead letter or of the action that waits for a person; all three
+lead to the same story.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
 from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.queue import UNDER_WAY
 from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords
@@ -33,10 +38,14 @@ class WhyTools:
         ]
 
     async def _why(self, _caller: Caller, arguments: DeliveryArguments) -> dict[str, Any]:
-        story = await self._story(await self.records.delivery(arguments.delivery_id))
+        behind = await self.records.row(self.records.queries.delivery_behind, arguments.delivery_id)
+        if behind is None:
+            raise invalid("delivery_id", "no such delivery")
+        story = await self._story(await self.records.delivery(behind["id"]))
         delivery = story.delivery
         return wire(
             {
+                "asked_about": {"kind": behind["kind"], "id": arguments.delivery_id},
                 "delivery_id": delivery["id"],
                 "status": delivery["status"],
                 "lines": [*history(story), *standing(story, self.clock.now())],

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
+from butlers.messenger.book import Book
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, restored
 from butlers.messenger.handover import Executor
@@ -37,6 +38,7 @@ class Release:
     database: Database
     queries: Queries
     records: DeliveryRecords
+    book: Book
     deliveries: Deliveries
     executor: Executor
     observer: Observer
@@ -82,7 +84,7 @@ class Release:
             replay_of=letter["delivery_id"],
             decisions=(decision,),
         )
-        await connection.execute(self.queries.record_requests, [new.to_row()], now)
+        await self.book.record(connection, [new], now)
         await connection.execute(self.queries.count_replay, dead_letter_id, count, new.id)
         return new, count
 
@@ -100,9 +102,7 @@ class Release:
         now, goes_on = self.clock.now(), word == "send_again"
         if word == "confirmed_sent":
             part = row["part_in_doubt"] or 1
-            await connection.execute(
-                self.queries.record_part, self.new_id(), row["id"], part, f"confirmed by {by}", now
-            )
+            await self.deliveries.record_part(row["id"], part, f"confirmed by {by}", connection=connection)
             goes_on = f"{row['channel']}.{row['identity_scope']}" in self.resumable
         status = "pending" if goes_on else "delivered"
         await connection.execute(self.queries.settle_uncertain, row["id"], status, by, now, word)

@@ -1,8 +1,4 @@
-"""Deliveries that wait for a person: an approval, or an identifier that is missing.
-
-A parked delivery has its row and its key, so a repeat of the request finds it. Releasing it means that it passes the
-same admission as any other, once; the decision and the release are one transaction.
-"""
+"""Parking a delivery, and what a decision or a new identifier makes of it."""
 
 from __future__ import annotations
 
@@ -12,13 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction
+from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.messenger.admission import Refused
-from butlers.messenger.book import Book
+from butlers.messenger.book import Book, Entry, Taken
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, restored
 from butlers.messenger.judgement import Known, Parked, before_admission
+from butlers.messenger.ledger import Page
 from butlers.messenger.observing import Observer
 from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Executor, Record
@@ -47,13 +44,15 @@ class Parking:
             self.approvals.register(tool, hooks)
         self.approvals.register(MISSING_IDENTIFIER, Hooks(on_approved=self._look_again, on_closed=self._closed))
 
-    async def hold(self, new: NewDelivery, tools: tuple[str, ...]) -> NewDelivery | Parked | Known | Refused | None:
-        """Park it, or hand it on: None when nothing gates it, the delivery when a rule let it pass."""
+    async def hold(self, new: NewDelivery, tools: tuple[str, ...]) -> Entry | Parked | None:
+        """Park it, or take it on where a rule lets it pass; None when nothing gates it."""
         tool = self._gate(tools)
         if new.target is not None and tool is None:
             return None
         now = self.clock.now()
         async with self.database.transaction() as connection:
+            # A repeat at the same moment waits here, and then finds the first one's row instead of asking again.
+            await self.book.lock(connection)
             snapshot = await self.book.read(connection, [new], now)
             if (settled := before_admission(new, self.book.policy, snapshot)) is not None:
                 return settled
@@ -67,35 +66,40 @@ class Parking:
     async def _request(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Allowed | MustWait:
         return await self.approvals.request(
             connection,
-            tool_name=tool,
-            tool_args=tool_args(new),
-            summary=_summary(new),
-            requested_by=new.notify.origin_butler,
-            key=new.idempotency_key,
-            subject_id=new.id,
+            Wanted(
+                tool_name=tool,
+                tool_args=tool_args(new),
+                summary=_summary(new),
+                requested_by=new.notify.origin_butler,
+                key=new.idempotency_key,
+                subject_id=new.id,
+            ),
             now=now,
         )
 
-    async def _ask(
-        self, connection: Executor, new: NewDelivery, tool: str, now: datetime
-    ) -> NewDelivery | Parked | Known:
+    async def _ask(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Entry | Parked:
         ruling = await self._request(connection, new, tool, now)
         if isinstance(ruling, Allowed):
             decision = Decision(at=now, rule="approval", verdict="allowed", detail=f"rule {ruling.rule_id}")
-            return new.decided(decision)
+            [entry] = await self.book.enter(connection, [new.decided(decision)], now)
+            if not isinstance(entry, Taken):
+                await self.approvals.give_back(connection, ruling.rule_id)
+            return entry
         decision = Decision(at=now, rule="approval", verdict="pending", detail=f"{tool} needs a person's approval")
         return await self._park(connection, new.decided(decision), "pending_approval", ruling, now)
 
     async def _park_missing(self, connection: Executor, new: NewDelivery, now: datetime) -> Parked | Known:
         ruling = await self.approvals.park(
             connection,
-            tool_name=MISSING_IDENTIFIER,
-            tool_args=tool_args(new) | {"contact_id": str(new.notify.contact_id)},
-            summary=f"A contact has no {new.notify.delivery.channel} identifier; {_summary(new)}",
-            requested_by=new.notify.origin_butler,
-            # A name space of its own: the delivery may need an approval later, under its own key.
-            key=f"missing:{new.idempotency_key}",
-            subject_id=new.id,
+            Wanted(
+                tool_name=MISSING_IDENTIFIER,
+                tool_args=tool_args(new) | {"contact_id": str(new.notify.contact_id)},
+                summary=f"A contact has no {new.notify.delivery.channel} identifier; {_summary(new)}",
+                requested_by=new.notify.origin_butler,
+                # A name space of its own: the delivery may need an approval later, under its own key.
+                key=f"missing:{new.idempotency_key}",
+                subject_id=new.id,
+            ),
             now=now,
         )
         return await self._park(connection, new, "pending_missing_identifier", ruling, now)
@@ -103,29 +107,13 @@ class Parking:
     async def _park(
         self, connection: Executor, new: NewDelivery, status: Any, ruling: MustWait, now: datetime
     ) -> Parked | Known:
-        row = replace(new, status=status, admitted=False, action_id=ruling.action_id).to_row()
-        written = await connection.fetch(self.queries.record_requests, [row], now)
-        if not written:
+        parked = replace(new, status=status, admitted=False, action_id=ruling.action_id)
+        if not await self.book.record(connection, [parked], now):
             return Known(delivery_id=await connection.fetchval(self.queries.delivery_of_key, new.idempotency_key))
-        delivery = new.notify.delivery
-        await connection.execute(
-            self.queries.count_outcomes,
-            now,
-            [delivery.channel],
-            [delivery.intent],
-            [new.notify.origin_butler],
-            ["parked"],
-            [status],
-            [1],
-        )
+        page = Page()
+        page.count(new, "parked", status)
+        await self.book.write(connection, page, now)
         return Parked(delivery_id=new.id)
-
-    async def give_back(self, new: NewDelivery) -> None:
-        """The use of a rule whose delivery was refused after all."""
-        for decision in new.decisions:
-            if (decision.rule, decision.verdict) == ("approval", "allowed"):
-                async with self.database.transaction() as connection:
-                    await self.approvals.give_back(connection, UUID(decision.detail.removeprefix("rule ")))
 
     # --- release -----------------------------------------------------------------------------------------------------
 
@@ -183,6 +171,7 @@ class Parking:
     async def _address(self, connection: Executor, row: Record, target: str) -> None:
         """Give it its address and its proper key, and let it meet the rules that need an address."""
         new, now = self.preparation.addressed(restored(row), target), self.clock.now()
+        await self.book.lock(connection)  # its proper key must not appear while another is judged by it
         await connection.execute(
             self.queries.address_parked, new.id, target, new.ordering_key, f"{row['idempotency_key']}::addressed", now
         )
@@ -203,7 +192,9 @@ class Parking:
         if isinstance(ruling, MustWait):
             await connection.execute(self.queries.await_approval, new.id, ruling.action_id, now)
         else:
-            await connection.execute(self.queries.release_parked, new.id, now, "the contact has an identifier now")
+            leave = f", and rule {ruling.rule_id} allows it" if ruling is not None else ""
+            why = f"the contact has an identifier now{leave}"
+            await connection.execute(self.queries.release_parked, new.id, now, why)
 
     async def _close(self, connection: Executor, delivery_id: UUID, why: str) -> None:
         await connection.execute(self.queries.close_parked, delivery_id, self.clock.now(), "failed", why)

@@ -1,20 +1,17 @@
-"""Telling the owner what needs a person: uncertain deliveries, approvals, missing identifiers.
-
-One message names everything that has come up since the last one, so a bad hour is a few messages and not hundreds. It
-is an ordinary delivery in Messenger's name, on record like the rest, and never about another notice.
-"""
+"""When the owner is told, and by which channel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.contracts.notify import Channel, Delivery, NotifyEnvelope
+from butlers.contracts.notify import Channel
 from butlers.errors import ClassifiedError
 from butlers.messenger.book import Book, Taken
+from butlers.messenger.notices.digest import notice
 from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
@@ -22,16 +19,7 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger")
 
-ME = "messenger"
-KEY = "notice:"
 SOON_S = 10.0  # between notices of channels that ask
-_NAMED = 10  # deliveries that one notice names; more are counted
-_WORDS = {
-    "uncertain": "may or may not have been sent. Look, then say so: "
-    "butlers deliveries settle {id} confirmed_sent (or send_again)",
-    "pending_approval": "waits for your approval: butlers approvals approve {action} (or reject)",
-    "pending_missing_identifier": "has no address: the contact {contact} has no {channel} identifier",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +54,7 @@ class Notices:
             if not rows:
                 return None
             try:
-                new = await self.preparation.prepare(_notice(rows, channel, self.clock.now()), None)
+                new = await self.preparation.prepare(notice(rows, channel, self.clock.now()), None)
             except ClassifiedError as error:
                 log.error("the owner cannot be told", error=error)
                 return None
@@ -87,26 +75,3 @@ class Notices:
             if served and await self.preparation.contacts.identifier(owner.id, channel) is not None:
                 return channel  # type: ignore[return-value]
         return None
-
-
-def _notice(rows: Sequence[Record], channel: Channel, now: datetime) -> NotifyEnvelope:
-    lines = [_line(row) for row in rows[:_NAMED]]
-    if len(rows) > _NAMED:
-        lines.append(f"... and {len(rows) - _NAMED} more: butlers deliveries list --status uncertain")
-    head = "One delivery needs you:" if len(rows) == 1 else f"{len(rows)} deliveries need you:"
-    return NotifyEnvelope(
-        origin_butler=ME,
-        delivery=Delivery(
-            intent="send", channel=channel, message="\n".join([head, *lines]), subject="A decision is needed"
-        ),
-        # The moment belongs to the key: what was told, settled and is in doubt again is told again.
-        idempotency_key=f"{KEY}{rows[0]['id']}:{now.isoformat()}",
-    )
-
-
-def _line(row: Record) -> str:
-    what = _WORDS[row["status"]].format(
-        id=row["id"], action=row["action_id"], contact=row["contact_id"], channel=row["channel"]
-    )
-    whom = row["target_identity"] or "a contact"
-    return f"- {row['channel']} from {row['origin_butler']} to {whom} {what}"

@@ -45,7 +45,7 @@ class Readmission:
         if not await self.database.fetchval(self.queries.anything_released, now):
             return 0
         async with self.database.transaction() as connection:
-            await connection.fetchval(self.queries.lock_admission)
+            await self.book.lock(connection)
             rows = await connection.fetch(self.queries.released, now, _BATCH)
             released = [Released(id=row["id"], wish=_wish(row), settled=row["settled_at"] is not None) for row in rows]
             wishes = [one.wish for one in released]

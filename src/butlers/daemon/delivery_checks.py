@@ -1,0 +1,106 @@
+"""What `butlers doctor` finds in the roster's words about the way out: adapters, channels and gated tools.
+
+A start stops at an unknown adapter. It does not stop at a limit for a channel that does not exist, nor at a gate before
+a tool that does not exist; both are slips of the pen that leave somebody believing in a limit or a gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, get_args
+
+from butlers.butler.approvals import ApprovalTools
+from butlers.butler.calendar import CalendarTools
+from butlers.butler.config import ButlerConfig
+from butlers.butler.core_tools import CoreTools
+from butlers.butler.module_config import ChannelModule
+from butlers.butler.surface import AnyTool
+from butlers.clock import SystemClock
+from butlers.contracts.notify import Channel
+from butlers.daemon.check import Check, fail, ok, refused, warn
+from butlers.errors import ConfigurationError
+from butlers.messenger.channel_tools import ChannelTools
+from butlers.messenger.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters
+from butlers.messenger.channels.webhook import read_settings
+
+Roster = Mapping[str, ButlerConfig]
+CHANNELS: tuple[str, ...] = get_args(Channel)
+SCOPES = ("bot", "user")
+DEFAULT = "default"
+
+
+def adapters(roster: Roster, environment: Mapping[str, str]) -> Iterator[Check]:
+    """Each channel that is brought by an adapter has one, and its options fit."""
+    for config in roster.values():
+        for name in config.modules.enabled():
+            module = getattr(config.modules, name)
+            if isinstance(module, ChannelModule):
+                yield _adapter(config, name, module, environment)
+
+
+def _adapter(config: ButlerConfig, name: str, module: ChannelModule, environment: Mapping[str, str]) -> Check:
+    # A variable that is not set is another check's complaint.
+    secrets = {option: environment.get(variable) or "unset" for option, variable in module.options_env.items()}
+    settings = ChannelSettings(
+        channel=name, clock=SystemClock(), options=module.options, secrets=secrets, source=config.source
+    )
+    try:
+        chosen = choose(module.adapter, installed_adapters(), settings)
+        if chosen.factory == SHIPPED["webhook"]:
+            read_settings(settings)
+    except ConfigurationError as error:
+        return refused(f"adapter.{name}", error)
+    return ok(f"adapter.{name}", f"{chosen.name} of package {chosen.package}")
+
+
+def channel_names(roster: Roster) -> Iterator[Check]:
+    """Tables of `[delivery]` name channels that there are."""
+    for config in roster.values():
+        delivery = config.delivery
+        plain: dict[str, Mapping[str, Any]]
+        plain = {"retry": delivery.retry, "timeout_s": delivery.timeout_s, "certainty": delivery.certainty}
+        for table, given in plain.items():
+            yield from _unknown(config, f"delivery.{table}", given, CHANNELS)
+        scoped = tuple(f"{channel}.{scope}" for channel in CHANNELS for scope in SCOPES)
+        yield from _unknown(config, "delivery.limits.channel_per_minute", delivery.limits.channel_per_minute, scoped)
+
+
+def _unknown(config: ButlerConfig, table: str, given: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[Check]:
+    for name in sorted(given.keys() - {*known, DEFAULT}):
+        detail = f"{config.source}: {table}.{name}: there is no channel of that name, so this has no effect"
+        yield warn(f"{table}.{name}", detail, _choose(name, (*known, DEFAULT)))
+
+
+def gated_tools(roster: Roster) -> Iterator[Check]:
+    """Each gate stands before a tool that somebody has."""
+    known = tool_names()
+    for config in roster.values():
+        module = config.modules.approvals
+        for name in sorted(set(module.gated_tools) - known) if module is not None else ():
+            detail = f"{config.source}: modules.approvals.gated_tools: no butler has a tool {name!r}, so nothing waits"
+            yield fail(f"gate.{config.name}.{name}", detail, _choose(name, tuple(sorted(known))))
+
+
+def tool_names() -> frozenset[str]:
+    """The names of all tools that can be gated: they are in the tools' own descriptions, and nothing is called."""
+    channel_tools = ChannelTools(intake=_NOTHING, channels=[f"{name}.bot" for name in CHANNELS], lineage=_NOTHING)
+    core = _described(CoreTools)
+    groups = [core.tools(), core.speaking_tools(), _described(CalendarTools).tools(), channel_tools.tools()]
+    groups.append(_described(ApprovalTools).tools())
+    tools: list[AnyTool] = [tool for group in groups for tool in group]
+    return frozenset({tool.name for tool in tools} | {"telegram_react_to_message"})
+
+
+_NOTHING: Any = None
+
+
+def _described(group: Callable[..., Any]) -> Any:
+    """Tools with nothing behind them: only what they say of themselves is asked for."""
+    return group(**dict.fromkeys(signature(group).parameters, _NOTHING))
+
+
+def _choose(name: str, known: tuple[str, ...]) -> str:
+    near = get_close_matches(name, known, n=3)
+    return f"mend the spelling; near: {', '.join(near)}" if near else "mend the spelling, or remove it"

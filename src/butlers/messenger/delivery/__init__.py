@@ -1,0 +1,31 @@
+"""The values of one delivery's life, from the intent to the outcome.
+
+    NewDelivery --claimed--> ClaimedDelivery --attempted--> Ended (with its Settlement) --told--> Outcome
+
+Each knows its row; none does anything. `Decision`s say on the way which rule said what.
+"""
+
+from __future__ import annotations
+
+from butlers.messenger.delivery.claim import Claim, ClaimedDelivery, claimed
+from butlers.messenger.delivery.decision import Decision
+from butlers.messenger.delivery.ended import Ended, Settlement
+from butlers.messenger.delivery.new import NewDelivery, channel_tool, restored
+from butlers.messenger.delivery.outcome import Outcome
+from butlers.messenger.delivery.status import OPEN, PARKED, STATUSES
+
+__all__ = [
+    "OPEN",
+    "PARKED",
+    "STATUSES",
+    "Claim",
+    "ClaimedDelivery",
+    "Decision",
+    "Ended",
+    "NewDelivery",
+    "Outcome",
+    "Settlement",
+    "channel_tool",
+    "claimed",
+    "restored",
+]

@@ -1,0 +1,47 @@
+"""What an address looks like on each channel."""
+
+from __future__ import annotations
+
+import pytest
+
+from butlers.messenger.addresses import problem_with
+
+
+@pytest.mark.parametrize(
+    ("channel", "address"),
+    [
+        ("email", "friend@elsewhere.example"),
+        ("email", "a/b@example.org"),
+        ("telegram", "1000"),
+        ("telegram", "-1001234567890"),
+        ("telegram", "@ann_s"),
+        ("sms", "+15550100"),
+        ("sms", "12345"),
+        ("chat", "room 7"),
+    ],
+)
+def test_addresses(channel: str, address: str) -> None:
+    assert problem_with(channel, address) is None
+
+
+@pytest.mark.parametrize(
+    ("channel", "address"),
+    [
+        ("email", "friend"),
+        ("email", "friend@"),
+        ("email", "two@a.example, three@b.example"),
+        ("email", "friend@elsewhere.example\r\nBcc: x@y.example"),
+        ("email", "fr\N{LATIN SMALL LETTER I WITH DIAERESIS}end@elsewhere.example"),
+        ("email", f"{'x' * 320}@a.example"),
+        ("telegram", "ann"),
+        ("telegram", "@a"),
+        ("telegram", "friend@elsewhere.example"),
+        ("sms", "call me"),
+        ("sms", "+1 555 0100"),
+        ("chat", "room\n7"),
+    ],
+)
+def test_what_is_none(channel: str, address: str) -> None:
+    problem = problem_with(channel, address)
+    assert problem is not None
+    assert address not in problem  # never what was typed
