@@ -25,9 +25,10 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.file_lock import FileLock
 
 USER = """
-import sys
+import signal, sys
 from pathlib import Path
 from butlers.storage.embedded import EmbeddedPostgres
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever was inherited: this is somebody at a terminal
 server = EmbeddedPostgres(Path(sys.argv[1]), durable=False)
 server.start()
 print(server.pid, flush=True)
