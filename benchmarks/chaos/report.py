@@ -72,8 +72,10 @@ def make_report(
 
 
 def _explain(verdict: Verdict, caller: Caller) -> None:
-    for name in ("lost", "false", "duplicates", "stuck"):
-        if numbers := getattr(verdict, name):
+    forgotten = sorted(set(verdict.uncertain) - set(verdict.uncertain_surfaced))
+    told = {name: getattr(verdict, name) for name in ("lost", "false", "duplicates", "stuck")}
+    for name, numbers in (told | {"in doubt and not surfaced": forgotten}).items():
+        if numbers:
             say(f"{name}: messages {numbers[:20]}")
     for number, error in list(caller.refused.items())[:5]:
         say(f"refused: message {number}: {error}")

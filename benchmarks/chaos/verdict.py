@@ -1,11 +1,13 @@
 """What a run proved: Messenger's rows compared with what the providers received. Pure, so it can be tested.
 
-    lost         accepted, and: no row; or `delivered` and not received; or received never and no verdict
-    false        a certain "not sent" (failed, dead-lettered, expired) of something that was received
+    lost         accepted, and: no row; or `delivered` and not received
+    false        a certain "not sent" (failed, dead-lettered, expired) of something that was received, whatever its
+                 attempts said
     duplicates   received more than once although no attempt was ever uncertain, or as mails that differ in their
                  Message-ID, or two rows for one key
     stuck        still open at the end
-    uncertain    some attempt may or may not have arrived; surfaced when the row says so, or says how it was settled
+    uncertain    some attempt may or may not have arrived; surfaced when it was delivered since, when somebody settled
+                 it, or when Messenger's door lists it as uncertain. Any other end has forgotten the doubt
 
 Recovery of a delivery from a kill is the time from the kill, not from the restart, to the end of the first attempt
 that began after it, or to the moment its interrupted attempt was put on record as uncertain. One whose retry was due
@@ -41,6 +43,7 @@ class Row:
     channel: str
     status: str
     attempts: Sequence[Attempt]
+    settled: bool = False  # a person or the provider has said what became of it
 
     @property
     def was_uncertain(self) -> bool:
@@ -97,13 +100,13 @@ def _judge_one(verdict: Verdict, number: int, rows: list[Row], received: list[st
     row = rows[0]
     if row.status == "delivered" and not received:
         verdict.lost.append(number)
-    if row.status in CERTAINLY_NOT_SENT and received and not row.was_uncertain:
+    if row.status in CERTAINLY_NOT_SENT and received:
         verdict.false.append(number)
     if row.status in OPEN:
         verdict.stuck.append(number)
     if row.was_uncertain:
         verdict.uncertain.append(number)
-        if row.status not in OPEN and (row.status != "uncertain" or row.delivery_id in surfaced):
+        if row.status == "delivered" or row.settled or row.delivery_id in surfaced:
             verdict.uncertain_surfaced.append(number)
     if len(rows) > 1 or (len(received) > 1 and not (row.was_uncertain and _same_mail(row, received))):
         verdict.duplicates.append(number)

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.chaos.caller import Unanswered, call_tool
 from benchmarks.chaos.messages import FIRST_CHAT, number_in
+from benchmarks.chaos.report import say
 from benchmarks.chaos.rig import Rig
 from benchmarks.chaos.verdict import OPEN, Attempt, Row
 
@@ -29,7 +30,8 @@ async def count_open(given: Rig) -> int:
 
 
 async def delivery_rows(given: Rig) -> list[Row]:
-    requests = await given.database.fetch("SELECT id, channel, status, message FROM messenger.delivery_requests")
+    query = "SELECT id, channel, status, message, settled_at FROM messenger.delivery_requests"
+    requests = await given.database.fetch(query)
     attempts: dict[Any, list[Attempt]] = {}
     for row in await given.database.fetch("SELECT * FROM messenger.delivery_attempts ORDER BY attempt_number"):
         attempt = Attempt(started_at=row["started_at"], completed_at=row["completed_at"], certainty=row["certainty"])
@@ -41,6 +43,7 @@ async def delivery_rows(given: Rig) -> list[Row]:
             channel=row["channel"],
             status=row["status"],
             attempts=attempts.get(row["id"], []),
+            settled=row["settled_at"] is not None,
         )
         for row in requests
         if (number := number_in(row["message"])) is not None
@@ -64,18 +67,16 @@ async def received(given: Rig) -> dict[int, list[str]]:
 
 
 async def surfaced(given: Rig) -> frozenset[str]:
-    """What the door's search names as uncertain; without such a tool, what the rows say."""
+    """What the door's search names as uncertain; a door that does not answer shows nothing to anybody."""
     found: set[str] = set()
     arguments: dict[str, Any] = {"status": "uncertain", "limit": 100}
     while True:
         try:
             page = await call_tool(given, "messenger_delivery_search", arguments)
-        except Unanswered:
-            page = {}
-        if "deliveries" not in page:
-            rows = await given.database.fetch("SELECT id FROM messenger.delivery_requests WHERE status = 'uncertain'")
-            return frozenset(str(row["id"]) for row in rows)
-        found |= {str(delivery.get("id") or delivery.get("delivery_id")) for delivery in page["deliveries"]}
+            found |= {str(delivery["id"]) for delivery in page["deliveries"]}
+        except (Unanswered, KeyError) as error:
+            say(f"the search for uncertain deliveries was not answered: {error!r}")
+            return frozenset()
         if not page.get("next_cursor"):
             return frozenset(found)
         arguments["cursor"] = page["next_cursor"]

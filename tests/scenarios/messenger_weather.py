@@ -1,4 +1,4 @@
-"""Messenger's shared state and the wishes that meet it, at random: budgets, windows, circuits, recipients."""
+"""Messenger's shared state at random: budgets, windows, circuits, recipients."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import random
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
 
-from tests.scenarios.messenger_door import lineage, wish
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
 LIMITS = {
@@ -22,7 +20,8 @@ CHANNELS = {"telegram.bot": 5.0, "email.bot": 4.0}
 ORIGINS = ("health", "travel", "finance")
 CHATS = ("61", "61", "62", "62", "63", "666", str(OWNER_CHAT_ID))  # 666 is on the deny list
 ADDRESSES = ("friend@elsewhere.example", "aunt@elsewhere.example")
-KNOWN_KEY = "known"  # each origin has a delivery under it
+KNOWN_KEY = "known"  # each origin has a delivery to KNOWN_CHAT under it
+KNOWN_CHAT = "62"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,6 @@ class Weather:
 
     running: RunningSystem
     dice: random.Random
-    contact: UUID  # a person without any identifier
 
     async def change(self) -> None:
         await self._clear()
@@ -67,7 +65,7 @@ class Weather:
         await self._run(
             f"insert into messenger.delivery_requests (id, idempotency_key, ordering_key, envelope, status,"
             f" next_attempt_at, {columns}) select gen_random_uuid(), 'filler-' || n, 'filler-' || n, '{{}}', 'pending',"
-            f" 'infinity', {columns} from messenger.delivery_requests, generate_series(1, $1) as n"
+            f" '2999-01-01', {columns} from messenger.delivery_requests, generate_series(1, $1) as n"
             " where origin_butler = 'health' and envelope->>'idempotency_key' = 'known'",
             count,
         )
@@ -144,56 +142,3 @@ class Weather:
                     " values ('telegram', $1, $2, $3, 'gone', 'provider', $4)"
                 )
                 await self._run(query, target, rule, moved_to, since)
-
-    # --- wishes ------------------------------------------------------------------------------------------------------
-
-    def wish(self) -> dict[str, Any]:
-        """A notify.v1: most are in order, some are not."""
-        dice = self.dice
-        made = self._answer() if self._chance(0.3) else self._send()
-        if self._chance(0.1):
-            made["idempotency_key"] = dice.choice((KNOWN_KEY, uuid4().hex))
-        if self._chance(0.1):
-            made["not_after"] = (self.running.clock.now() + timedelta(seconds=60)).isoformat()
-        if self._chance(0.15):
-            made = dice.choice((_without_message, _shouting, _odd, _unserved, _anonymous))(made)
-        return made
-
-    def _send(self) -> dict[str, Any]:
-        dice, fields = self.dice, dict[str, Any]()
-        if self._chance(0.2):
-            fields = {"channel": "email", "recipient": dice.choice(ADDRESSES), "subject": "s"}
-        elif self._chance(0.8):
-            fields = {"recipient": dice.choice(CHATS)}
-        if self._chance(0.1):
-            fields["contact_id"] = str(dice.choice((self.contact, self.contact, uuid4())))
-        return wish("hello", origin_butler=dice.choice(ORIGINS), **fields)
-
-    def _answer(self) -> dict[str, Any]:
-        chat = self.dice.choice(CHATS)
-        context = lineage(self.running, source_sender_identity=chat, source_thread_identity=chat)
-        if self._chance(0.1):
-            del context["source_thread_identity"]
-        fields = {"recipient": "elsewhere"} if self._chance(0.1) else {}
-        origin = self.dice.choice(ORIGINS)
-        return wish("an answer", intent="reply", request_context=context, origin_butler=origin, **fields)
-
-
-def _without_message(made: dict[str, Any]) -> dict[str, Any]:
-    return made | {"delivery": made["delivery"] | {"message": "  "}}
-
-
-def _shouting(made: dict[str, Any]) -> dict[str, Any]:
-    return made | {"delivery": made["delivery"] | {"intent": "shout"}}
-
-
-def _odd(made: dict[str, Any]) -> dict[str, Any]:
-    return made | {"surprise": 1}
-
-
-def _unserved(made: dict[str, Any]) -> dict[str, Any]:
-    return made | {"delivery": made["delivery"] | {"channel": "sms"}}
-
-
-def _anonymous(made: dict[str, Any]) -> dict[str, Any]:
-    return made | {"origin_butler": ""}

@@ -103,7 +103,14 @@ class Remains:
         delivery = {"intent": "send", "channel": "telegram", "message": answer}
         values = {
             "id": delivery_id,
-            "idempotency_key": caller_key(butler, f"{request_id}:s1:answer"),
+            "idempotency_key": caller_key(
+                request_id=request_id,
+                origin_butler=butler,
+                intent="send",
+                channel="telegram",
+                target_identity=OWNER_CHAT,
+                idempotency_key=f"{request_id}:s1:answer",
+            ),
             "request_id": UUID(request_id),
             "origin_butler": butler,
             "channel": "telegram",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.gated_system import asked, row_of, running, system, tool
-from tests.scenarios.messenger_door import deliver, wish
-from tests.system import RunningSystem
+from tests.scenarios.messenger_door import call, changed_roster, deliver, wish
+from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["running", "system"]  # fixtures
@@ -58,3 +62,57 @@ async def test_a_rule_made_from_an_action_lets_the_next_one_pass(running: Runnin
     assert answer["delivery"]["status"] == "delivered"
     await asked(running, "a third summary", recipient="68")
     assert await running.answers(68) == ["[health] another summary"]
+
+
+OWNERS_TOKEN = "888000002:simulated-owner-not-a-secret"
+SCOPES = (
+    (r"^\[modules\.telegram\.user\]\nenabled = false", "[modules.telegram.user]\nenabled = true"),
+    (r"^\[modules\.calendar\]", '[modules.approvals]\ngated_tools = ["telegram_send_message"]\n\n[modules.calendar]'),
+)
+
+
+async def test_no_rule_lets_anybody_speak_as_the_owner_unless_it_says_so(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async def send(message: str, **more: Any) -> dict[str, Any]:
+        arguments = {"message": message, "recipient": "92"} | more
+        sent = await call(scoped, "messenger", "telegram_send_message", arguments, caller="messenger")
+        return dict(sent["delivery"])
+
+    async def shown(delivery: dict[str, Any]) -> dict[str, Any]:
+        return dict((await tool(scoped, "show_pending_action", action_id=delivery["action_id"]))["action"])
+
+    roster, given = changed_roster(tmp_path, "messenger", *SCOPES), {"USER_TELEGRAM_TOKEN": OWNERS_TOKEN}
+    async with running_system(tmp_path, postgres_server, roster_dir=roster, environment=given) as scoped:
+        scoped.telegram.world.add_bot(OWNERS_TOKEN, "owner")
+        # Whoever decides sees which account would speak.
+        as_bot = await shown(held := await send("as the bot"))
+        as_user = await shown(owners := await send("as you", identity_scope="user"))
+        assert (as_bot["tool_args"]["identity_scope"], as_user["tool_args"]["identity_scope"]) == ("bot", "user")
+        assert as_bot["summary"].endswith("from the bot's account")
+        assert as_user["summary"].endswith("from your own account, in your name")
+
+        rules = [
+            (await tool(scoped, "create_rule_from_action", action_id=held["action_id"]))["rule"],
+            (await tool(scoped, "create_approval_rule", tool_name="telegram_send_message"))["rule"],
+            (
+                await tool(
+                    scoped,
+                    "create_approval_rule",
+                    tool_name="telegram_send_message",
+                    arg_constraints={"recipient": {"type": "exact", "value": "92"}},
+                )
+            )["rule"],
+        ]
+        assert rules[0]["arg_constraints"]["identity_scope"] == {"type": "exact", "value": "bot"}
+        assert (await send("the bot again"))["status"] == "delivered"
+        assert (await send("you again", identity_scope="user"))["status"] == "pending_approval"
+        transcript = await scoped.control("GET", "/chats/92/transcript?bot=888000002")
+        assert transcript["messages"] == []
+
+        # A rule made from what the owner's account would say allows that, and only that.
+        for rule in rules:
+            await tool(scoped, "revoke_approval_rule", rule_id=rule["id"])
+        await tool(scoped, "create_rule_from_action", action_id=owners["action_id"])
+        assert (await send("and again", identity_scope="user"))["status"] == "delivered"
+        assert (await send("and the bot"))["status"] == "pending_approval"

@@ -5,6 +5,7 @@ machines can read, and mistakes that are named.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -69,6 +70,42 @@ async def test_requests_go_on_with_their_filters(running: RunningSystem) -> None
         await running.finished(reply["request_id"])
     [first, hint] = await lines(running, "requests", "--state", "parsed", "--limit", "1")
     assert hint == f"more: butlers requests --state parsed --limit 1 --before {first.split()[0]}"
+
+
+async def test_suggested_commands_repeat_where_the_system_is(running: RunningSystem) -> None:
+    where = ("--data-dir", str(running.settings.data_dir))
+    said = " ".join(where)
+    ids = [await delivered(running, f"read: butlers why {number}") for number in range(2)]
+    [_, hint] = await lines(running, "deliveries", "list", "--limit", "1", *where)
+    assert hint.startswith(f"more: butlers deliveries list {said} --limit 1 --cursor ")
+    [older] = await lines(running, *hint.removeprefix("more: butlers ").split())
+    assert older.split()[0] == ids[0]
+    shown = await lines(running, "deliveries", "show", ids[0], *where)
+    assert shown[-1] == f"  more      butlers why {said} {ids[0]}"
+    assert "  message   [health] read: butlers why 0" in shown, "what others wrote stays as it is"
+    [_, hint] = await lines(running, "ingest", "I paid the rent", *where)
+    assert hint.startswith(f"follow it with: butlers trace {said} ")
+    await running.finished(hint.split()[-1])
+    # Found without being told, it is not repeated.
+    [_, hint] = await lines(running, "deliveries", "list", "--limit", "1")
+    assert "--data-dir" not in hint
+
+
+async def test_a_delivery_is_shown_with_its_words_and_labelled_attempts(running: RunningSystem) -> None:
+    delivery = await delivered(running, "two\nlines")
+    shown = await lines(running, "deliveries", "show", delivery)
+    place = shown.index("  message   [health] two")
+    assert shown[place + 1] == "            lines"
+    [attempt] = [line for line in shown if line.startswith("  attempt 1  ")]
+    assert re.fullmatch(
+        r"  attempt 1  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  outcome \w+, certainty sent, took \d+ ms", attempt
+    )
+
+
+async def test_nothing_found_for_an_origin_that_nobody_is_called(running: RunningSystem) -> None:
+    [note] = await lines(running, "deliveries", "list", "--origin", "ghost")
+    assert note.startswith("no butler is called 'ghost'; there are finance, general, ")
+    assert await lines(running, "deliveries", "list", "--origin", "finance") == ["no deliveries"]
 
 
 # --- why -------------------------------------------------------------------------------------------------------------
@@ -156,6 +193,10 @@ async def test_what_looks_like_an_address_is_suppressed(running: RunningSystem, 
     await lines(running, "deliveries", "suppress", channel, target, "--reason", "asked us to stop")
     [held] = await lines(running, "deliveries", "recipients")
     assert held.startswith(f"{channel}  {target}  suppressed")
+    for verb in ("unsuppress", "release"):  # the older name
+        await lines(running, "deliveries", verb, channel, target)
+        assert await lines(running, "deliveries", "recipients") == ["nobody is held back"]
+        await lines(running, "deliveries", "suppress", channel, target, "--reason", "asked us to stop")
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -165,10 +206,48 @@ async def test_with_json_an_error_is_json_too(running: RunningSystem) -> None:
     missing = await complaint(running, "deliveries", "show", str(uuid4()), code=2)
     assert (missing["class"], missing["retryable"]) == ("validation_error", False)
     assert "no such delivery" in missing["message"]
-    assert "is not an id" in (await complaint(running, "why", "seven", code=2))["message"]
+    assert "must be a UUID" in (await complaint(running, "why", "seven", code=2))["message"]
     usage = await complaint(running, "deliveries", "list", "--limit", "0", code=2)
     assert (usage["class"], "--limit" in usage["message"]) == ("validation_error", True)
     assert "surprise" in (await complaint(running, "deliveries", "surprise", code=2))["message"]
+
+
+async def test_a_wrong_id_is_told_in_the_same_words_at_every_door(running: RunningSystem) -> None:
+    error = await complaint(running, "deliveries", "show", "seven", code=2)
+    assert error["fields"] == [{"field": "id", "error": "must be a UUID"}]
+    answer = await api(running, "GET", "/deliveries/seven")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["message"]) == (422, "delivery_id: must be a UUID")
+    assert error["fields"] == [{"field": "delivery_id", "error": "must be a UUID"}]
+    told = await call(running, "messenger", "messenger_delivery_status", {"delivery_id": "seven"}, caller=OPERATOR)
+    assert told["error"]["message"] == "delivery_id must be a UUID"
+    answer = await api(running, "GET", "/deliveries?limit=0")
+    assert answer.json()["error"]["message"] == "limit: must be greater than or equal to 1"
+
+
+@pytest.mark.parametrize("said", ["yesterday", "2026-01-31", "2026-01-31T09:00:00"])
+async def test_a_wrong_moment_is_answered_with_an_example(running: RunningSystem, said: str) -> None:
+    error = await complaint(running, "deliveries", "list", "--since", said, code=2)
+    assert "2026-01-31T09:00:00Z" in error["message"]
+    assert error["fields"][0]["field"] == "--since"
+    assert await lines(running, "deliveries", "list", "--since", "2026-01-31T09:00:00Z") == ["no deliveries"]
+
+
+async def test_a_butler_that_nobody_knows_is_not_one_that_is_away(running: RunningSystem) -> None:
+    for verb, path in (("GET", ""), ("GET", "/count"), ("POST", f"/{uuid4()}/approve"), ("POST", "/rules")):
+        answer = await api(running, verb, f"/approvals{path}?butler=ghost")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["class"], error["retryable"]) == (404, "validation_error", False)
+        assert error["message"].startswith("butler: is no butler here; there are finance, general, ")
+    error = await complaint(running, "approvals", "list", "--butler", "ghost", code=2)
+    assert error["message"].startswith("butler: is no butler here; there are finance, ")
+
+
+async def test_approvals_that_are_off_say_how_they_are_switched_on(running: RunningSystem) -> None:
+    error = await complaint(running, "approvals", "list", "--butler", "finance", code=2)
+    assert error["message"].startswith(
+        "butler: approvals are off for finance: add [modules.approvals] to its butler.toml"
+    )
 
 
 async def test_a_message_for_nobody_is_refused_at_every_door(running: RunningSystem) -> None:

@@ -40,6 +40,24 @@ async def test_an_approval_over_http_needs_neither_body_nor_content_type(running
     assert await running.answers(94) == []
 
 
+async def test_an_approval_says_what_became_of_the_delivery(running: RunningSystem) -> None:
+    held = await asked(running, "may I?", recipient="97")
+    shown = await lines(running, "approvals", "show", held["action"])
+    assert shown[-2:] == [
+        f"  let it happen: butlers approvals approve {held['action']}",
+        f"  refuse it:     butlers approvals reject {held['action']}",
+    ]
+    said = await lines(running, "approvals", "approve", held["action"])
+    assert said[0].startswith("executed: ")
+    assert said[1].startswith(f"delivery {held['delivery']}: ")
+    assert said[2] == f"follow it with: butlers why {held['delivery']}"
+    await ended(running, held["delivery"], "delivered")
+    again = (await cli(running, "approvals", "approve", held["action"], code=2)).stderr
+    assert again == "butlers: nothing was changed: the action is executed by operator already\n"
+    assert "let it happen" not in "\n".join(await lines(running, "approvals", "show", held["action"]))
+    assert await running.answers(97) == ["[health] may I?"]
+
+
 async def test_approvals_go_on_with_their_filters(running: RunningSystem) -> None:
     for chat in ("95", "96"):
         await tool(running, "telegram_send_message", message="x", recipient=chat)
@@ -50,4 +68,4 @@ async def test_approvals_go_on_with_their_filters(running: RunningSystem) -> Non
     assert (await action_row(running, second.split()[0]))["tool_args"]["recipient"] == "95"
     assert "96" in first
     error = (await cli(running, "approvals", "show", first.split()[0], "--butler", "finance", "--json", code=2)).stdout
-    assert "has no approvals" in error
+    assert "approvals are off for" in error

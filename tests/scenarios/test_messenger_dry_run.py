@@ -4,11 +4,9 @@ Monitoring", seed 001 section 5.1.3).
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,9 +14,19 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import deliver, execute, fault, lineage, route, sends, wish
-from tests.scenarios.messenger_time import emptied, ended_attempts, later, limits, standing_still, tool, turned_away
-from tests.scenarios.messenger_weather import KNOWN_KEY, LIMITS, ORIGINS, Weather
+from tests.scenarios.messenger_door import deliver, fault, lineage, sends, wish
+from tests.scenarios.messenger_time import (
+    emptied,
+    ended_attempts,
+    later,
+    limits,
+    standing_still,
+    tool,
+    turned_away,
+)
+from tests.scenarios.messenger_verdicts import dispatch, dry_run, foretold, happened
+from tests.scenarios.messenger_weather import KNOWN_CHAT, KNOWN_KEY, LIMITS, ORIGINS, Weather
+from tests.scenarios.messenger_wishes import Wishes, on_record
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -37,8 +45,10 @@ async def system(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
 ) -> AsyncIterator[RunningSystem]:
     changes = (*limits(**LIMITS), SILENT, GATED, DENIED)
+    # Nobody waits for a Messenger that is full: what it says is what is told.
+    options: dict[str, Any] = {"names": ["messenger", "switchboard"], "messenger_patience_s": 0.0}
     async with standing_still(
-        tmp_path_factory.mktemp("system"), postgres_server, *changes, shipped_limits=True
+        tmp_path_factory.mktemp("system"), postgres_server, *changes, shipped_limits=True, **options
     ) as running:
         yield running
 
@@ -55,10 +65,6 @@ async def everything_stored(running: RunningSystem) -> dict[str, list[str]]:
     assert len(names) > 10
     texts = "select coalesce(array_agg(t::text order by t::text), '{{}}') from messenger.{} as t"
     return {name: await running.database.fetchval(texts.format(f'"{name}"')) for name in names}
-
-
-async def dry_run(running: RunningSystem, notify: Any) -> dict[str, Any]:
-    return await tool(running, "dry_run", notify_request=notify)
 
 
 # --- validation ------------------------------------------------------------------------------------------------------
@@ -123,6 +129,62 @@ async def test_dry_run(running: RunningSystem) -> None:
     assert await sends(running) == 1
 
 
+@pytest.mark.scenario("M0-028")
+@pytest.mark.scenario("M1-012")
+@pytest.mark.parametrize(
+    ("source", "wanted", "problem"),
+    [
+        ("nothing", {"intent": "reply"}, "there is nothing to answer"),
+        ("another", {"intent": "reply"}, "on record with other words about its source"),
+        ("telegram", {"intent": "reply", "recipient": "61"}, "does not agree with the conversation"),
+        ("telegram", {"intent": "react", "emoji": "\N{WHITE HEAVY CHECK MARK}"}, "not among Telegram's reactions"),
+        ("no message", {"intent": "react", "emoji": "\N{THUMBS UP SIGN}"}, "names no message to react to"),
+        ("machine", {"intent": "reply", "channel": "email"}, "sent by a machine (Auto-Submitted)"),
+    ],
+)
+async def test_an_answer_that_would_be_refused_is_foretold(
+    running: RunningSystem, source: str, wanted: dict[str, Any], problem: str
+) -> None:
+    notify = wish("an answer", request_context=await _asked(running, source), **wanted)
+    before = await everything_stored(running)
+    told = await dry_run(running, notify)
+    checked = await tool(running, "validate_notify", notify_request=notify)
+    assert await everything_stored(running) == before
+    assert (told["outcome"], told["would_be_admitted"], checked["valid"]) == ("invalid", False, False)
+    assert problem in told["reasons"][0]["message"]
+    assert problem in str(checked["errors"])
+    real = await dispatch(running, notify)
+    assert (real["status"], real["error"]["class"]) == ("error", "validation_error")
+    assert problem in real["error"]["message"]
+    assert (await sends(running), await running.answers()) == (0, [])
+
+
+async def test_an_answer_that_would_be_given_is_foretold(running: RunningSystem) -> None:
+    context = await _asked(running, "telegram")
+    for notify in (
+        wish("an answer", intent="reply", request_context=context),
+        wish("x", intent="react", emoji="\N{THUMBS UP SIGN}", request_context=context),
+    ):
+        told = await dry_run(running, notify)
+        assert (told["outcome"], told["target_identity"]) == ("admitted", str(OWNER_CHAT_ID))
+        assert (await dispatch(running, notify))["delivery"]["status"] == "delivered"
+
+
+async def _asked(running: RunningSystem, source: str) -> dict[str, Any]:
+    """A request, and what is said of it."""
+    if source == "machine":
+        mail = {"source_channel": "email", "source_sender_identity": "robot@far.example"}
+        context = lineage(running, source_endpoint_identity="butler@butlers.example", **mail)
+        await on_record(
+            running, context, {"headers": {"Message-ID": "<1@far.example>", "Auto-Submitted": "auto-replied"}}
+        )
+        return context
+    context, said = lineage(running), await running.says("a question")
+    if source != "nothing":
+        await on_record(running, context, None if source == "no message" else {"message": said})
+    return context | ({"source_sender_identity": "somebody else"} if source == "another" else {})
+
+
 async def test_a_dry_run_says_which_rule_refuses_and_for_how_long(running: RunningSystem) -> None:
     for _ in range(3):
         assert (await deliver(running, wish("real", recipient="61")))["delivery"]["status"] == "delivered"
@@ -153,68 +215,6 @@ async def test_a_dry_run_knows_a_repeat(running: RunningSystem) -> None:
 # --- the property ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What was said would happen, or what happened."""
-
-    outcome: str
-    error_class: str | None = None
-    rule: str | None = None
-    retry_after: float | None = None
-    target: str | None = None
-
-
-def foretold(answer: dict[str, Any]) -> Verdict:
-    reason = (answer["reasons"] or [{}])[0]
-    refused = answer["outcome"] == "rejected"
-    return Verdict(
-        outcome=answer["outcome"],
-        error_class=reason.get("class"),
-        rule=reason.get("rule") if refused else None,
-        retry_after=reason.get("retry_after_seconds"),
-        target=answer["target_identity"] if answer["would_be_admitted"] else None,
-    )
-
-
-async def happened(running: RunningSystem, notify: dict[str, Any]) -> Verdict:
-    """Hand it in for real; whatever is taken on may still wait for its circuit."""
-    query = "select target_identity, status from messenger.delivery_requests where id <> all($1::uuid[])"
-    known = [row["id"] for row in await running.database.fetch("select id from messenger.delivery_requests")]
-    task = asyncio.create_task(execute(running, route(running, notify)))
-
-    async def settled() -> bool:
-        return task.done() or bool(await running.database.fetchrow(query, known))
-
-    await running.until(settled)
-    made = await running.database.fetchrow(query, known)
-    if made is None:
-        return await _answered(running, await task)
-    await _no_longer_sending(running)
-    task.cancel()
-    if made["status"].startswith("pending_"):
-        return Verdict(outcome=made["status"])
-    return Verdict(outcome="admitted", target=made["target_identity"])
-
-
-async def _answered(running: RunningSystem, response: dict[str, Any]) -> Verdict:
-    if response["status"] == "ok":
-        assert response["result"]["notify_response"]["delivery"]["deduplicated"] is True
-        return Verdict(outcome="deduplicated")
-    error = response["error"]
-    if error["class"] == "validation_error":
-        outcome = "suppressed" if "is suppressed since" in error["message"] else "invalid"
-        return Verdict(outcome=outcome, error_class="validation_error")
-    rule = await running.database.fetchval("select rule from messenger.admission_outcomes where outcome = 'rejected'")
-    return Verdict(
-        outcome="rejected", error_class=error["class"], rule=rule, retry_after=error.get("retry_after_seconds")
-    )
-
-
-async def _no_longer_sending(running: RunningSystem) -> None:
-    query = "select not exists (select 1 from messenger.delivery_requests where status = 'in_progress')"
-    await running.until(lambda: running.database.fetchval(query))
-
-
 async def _without_identifiers(running: RunningSystem) -> UUID:
     identity = uuid4()
     await running.database.execute(
@@ -225,18 +225,22 @@ async def _without_identifiers(running: RunningSystem) -> UUID:
 
 @pytest.mark.timeout(120)
 async def test_a_dry_run_says_what_happens(running: RunningSystem) -> None:
-    weather = Weather(running=running, dice=random.Random(20_260_101), contact=await _without_identifiers(running))
+    dice, contact = random.Random(20_260_101), await _without_identifiers(running)
+    weather, wishes = Weather(running=running, dice=dice), Wishes(running=running, dice=dice, contact=contact)
     for origin in ORIGINS:
-        await deliver(running, wish("known", origin_butler=origin, recipient="62", idempotency_key=KNOWN_KEY))
-    seen: Counter[str] = Counter()
+        await deliver(running, wish("known", origin_butler=origin, recipient=KNOWN_CHAT, idempotency_key=KNOWN_KEY))
+    seen, kinds = Counter[str](), Counter[tuple[str, str, str]]()
     for number in range(EXAMPLES):
         await weather.change()
-        notify = weather.wish()
-        told = foretold(await dry_run(running, notify))
+        notify = await wishes.next()
+        told = foretold(await dry_run(running, notify), notify)
         did = await happened(running, notify)
         assert told == did, (number, notify)
         seen[f"rejected by {did.rule}" if did.rule else did.outcome] += 1
+        kinds[notify["delivery"]["channel"], notify["delivery"]["intent"], did.outcome] += 1
     refusals = ("throttle", "in_flight", "global", "channel", "recipient", "fair_share", "breaker")
     outcomes = {"admitted", "invalid", "suppressed", "deduplicated", "pending_approval", "pending_missing_identifier"}
     assert set(seen) == outcomes | {f"rejected by {rule}" for rule in refusals}, seen
     assert min(seen.values()) >= 2, seen
+    answers = (("telegram", "reply"), ("telegram", "react"), ("email", "reply"))
+    assert all(kinds[*kind, outcome] >= 2 for kind in answers for outcome in ("admitted", "invalid", "rejected")), kinds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ async def at_the_door(running: RunningSystem) -> None:
         await tool(running, "dry_run", notify_request=wish("meanwhile"))
 
 
+async def _wait_for_the_lock(running: RunningSystem, count: int) -> bool:
+    query = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    return bool(await running.database.fetchval(query) >= count)
+
+
 async def sending_order(running: RunningSystem) -> list[str]:
     """The recipients of all attempts, in the order in which they began."""
     query = (
@@ -69,9 +75,9 @@ async def test_answers_are_admitted_first_when_there_is_not_enough_for_all(
             # may be under way at one time, and their batches are closed: the openers are in those.
             await connection.fetchval("select name from messenger.rate_buckets where name = 'lock' for update")
             openers = []
-            for chat in (99, 100):
+            for number, chat in enumerate((99, 100), start=1):
                 openers.append(asyncio.create_task(fared(running, to(chat))))
-                await at_the_door(running)
+                await running.until(partial(_wait_for_the_lock, running, number))
             sends = [asyncio.create_task(fared(running, to(101 + n))) for n in range(6)]
             await at_the_door(running)
             answers = [asyncio.create_task(fared(running, answer(running, 201 + n))) for n in range(6)]

@@ -12,7 +12,18 @@ from butlers.daemon.cli.exits import CONFIGURATION
 from butlers.errors import ConfigurationError
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import butlers
-from tests.scenarios.messenger_door import attempts, call, changed_roster, deliver, mails, rows, sends, stored, wish
+from tests.scenarios.messenger_door import (
+    attempts,
+    call,
+    changed_roster,
+    deliver,
+    free_port,
+    mails,
+    rows,
+    sends,
+    stored,
+    wish,
+)
 from tests.system import RunningSystem, running_system
 
 OWNERS_TOKEN = "888000002:simulated-owner-not-a-secret"
@@ -113,7 +124,8 @@ async def test_an_enabled_scope_without_a_value_stops_the_start_and_says_what_to
     assert "USER_TELEGRAM_TOKEN" in str(refused.value)
     assert refused.value.remedy
     # The same for whoever types it.
-    told = butlers("up", "--data-dir", tmp_path / "fresh", environment={"BUTLERS_ROSTER": str(roster)})
+    away = ("--port-offset", 5_000 + free_port() % 15_000)  # from whatever uses the ordinary ports
+    told = butlers("up", "--data-dir", tmp_path / "fresh", *away, environment={"BUTLERS_ROSTER": str(roster)})
     assert told.returncode == CONFIGURATION
     for word in ("messenger/butler.toml", "modules.telegram.user.token_env", "USER_TELEGRAM_TOKEN"):
         assert word in told.stderr

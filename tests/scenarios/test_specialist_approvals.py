@@ -148,7 +148,7 @@ async def test_the_butler_that_asks_does_not_decide(running: RunningSystem) -> N
 
 async def test_a_butler_without_the_module_has_nothing_to_list(running: RunningSystem) -> None:
     response = await api(running, "GET", "/approvals", params={"butler": "health"})
-    assert (response.status_code, "has no approvals" in response.json()["error"]["message"]) == (404, True)
+    assert (response.status_code, "approvals are off for" in response.json()["error"]["message"]) == (404, True)
     answer = await call(running, "health", "notify", {"message": "at once", "recipient": "2505"}, caller="health")
     assert answer["delivery"]["status"] == "delivered"
     assert await running.answers(2505) == ["[health] at once"]

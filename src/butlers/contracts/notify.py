@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from butlers.contracts.context import RequestContext, SourceChannel
-from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
+from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value, invalid
 from butlers.contracts.route import WireError
 
 Intent = Literal["send", "reply", "react"]
@@ -27,6 +27,7 @@ DeliveryStatus = Literal[
     "pending_missing_identifier",
 ]
 
+_SOURCE = ("source_channel", "source_endpoint_identity", "source_sender_identity", "source_thread_identity")
 REPLY_NEEDS = ("request_id", "source_channel", "source_endpoint_identity", "source_sender_identity")
 NEEDS_THREAD = frozenset({"telegram"})  # channels that cannot answer without knowing the conversation
 
@@ -54,6 +55,10 @@ class NotifyContext(Value):
             source_thread_identity=context.source_thread_identity,
             trace_context=context.trace_context,
         )
+
+    def contradicts(self, record: NotifyContext) -> bool:
+        """Whether it says something else about the source; what it leaves out contradicts nothing."""
+        return any(getattr(self, name) not in (None, getattr(record, name)) for name in _SOURCE)
 
 
 class Delivery(Value):
@@ -95,6 +100,19 @@ class NotifyEnvelope(Envelope):
         if (self.delivery.intent == "react") != (self.delivery.emoji is not None):
             raise ValueError("delivery.emoji goes with intent react, and only with it")
         return self
+
+    def on_record(self, record: NotifyContext | None) -> Self:
+        """As it goes on, given what is on record of its request. An answer needs a request, and may not tell another
+        story of it; a message that merely names one we do not know keeps what it says of itself.
+        """
+        answers = self.delivery.intent != "send"
+        if record is None:
+            if answers:
+                raise invalid("request_context.request_id", "no such request: there is nothing to answer")
+            return self
+        if answers and (self.request_context or NotifyContext()).contradicts(record):
+            raise invalid("request_context", "no such request: it is on record with other words about its source")
+        return self.model_copy(update={"request_context": record})
 
     @property
     def request_id(self) -> RequestId | None:

@@ -24,7 +24,7 @@ from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.check import Check, fail, ok, refused
 from butlers.daemon.places import Places
-from butlers.daemon.settings import SIMULATOR_PORTS, Settings
+from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy
 from butlers.daemon.simulation import Simulated, what_to_simulate
 from butlers.errors import ConfigurationError
 from butlers.serving import listen
@@ -35,6 +35,7 @@ _SIMULATORS_OF = {
     "telegram": ("telegram_simulator",),
     "mail": ("smtp_simulator", "imap_simulator", "mail_control"),
     "calendar": ("calendar_simulator",),
+    "webhook": ("webhook_simulator",),
 }
 
 
@@ -63,6 +64,7 @@ def _examine(settings: Settings, environment: Mapping[str, str]) -> Iterator[Che
 
 def _load(settings: Settings) -> Roster:
     roster = load_roster(settings.roster_dir)
+    check_port_names(settings, roster)
     for config in roster.values():
         in_dependency_order(config.modules.enabled(), source=config.source)
     return roster
@@ -125,11 +127,10 @@ def ports(settings: Settings, roster: Roster, simulated: Simulated, places: Plac
 
 
 def _port(host: str, name: str, number: int) -> Check:
-    remedy = f"stop what uses it, or use --port-offset N or --port {name}=NUMBER"
     if not 1 <= number <= 65_535:
         return fail(f"port.{name}", f"{number} is not a port number", f"use --port {name}=NUMBER")
     try:
-        listen(host, number, source=name, remedy=remedy).close()
+        listen(host, number, source=name, remedy=port_remedy(name)).close()
     except ConfigurationError as error:
         return fail(f"port.{name}", f"{error.key}: {error.problem}", error.remedy)
     return ok(f"port.{name}", f"{number} is free")
@@ -140,7 +141,7 @@ def _wanted_ports(settings: Settings, roster: Roster, simulated: Simulated) -> I
         yield name, settings.port(name, config.butler.port)
     for provider, on in asdict(simulated).items():
         for name in _SIMULATORS_OF[provider] if on else ():
-            yield name, settings.port(name, SIMULATOR_PORTS[name])
+            yield name, settings.port(name, EVERY_SIMULATOR[name])
 
 
 def _ports_of(running: Mapping[str, Mapping[str, str]]) -> frozenset[int]:

@@ -15,8 +15,10 @@ import uvloop
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.clock import SystemClock
+from butlers.contracts.envelope import invalid
+from butlers.daemon.neighbours import check_role, found_ports, simulators_beside
 from butlers.daemon.places import Places
-from butlers.daemon.settings import Settings
+from butlers.daemon.settings import Settings, check_port_names
 from butlers.daemon.simulation import (
     LAST_WORDS_S,
     Simulated,
@@ -27,7 +29,6 @@ from butlers.daemon.simulation import (
     what_to_simulate,
 )
 from butlers.daemon.system import System, select
-from butlers.errors import ConfigurationError
 from butlers.ids import Uuid7Factory
 from butlers.telemetry import configure_logging
 
@@ -36,7 +37,7 @@ SECRETS = ("TOKEN", "PASSWORD", "SECRET", "KEY")
 
 def serve_all(settings: Settings) -> int:
     """Everything, with simulators for the providers whose credentials are not set."""
-    roster = load_roster(settings.roster_dir)
+    roster = _roster(settings)
     simulated = what_to_simulate(settings, roster, os.environ)
     places = _prepare(settings)
     with places.owned():
@@ -45,10 +46,14 @@ def serve_all(settings: Settings) -> int:
 
 
 def serve_role(settings: Settings, role: str) -> int:
-    """One butler. A lone role never starts simulators, but uses those of `butlers simulate` when told to."""
-    roster = load_roster(settings.roster_dir)
-    on = settings.simulators == "on"
-    names, simulated = select(roster, role), Simulated(telegram=on, mail=on, calendar=on)
+    """One butler. A lone role never starts simulators, but uses those of a running `butlers up`, and when told to those
+    of `butlers simulate`.
+    """
+    roster = _roster(settings)
+    names, running = select(roster, role), Places(settings.data_dir).running()
+    simulated = simulators_beside(settings, roster, os.environ, running)
+    check_role(settings, roster, names, simulated, os.environ)
+    settings = found_ports(settings, running, names)
     return _loop(_run(settings, roster, names, simulated, _prepare(settings), role=role))
 
 
@@ -56,11 +61,16 @@ def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool)
     known = ("telegram", "mail", "calendar", "webhook")
     chosen = set(names or known)
     if unknown := chosen - {*known}:
-        raise ConfigurationError(
-            "no such simulator", source="command line", key=min(unknown), remedy=f"choose among {', '.join(known)}"
-        )
+        raise invalid(min(unknown), f"no such simulator; there are {', '.join(known)}")
+    _roster(settings)
     simulated = Simulated(**{name: name in chosen for name in known})
     return _loop(_simulate(settings, simulated, with_parent=with_parent))
+
+
+def _roster(settings: Settings) -> dict[str, ButlerConfig]:
+    roster = load_roster(settings.roster_dir)
+    check_port_names(settings, roster)
+    return roster
 
 
 async def _simulate(settings: Settings, simulated: Simulated, *, with_parent: bool) -> int:
@@ -125,7 +135,7 @@ async def _run(
         description = _description(settings, system, simulated)
         stack.callback(places.withdraw, role)
         places.announce(description, role)
-        _welcome(description)
+        _welcome(description, role)
         await stop.wait()
         _progress("stopping (ctrl-C again to stop at once)")
     print("butlers: stopped", file=sys.stderr, flush=True)
@@ -142,12 +152,17 @@ def _description(settings: Settings, system: System, simulated: Simulated) -> di
     return {"doors": doors, "simulators": simulators, "data_dir": str(settings.data_dir)}
 
 
-def _welcome(description: dict[str, Any]) -> None:
-    print("butlers is up")
+def _welcome(description: dict[str, Any], role: str | None) -> None:
+    print("butlers is up" if role is None else f"{role} is up, in a process of its own")
     for name, address in (description["doors"] | description["simulators"]).items():
         print(f"  {name:<14} {address}")
     print(f"  {'data':<14} {description['data_dir']}")
-    print('try: butlers ingest "I paid the electricity bill"', flush=True)
+    print(
+        'try: butlers ingest "I paid the electricity bill"'
+        if role is None
+        else "it shares this directory's database with the other processes and calls them over MCP; ctrl-C stops it",
+        flush=True,
+    )
 
 
 def _stop_event() -> asyncio.Event:

@@ -7,7 +7,7 @@ table `VARIABLES` says otherwise. `docs/operating/configuration.md` is generated
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,6 +27,9 @@ SIMULATOR_PORTS: Mapping[str, int] = {
     "imap_simulator": 40143,
     "calendar_simulator": 40183,
 }
+# Run only when asked for: which channel it is a gateway for is the roster's business.
+GATEWAY_PORTS: Mapping[str, int] = {"webhook_simulator": 40184}
+EVERY_SIMULATOR: Mapping[str, int] = {**SIMULATOR_PORTS, **GATEWAY_PORTS}
 
 
 def default_data_dir(environment: Mapping[str, str]) -> Path:
@@ -102,7 +105,7 @@ class Settings(BaseModel):
         return self.ports.get(name, usual + self.port_offset)
 
     def simulator_port(self, name: str) -> int:
-        return self.port(name, SIMULATOR_PORTS[name])
+        return self.port(name, EVERY_SIMULATOR[name])
 
     @property
     def loopback_only(self) -> bool:
@@ -133,6 +136,23 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
         return Settings.model_validate(merged)
     except pydantic.ValidationError as error:
         raise _mistake(error, given, from_environment, path) from None
+
+
+def check_port_names(settings: Settings, butlers: Iterable[str]) -> None:
+    """A port for a name that nobody has would be set in vain."""
+    known = sorted({*butlers, *EVERY_SIMULATOR})
+    if unknown := sorted(settings.ports.keys() - {*known}):
+        raise ConfigurationError(
+            "there is no butler and no simulator of this name",
+            source="ports",
+            key=unknown[0],
+            remedy=f"choose among {', '.join(known)}",
+        )
+
+
+def port_remedy(name: str = "NAME") -> str:
+    """What to do about a port that somebody else has: the same words wherever that is noticed."""
+    return f"stop what uses the port, or use --port-offset N or --port {name}=NUMBER"
 
 
 def variable_of(field: str) -> str:
@@ -180,7 +200,7 @@ def _mistake(
 ) -> ConfigurationError:
     first = error.errors(include_url=False, include_input=False)[0]
     field = str(first["loc"][0]) if first["loc"] else "lease_renew_s"
-    problem = "unknown key" if first["type"] == "extra_forbidden" else str(first["msg"])
+    problem = "unknown key" if first["type"] == "extra_forbidden" else str(first["msg"]).removeprefix("Value error, ")
     key = ".".join(map(str, first["loc"])) or field
     remedy = "see docs/operating/configuration.md"
     if field in flags:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module_config import CalendarBotScope
-from butlers.daemon.settings import Settings
+from butlers.daemon.settings import EVERY_SIMULATOR, Settings
 from butlers.errors import ConfigurationError
 from butlers.simulators.credentials import (
     CALENDAR_CLIENT_ID,
@@ -26,7 +26,6 @@ PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
 OWNER_CHAT = "1000"
 OWNER_ADDRESS = "owner@butlers.example"
 START_TIMEOUT_S = 15.0
-WEBHOOK_PORT = 40184  # its gateway is never started by itself, so it is not among the ports of the system
 LAST_WORDS_S = 1.0  # requests that a dead system had already sent are still answered and remembered
 
 
@@ -110,12 +109,8 @@ def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
     if simulated.calendar:
         found["calendar"] = f"http://{at('calendar_simulator')}"
     if simulated.webhook:
-        found["webhook"] = f"http://{settings.host}:{webhook_port(settings)}"
+        found["webhook"] = f"http://{at('webhook_simulator')}"
     return found
-
-
-def webhook_port(settings: Settings) -> int:
-    return settings.port("webhook_simulator", WEBHOOK_PORT)
 
 
 class SimulatorProcess:
@@ -160,9 +155,7 @@ class SimulatorProcess:
         await self.stop()
         lines = self._log.read_text(errors="replace").strip().splitlines()
         problem = lines[-1].removeprefix("butlers: ") if lines else f"did not start within {START_TIMEOUT_S:g} s"
-        return ConfigurationError(
-            problem, source="simulators", key="start", remedy=f"use --port-offset N; details in {self._log}"
-        )
+        return ConfigurationError(problem, source="simulators", key="start", remedy=f"details in {self._log}")
 
     def _command(self) -> list[str]:
         settings = self._settings
@@ -170,8 +163,10 @@ class SimulatorProcess:
         command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent"]
         command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
         command += ["--set", f"host={settings.host}"]
-        for name, port in settings.ports.items():
-            command += ["--port", f"{name}={port}"]
+        if settings.roster is not None:  # whose names may stand among the ports of the environment or the settings file
+            command += ["--set", f"roster={settings.roster}"]
+        for name in EVERY_SIMULATOR.keys() & settings.ports.keys():
+            command += ["--port", f"{name}={settings.ports[name]}"]
         return command
 
 

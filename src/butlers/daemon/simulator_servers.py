@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute
 
 from butlers.clock import Clock
 from butlers.daemon.places import Places
-from butlers.daemon.settings import Settings
-from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, PASSWORD, Simulated, addresses, webhook_port
+from butlers.daemon.settings import Settings, port_remedy
+from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, PASSWORD, Simulated, addresses
 from butlers.errors import ConfigurationError
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 from butlers.simulators.mail import MailSimulator, serve_mail
@@ -70,7 +70,7 @@ def _calendar(settings: Settings, places: Places, clock: Clock) -> AbstractAsync
 
 
 def _webhook(settings: Settings, clock: Clock) -> AbstractAsyncContextManager[WebhookSimulator]:
-    return serve_webhook(settings.host, webhook_port(settings), clock=clock)
+    return serve_webhook(settings.host, settings.simulator_port("webhook_simulator"), clock=clock)
 
 
 async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
@@ -78,7 +78,17 @@ async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await start()
-        except (ConfigurationError, OSError):
+        except ConfigurationError as error:
+            if clock.monotonic() > deadline:
+                raise _as_we_say(error) from None
+        except OSError:
             if clock.monotonic() > deadline:
                 raise
-            await clock.sleep(0.1)
+        await clock.sleep(0.1)
+
+
+def _as_we_say(error: ConfigurationError) -> ConfigurationError:
+    """A simulator does not know the options of this command line."""
+    taken = isinstance(error.__cause__, OSError)
+    remedy = port_remedy() if taken else error.remedy
+    return ConfigurationError(error.problem, source=error.source, key=error.key, remedy=remedy)

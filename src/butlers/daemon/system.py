@@ -19,11 +19,12 @@ from butlers.butler.identity import OPERATOR, Role, TokenFile
 from butlers.clock import Clock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
+from butlers.contracts.envelope import invalid
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.process import Process
 from butlers.daemon.owner_credentials import TYPES, owner_credentials
 from butlers.daemon.places import Places
-from butlers.daemon.settings import Settings
+from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError
 from butlers.serving import GuestServer, listen
 from butlers.storage.address import database_of, with_database
@@ -150,9 +151,7 @@ class System:
 
     def _listen(self, config: ButlerConfig) -> socket.socket:
         port = self._settings.port(config.name, config.butler.port)
-        listener = listen(
-            self._settings.host, port, source=config.name, remedy="stop what uses the port, or use --port-offset N"
-        )
+        listener = listen(self._settings.host, port, source=config.name, remedy=port_remedy(config.name))
         self._stack.callback(listener.close)
         return listener
 
@@ -249,7 +248,5 @@ def _drain_order(butler: Butler) -> int:
 
 def select(roster: Mapping[str, ButlerConfig], role: str) -> list[str]:
     if role not in roster:
-        raise ConfigurationError(
-            "no such role", source="command line", key=role, remedy=f"choose one of {', '.join(sorted(roster))}"
-        )
+        raise invalid("role", f"no butler is called {role!r}; there are {', '.join(sorted(roster))}")
     return [role]

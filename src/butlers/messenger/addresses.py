@@ -1,7 +1,15 @@
-"""What an address looks like on each channel. Pure.
+"""What an address looks like on each channel, and when two spellings are one address. Pure.
 
 A mistyped address on the suppression list would hold nobody back, and a mail to something that is no address is refused
 before anything is asked of a server; the dry run says so, too.
+
+Whoever asked not to be written to means themselves, however somebody spells them. So rules, budgets, windows, order and
+keys go by the canonical address; a mail still carries the address as it was given, because the part before the @ is the
+receiving server's to read.
+
+    email      lower-cased, without the quotes and comments that it can do without
+    telegram   @name lower-cased, a chat's number without leading zeros
+    sms        without blanks, dots, dashes and brackets
 """
 
 from __future__ import annotations
@@ -12,7 +20,27 @@ from email.headerregistry import Address
 
 MAX_ADDRESS = 320  # characters (RFC 5321: 64 + @ + 255)
 _CHAT = re.compile(r"-?[0-9]{1,20}|@[A-Za-z][A-Za-z0-9_]{3,31}")
+_CHAT_NUMBER = re.compile(r"(-?)0*([0-9]+)")
 _NUMBER = re.compile(r"\+?[0-9]{3,15}")  # E.164, or a short code
+_PUNCTUATION = re.compile(r"[\s().-]")
+
+
+def canonical(channel: str, address: str) -> str:
+    """The one spelling that stands for an address in everything we remember about it."""
+    text = address.strip()
+    if channel == "email":
+        return _plain_mail(text).lower()
+    if channel == "telegram":
+        number = _CHAT_NUMBER.fullmatch(text)
+        return f"{number[1]}{number[2]}" if number else text.lower()
+    return (_PUNCTUATION.sub("", text) or text) if channel == "sms" else text
+
+
+def _plain_mail(text: str) -> str:
+    try:
+        return mail_address(text)
+    except ValueError:
+        return text
 
 
 def problem_with(channel: str, address: str) -> str | None:

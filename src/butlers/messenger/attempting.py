@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from butlers.clock import Clock
@@ -37,17 +39,23 @@ class AttemptWire:
         self._attempt_id = delivery.attempt_id
         self._clock = clock
         self.in_doubt: int | None = None  # the part that left and of which nothing was heard
+        self.deadline: asyncio.Timeout | None = None  # of the attempt
 
     def leaving(self, part: int = 1) -> None:
         try:
             self._evidence.leaving(self._attempt_id, part)
-        except OSError as error:  # a full disk: without evidence nothing leaves
+        except OSError as error:  # a full disk, a worker that has let go: without evidence nothing leaves
             raise EvidenceFailed(f"no evidence could be written ({type(error).__name__})") from error
         self.in_doubt = part
 
     async def part_sent(self, part: int, provider_delivery_id: str) -> None:
-        """Insistently: a part that came through and is not on record would be said twice."""
+        """Insistently and however long it takes: what came through and is not on record would be said twice."""
         kept = name(provider_delivery_id)
+        self.in_doubt = None  # it was answered, whether or not our own database is there
+        with _standing_still(self.deadline):
+            await self._insist(part, kept)
+
+    async def _insist(self, part: int, kept: str) -> None:
         while True:
             try:
                 await self._deliveries.record_part(self._delivery_id, part, kept)
@@ -55,8 +63,21 @@ class AttemptWire:
                 log.error("a sent part was not recorded", error=error, delivery_id=self._delivery_id)
                 await self._clock.sleep(_INSIST_S)
             else:
-                self.in_doubt = None
                 return
+
+
+@contextmanager
+def _standing_still(deadline: asyncio.Timeout | None) -> Iterator[None]:
+    """It does not pass meanwhile; if its time came, it passes right afterwards, so that no further part leaves late."""
+    if deadline is None or deadline.expired():
+        yield
+        return
+    moment = deadline.when()
+    deadline.reschedule(None)
+    try:
+        yield
+    finally:
+        deadline.reschedule(moment)
 
 
 async def attempt(
@@ -69,16 +90,14 @@ async def attempt(
     clock: Clock,
 ) -> AttemptResult:
     if channel is None:
-        return NotSent(
-            error=TargetUnavailable(f"{delivery.scoped_channel} is not served here", retryable=False), asked=False
-        )
+        return NotSent(error=TargetUnavailable(f"{delivery.scoped_channel} is not served here"), asked=False)
     if delivery.not_after is not None and clock.now() > delivery.not_after:
         return NotSent(error=TimeoutExceeded("it was too late to send it", retryable=False), asked=False)
     if delivery.in_doubt and (found := await _find(delivery, channel, policy)) is not None:
         return found
     evidence = AttemptWire(evidence=wire, deliveries=deliveries, delivery=delivery, clock=clock)
     try:
-        async with asyncio.timeout(policy.timeout_s + GRACE_S):
+        async with asyncio.timeout(policy.timeout_s + GRACE_S) as evidence.deadline:
             result = await channel.attempt(delivery.outgoing, timeout_s=policy.timeout_s, wire=evidence)
         return storable(result)
     except TimeoutError:

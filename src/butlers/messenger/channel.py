@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 from uuid import UUID
 
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, ValidationError
 
 
 class Certainty(StrEnum):
@@ -33,12 +33,18 @@ class Outgoing:
     delivery_id: UUID
     idempotency_key: str
     intent: str  # send | reply | react
-    target: str  # the channel's own address
+    target: str  # the channel's own address, canonical
     message: str
+    address: str | None = None  # the target as it was given, where that is known
     subject: str | None = None
     emoji: str | None = None
     source_event: Mapping[str, Any] = field(default_factory=dict)  # the message that is answered
     parts_sent: Mapping[int, str] = field(default_factory=dict)  # part -> what the provider calls it
+
+    @property
+    def as_given(self) -> str:
+        """The address in the spelling it was given in, for whom capitals might matter."""
+        return self.address or self.target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +103,19 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Give connections back."""
+
+
+@runtime_checkable
+class CountsParts(Protocol):
+    """A channel that resumes and can tell how long a message is, so that the confirmation of its last part ends it."""
+
+    def count_parts(self, outgoing: Outgoing) -> int:
+        """Raises ValidationError for what could never be sent."""
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A channel that can say beforehand what its attempts refuse without asking the provider. Not every one can."""
+
+    def problem(self, outgoing: Outgoing) -> ValidationError | None:
+        """Why this message could never leave; None when only the provider can tell."""

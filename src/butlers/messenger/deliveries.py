@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
+from butlers.errors import TargetUnavailable
 from butlers.messenger import circuits
 from butlers.messenger.channel import Certainty, NotSent, Sent, Throttle
 from butlers.messenger.circuits import Report
@@ -36,6 +37,7 @@ class Deliveries:
         new_id: Callable[[], UUID],
         breaker: BreakerPolicy,
         settle_reported: SettleReported,
+        channels: Collection[str] | None = None,  # with scope; the deliveries of others are left alone. None: all
     ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.messenger", schema=schema)
@@ -43,6 +45,7 @@ class Deliveries:
         self._new_id = new_id
         self._breaker = breaker
         self._settle_reported = settle_reported
+        self._channels = sorted(channels) if channels is not None else None
         self._served: dict[str, None] = {}  # butlers, the one whose delivery was claimed last at the end
 
     async def ensure_channels(self, names: Iterable[str]) -> None:
@@ -60,7 +63,9 @@ class Deliveries:
             return await self._claim(connection, limit=limit, worker=worker, lease_s=lease_s)
 
     async def open_circuits(self) -> list[str]:
-        return [row["name"] for row in await self._database.fetch(self._queries.open_circuits)]
+        """Of the channels served here."""
+        names = [row["name"] for row in await self._database.fetch(self._queries.open_circuits)]
+        return [name for name in names if self._channels is None or name in self._channels]
 
     async def claim_probes(self, channel: str, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
         """Take as much of a channel in trouble as its circuit admits."""
@@ -80,11 +85,23 @@ class Deliveries:
         now, token = self._clock.now(), self._new_id()
         expires = now + timedelta(seconds=lease_s)
         served = list(self._served)
-        rows = await connection.fetch(self._queries.claim_due, now, limit, token, worker, expires, channel, served)
+        rows = await connection.fetch(
+            self._queries.claim_due, now, limit, token, worker, expires, channel, served, self._channels
+        )
         for row in rows:
             self._served.pop(row["origin_butler"], None)
             self._served[row["origin_butler"]] = None
         return [claimed(row, token) for row in rows]
+
+    async def give_back(self, unused: Sequence[ClaimedDelivery]) -> None:
+        """Claims with which nothing was done, as if they had never been taken."""
+        now = self._clock.now()
+        columns = [[one.id for one in unused], [one.claim_token for one in unused], [one.attempt_id for one in unused]]
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(self._queries.give_back_claims, *columns, now)
+            freed = {row["id"] for row in rows}
+            reports = [_unasked(one) for one in unused if one.id in freed]
+            await circuits.learn(connection, self._queries, self._breaker, reports, now)
 
     async def claim_abandoned(
         self,
@@ -210,7 +227,7 @@ class Deliveries:
 
     async def next_due(self) -> tuple[datetime | None, bool]:
         """When there is something to do next, and whether anything due is held up by something else."""
-        row = await self._database.fetchrow(self._queries.next_due, self._clock.now())
+        row = await self._database.fetchrow(self._queries.next_due, self._clock.now(), self._channels)
         return (row["moment"], row["held_up"]) if row is not None else (None, False)
 
     async def trace(self, request_id: UUID) -> list[dict[str, Any]]:
@@ -235,6 +252,12 @@ def outcome_of(ended: Ended) -> Outcome:
         error=ended.settlement.error,
         provider_delivery_id=result.provider_delivery_id if isinstance(result, Sent) else None,
     )
+
+
+def _unasked(delivery: ClaimedDelivery) -> Report:
+    """A trial that was not made is free again."""
+    result = NotSent(error=TargetUnavailable("it was not tried"), asked=False)
+    return Report(channel=delivery.scoped_channel, generation=delivery.generation, result=result)
 
 
 def migrations(schema: str) -> MigrationSet:

@@ -4,6 +4,11 @@
 
 One loop claims what is due and rescues what dead workers left behind; each claimed delivery runs in a task of its own,
 and outcomes that come together are written together.
+
+A stop has an order, because a claim that is under way becomes an attempt later:
+
+    the intake is written down -> nothing new is claimed -> claims and attempts under way end, as long as there is time
+    -> the rest is cut off -> the wire log is let go; whatever is claimed after that is given back
 """
 
 from __future__ import annotations
@@ -20,22 +25,23 @@ from weakref import WeakValueDictionary
 from butlers.clock import Clock
 from butlers.messenger import wire_log
 from butlers.messenger.attempting import attempt
-from butlers.messenger.channel import Channel, Sent
+from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome
 from butlers.messenger.handover import Expectation, Offer
 from butlers.messenger.observing import Observer
+from butlers.messenger.recording import Recorder
 from butlers.messenger.rescuing import Rescuer
 from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
 from butlers.reliability.lease import LeasePolicy
-from butlers.storage.group_commit import GroupCommitter
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger")
 
-_INSIST_S = 0.5  # between tries to record an outcome
+_LOOK_AGAIN_S = 0.5  # when the table could not be looked at
 _LONGEST_NAP = 5.0  # seconds between looks at the table when nobody calls
 _RESCUE_EVERY = 0.5  # seconds between looks for dead workers
+_FAREWELL_S = 2.0  # for the last words at a stop: attempts that are cut off, a look at what stays open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +82,7 @@ class DeliveryWorker:
         self._expected: WeakValueDictionary[UUID, Expectation] = WeakValueDictionary()
         self._reserved = 0  # hands that are kept for batches not yet committed
         self._held_up = True  # something due could not be claimed, so the end of anything may set it free
-        self._finishes: GroupCommitter[Ended, bool] = GroupCommitter(
-            deliveries.finish, max_batch=200, isolate_failures=False
-        )
+        self._recorder = Recorder(deliveries=deliveries, clock=clock)
         self._rescuer = Rescuer(
             deliveries=deliveries,
             wire_directory=wire_directory,
@@ -89,7 +93,11 @@ class DeliveryWorker:
             new_id=new_id,
         )
         self._rescued_at = float("-inf")
-        self._closing = False
+        self._in_trouble: frozenset[str] = frozenset()  # channels at the last look
+        self._closing = False  # nothing new is claimed
+        self._closed = False  # nothing is attempted any more
+        self._stirred = asyncio.Event()  # a claim or an attempt is over
+        self._returns: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
         self._held_up = True
@@ -106,12 +114,17 @@ class DeliveryWorker:
         slots = 0 if self._closing or scarce else max(0, min(wanted, room))
         self._reserved += slots
         lease = timedelta(seconds=self._policy.lease.ttl)
-        return Offer(slots=slots, token=self._new_id(), worker=self._name, expires_at=self._clock.now() + lease)
+        return Offer(
+            slots=slots,
+            token=self._new_id(),
+            worker=self._name,
+            expires_at=self._clock.now() + lease,
+            channels=self._channels,
+        )
 
     def take(self, offer: Offer, handed: Sequence[ClaimedDelivery]) -> None:
         self._reserved -= offer.slots
-        for delivery in handed:
-            self._start(delivery)
+        self._begin(handed)
 
     def _room(self) -> int:
         return self._policy.max_concurrent - len(self._tasks) - self._reserved
@@ -154,13 +167,34 @@ class DeliveryWorker:
             claimed = await claim
         finally:
             self._reserved -= room
-        for delivery in claimed:
-            self._start(delivery)
+            self._stirred.set()
+        self._begin(claimed)
         return claimed
+
+    def _begin(self, claimed: Sequence[ClaimedDelivery]) -> None:
+        if self._closed and claimed:
+            returning = asyncio.create_task(self._give_back(claimed), name="unused claims")
+            self._returns.add(returning)
+            returning.add_done_callback(self._returns.discard)
+        else:
+            for delivery in claimed:
+                self._start(delivery)
+        self._stirred.set()
+
+    async def _give_back(self, unused: Sequence[ClaimedDelivery]) -> None:
+        try:
+            await self._deliveries.give_back(unused)
+        except Exception as error:
+            # Whoever rescues them finds a wire log without a mark of theirs, and so tries them again.
+            log.error("claims were not given back", error=error)
 
     async def probe(self) -> None:
         """Try channels in trouble as far as their circuits admit."""
-        for channel in await self._deliveries.open_circuits():
+        channels = await self._deliveries.open_circuits()
+        if self._in_trouble - set(channels):  # somebody, here or elsewhere, found one well again
+            self.wake()
+        self._in_trouble = frozenset(channels)
+        for channel in channels:
             room = self._room()
             if room <= 0 or self._closing:
                 return
@@ -185,7 +219,7 @@ class DeliveryWorker:
             due, self._held_up = await self._deliveries.next_due()
         except Exception as error:
             log.error("delivery round failed", error=error)
-            return _INSIST_S
+            return _LOOK_AGAIN_S
         return _LONGEST_NAP if due is None else (due - self._clock.now()).total_seconds()
 
     def _start(self, delivery: ClaimedDelivery) -> None:
@@ -202,6 +236,7 @@ class DeliveryWorker:
             expected.tell(outcome)
         if self._held_up:
             self.wake()
+        self._stirred.set()
 
     async def _deliver(self, delivery: ClaimedDelivery) -> None:
         started = self._clock.monotonic()
@@ -223,10 +258,11 @@ class DeliveryWorker:
             latency_ms=int((self._clock.monotonic() - started) * 1000),
             receipt_id=self._new_id(),
         )
-        if await self._write_down(ended):
-            self._observer.attempt_ended(ended)
+        if (written := await self._recorder.write_down(ended)) is not None:
+            self._wire.settled(delivery.attempt_id)
+            self._observer.attempt_ended(written)
             if delivery.id in self._expected and getattr(result, "part", 1) == 1:
-                self._outcomes[delivery.id] = outcome_of(ended)
+                self._outcomes[delivery.id] = outcome_of(written)
             self._held_up |= settlement.status == "awaiting_retry"
 
     def _circumstances(self, delivery: ClaimedDelivery) -> Circumstances:
@@ -236,28 +272,9 @@ class DeliveryWorker:
             stance=delivery.stance,
             now=self._clock.now(),
             not_after=delivery.not_after,
+            in_doubt=delivery.unsettled,
             draw=random.random(),  # noqa: S311 - jitter, not a secret
         )
-
-    async def _write_down(self, ended: Ended) -> bool:
-        """Record the outcome, insistently: what is known now would be doubt after a crash."""
-        while True:
-            try:
-                written = await self._finishes.submit(ended)
-            except Exception as error:
-                log.error("outcome was not recorded", error=error, delivery_id=ended.delivery.id)
-                await self._clock.sleep(_INSIST_S)
-                continue
-            if not written:
-                await self._say_late(ended)
-            return written
-
-    async def _say_late(self, ended: Ended) -> None:
-        """Somebody took the delivery over and may believe it lost; a yes of the provider still counts."""
-        log.warning("delivery was taken over", delivery_id=ended.delivery.id)
-        if isinstance(ended.result, Sent):
-            settled = await self._deliveries.late_yes(ended, ended.result)
-            log.warning("it was sent all the same", delivery_id=ended.delivery.id, outcome=settled)
 
     async def rescue(self) -> int:
         """Settle what dead workers were doing, by the evidence they left."""
@@ -272,12 +289,38 @@ class DeliveryWorker:
             except Exception as error:
                 log.error("leases were not renewed", error=error)
 
-    async def close(self, timeout_s: float) -> None:
-        """Take nothing new, let attempts under way end, then let go of the wire log."""
-        self._closing = True
-        if tasks := list(self._tasks.values()):
-            await asyncio.wait(tasks, timeout=timeout_s)
-        late = [task for task in self._tasks.values() if not task.done()]
-        for task in late:
-            task.cancel()
-        self._wire.close(keep=bool(late))
+    async def close(self, timeout_s: float, *, after: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Let what is under way end, as long as there is time, and let go of the wire log. `after`: the intake's end,
+        until which what it writes down is still taken.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                if after is not None:
+                    await after()
+                self._closing = True
+                await self._quiet()
+        except TimeoutError:
+            log.warning("attempts are cut off", count=len(self._tasks))
+        self._closing = self._closed = True
+        await self._cut_off()
+        self._wire.close(keep=await self._leaves_something())
+
+    async def _quiet(self) -> None:
+        while self._tasks or self._reserved:
+            self._stirred.clear()
+            await self._stirred.wait()
+
+    async def _cut_off(self) -> None:
+        if late := list(self._tasks.values()):
+            for task in late:
+                task.cancel()
+            await asyncio.wait(late, timeout=_FAREWELL_S)
+
+    async def _leaves_something(self) -> bool:
+        """Whether anybody will need the evidence; without it, what is open would be in doubt."""
+        try:
+            async with asyncio.timeout(_FAREWELL_S):
+                return self._reserved > 0 or await self._deliveries.open_attempts_of(self._name) > 0
+        except Exception as error:
+            log.warning("what stays open is not known", error=error)
+            return True

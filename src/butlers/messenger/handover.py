@@ -8,7 +8,7 @@ way the row is durable before anything leaves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -48,6 +48,7 @@ class Offer:
     token: UUID
     worker: str
     expires_at: datetime
+    channels: Collection[str]  # with scope, which the worker serves
 
 
 class Executor(Protocol):

@@ -39,6 +39,8 @@ class Hands:
         free = self._slots > 0 and breaker.state is BreakerState.CLOSED and not stale
         if self._offer is None or not free or self._first.get(new.ordering_key) != new.id:
             return None
+        if new.channel not in self._offer.channels:
+            return None
         self._slots -= 1
         return Claim(
             token=self._offer.token,

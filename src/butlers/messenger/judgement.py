@@ -11,6 +11,7 @@ from uuid import UUID
 
 from butlers.contracts.envelope import invalid
 from butlers.messenger import admission
+from butlers.messenger.addresses import canonical
 from butlers.messenger.admission import Admitted, Budgets, Limits, Refused
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.messenger.recipients import RecipientPolicy, RecipientRules, not_permitted, suppressed
@@ -92,4 +93,6 @@ def moved(new: NewDelivery, rules: RecipientRules) -> NewDelivery:
     decision = Decision(at=rule.since, rule="recipient", verdict="moved", detail="the provider named a new address")
     # Message ids belong to the conversation that was left.
     event = {name: value for name, value in (new.source_event or {}).items() if name != "message_id"}
-    return replace(new, target=rule.moved_to, source_event=event or None, decisions=(*new.decisions, decision))
+    there = canonical(new.notify.delivery.channel, rule.moved_to)
+    decisions = (*new.decisions, decision)
+    return replace(new, target=there, address=rule.moved_to, source_event=event or None, decisions=decisions)

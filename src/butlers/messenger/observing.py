@@ -241,8 +241,10 @@ class Observer:
     def expired(self, rows: Sequence[Record]) -> None:
         for row in rows:
             labels = {name: row[name] for name in ("channel", "intent", "identity_scope", "origin_butler")}
-            self.telemetry.count(DELIVERY_FAILED, 1, outcome="expired", error_class="timeout", **labels)
-            log.info("delivery expired", delivery_id=row["id"], channel=row["channel"])
+            self.telemetry.count(DELIVERY_FAILED, 1, outcome=row["status"], error_class="timeout", **labels)
+            if row["status"] == "uncertain":  # its time is over, and it may have arrived
+                self.telemetry.count(UNCERTAIN, 1, **labels)
+            log.info("delivery expired", delivery_id=row["id"], channel=row["channel"], outcome=row["status"])
 
     def decided(self, deed: Mapping[str, Any], decision: str) -> None:
         """Somebody decided about a parked delivery, or nobody did in time."""

@@ -1,4 +1,11 @@
-"""What would happen, without anything happening: the same checks in the same order as the intake's."""
+"""What would happen, without anything happening: the same checks in the same order as on the real way.
+
+    Switchboard   envelope, origin, the request that is answered
+    intake        channel, answer, target, recipient lists, idempotency, suppression, approval, admission, breaker
+    channel       what its adapter refuses without asking the provider
+
+What is said about an answer depends on Switchboard's record of the request; while Switchboard is away, nothing is said.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +13,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_json
+
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import MustWait
 from butlers.butler.identity import Caller, Role
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.contracts.notify import NotifyEnvelope
+from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.errors import ClassifiedError, ValidationError
 from butlers.messenger import admission
-from butlers.messenger.addresses import problem_with_mail
 from butlers.messenger.admission import Admitted, Refused
 from butlers.messenger.book import Book
+from butlers.messenger.channel import Channel, Foresees
+from butlers.messenger.channel_tools import Lineage
 from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.judgement import Known, Snapshot, before_admission, moved
 from butlers.messenger.parking import tool_args
@@ -31,17 +41,19 @@ class Preflight:
     book: Book
     approvals: Approvals
     origins: Collection[str]  # the butlers that Switchboard would vouch for
+    lineage: Lineage
+    channels: Mapping[str, Channel]  # by name with scope
     clock: Clock
 
     async def validate(self, caller: Caller, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Schema, fields, origin, targeting and recipient; nothing is stored, charged or sent."""
+        """Schema, fields, origin, lineage, targeting, recipient and content; nothing is stored, charged or sent."""
         try:
             new = await self._prepare(caller, raw)
             snapshot, _ = await self.book.preview(new)
             settled = before_admission(new, self.book.policy, snapshot)
             if isinstance(settled, Refused):
                 raise settled.error
-            if (problem := _address_problem(new, snapshot)) is not None:
+            if (problem := self._unsendable(new, snapshot)) is not None:
                 raise problem
         except ValidationError as error:
             return {"valid": False, "errors": _fields(error)}
@@ -59,8 +71,8 @@ class Preflight:
         if isinstance(verdict, Refused) and isinstance(verdict.error, ValidationError):
             return _invalid(verdict.error, rule=verdict.rule)
         answer = self._facts(new, snapshot) | await self._verdict(new, verdict)
-        problem = _address_problem(new, snapshot) if answer["would_be_admitted"] else None
-        return answer if problem is None else _invalid(problem, rule="address")
+        problem = self._unsendable(new, snapshot) if answer["would_be_admitted"] else None
+        return answer if problem is None else _invalid(problem, rule="adapter")
 
     async def _prepare(self, caller: Caller, raw: Mapping[str, Any]) -> NewDelivery:
         notify = NotifyEnvelope.parse(raw)
@@ -68,7 +80,19 @@ class Preflight:
             raise invalid("origin_butler", f"is not the caller, who is {caller.name!r}")
         if notify.origin_butler not in self.origins:
             raise invalid("origin_butler", f"is no butler here; there are {', '.join(sorted(self.origins))}")
-        return await self.preparation.prepare(notify, None)
+        notify, source_event = await self._on_record(notify)
+        return await self.preparation.prepare(notify, source_event)
+
+    async def _on_record(self, notify: NotifyEnvelope) -> tuple[NotifyEnvelope, Mapping[str, Any] | None]:
+        """An answer as Switchboard hands it on, with what is answered; to anything else its record adds nothing."""
+        if notify.delivery.intent == "send" or notify.request_id is None:
+            return notify, None
+        try:
+            known = await self.lineage(notify.request_id)
+        except ValidationError:  # no such request
+            return notify.on_record(None), None
+        record = NotifyContext.model_validate_json(to_json(known["request_context"]))
+        return notify.on_record(record), known["source_event"]
 
     def _facts(self, new: NewDelivery, snapshot: Snapshot) -> dict[str, Any]:
         limits, now = self.book.policy.limits, self.clock.now()
@@ -96,14 +120,13 @@ class Preflight:
         tool = next((name for name in ("notify", channel_tool(new.notify)) if self.approvals.gates(name)), None)
         return tool is not None and isinstance(await self.approvals.preview(tool, tool_args(new)), MustWait)
 
-
-def _address_problem(new: NewDelivery, snapshot: Snapshot) -> ValidationError | None:
-    """What the mail channel finds before it asks a server; other channels leave that to the provider."""
-    target = moved(new, snapshot.recipients).target
-    if new.notify.delivery.channel != "email" or target is None:
-        return None
-    problem = problem_with_mail(target)
-    return invalid("delivery.recipient", problem) if problem else None
+    def _unsendable(self, new: NewDelivery, snapshot: Snapshot) -> ValidationError | None:
+        """What the channel's own adapter would refuse; the rest is left to the provider."""
+        there = moved(new, snapshot.recipients)
+        channel = self.channels.get(there.channel)
+        if there.target is None or not isinstance(channel, Foresees):
+            return None
+        return channel.problem(there.outgoing)
 
 
 def _told(

@@ -10,6 +10,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope
+from butlers.messenger.addresses import canonical
 from butlers.messenger.answering import may_answer, reply_subject
 from butlers.messenger.content import DEFAULT_SUBJECT, subject_with_origin, with_origin
 from butlers.messenger.delivery import Decision, NewDelivery
@@ -36,11 +37,12 @@ class Preparation:
         resolution = await resolve_target(notify, self.contacts)
         return self._delivery(notify, resolution, source_event, identity_scope)
 
-    def addressed(self, new: NewDelivery, target: str) -> NewDelivery:
+    def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
         """The same delivery, now that its contact's identifier is known."""
+        target = canonical(new.notify.delivery.channel, address)
         key = _key(new.notify, target) or new.idempotency_key
         ordering = _ordering_key(new.notify, target, new.id)
-        return replace(new, target=target, idempotency_key=key, ordering_key=ordering)
+        return replace(new, target=target, address=address, idempotency_key=key, ordering_key=ordering)
 
     def _check_channel(self, notify: NotifyEnvelope, identity_scope: str) -> None:
         if f"{notify.delivery.channel}.{identity_scope}" not in self.channels:
@@ -64,6 +66,7 @@ class Preparation:
     ) -> NewDelivery:
         identity, known = self.new_id(), isinstance(resolution, Resolved)
         target = resolution.target if isinstance(resolution, Resolved) else None
+        address = resolution.address if isinstance(resolution, Resolved) else None
         key = _key(notify, target if target is not None else f"contact:{notify.contact_id}")
         has_subject = notify.delivery.channel in _SUBJECT_CHANNELS
         message, origin = notify.delivery.message, notify.origin_butler
@@ -73,6 +76,7 @@ class Preparation:
             idempotency_key=key or f"none-{identity}",
             notify=notify,
             target=target,
+            address=address,
             identity_scope=identity_scope,
             message=message if has_subject else with_origin(message, origin),
             subject=_subject(notify, source_event) if has_subject else None,
@@ -111,13 +115,21 @@ def _ordering_key(notify: NotifyEnvelope, target: str, identity: UUID) -> str:
 
 
 def _key(notify: NotifyEnvelope, target: str) -> str | None:
-    """A caller's own key says best what a repeat is; the request and the content come next."""
+    """A caller's own key says better than the content what a repeat is; the rest counts in either case."""
+    request_id = str(notify.request_id) if notify.request_id is not None else None
     if notify.idempotency_key is not None:
-        return caller_key(notify.origin_butler, notify.idempotency_key)
-    if notify.request_id is None:
+        return caller_key(
+            request_id=request_id,
+            origin_butler=notify.origin_butler,
+            intent=notify.delivery.intent,
+            channel=notify.delivery.channel,
+            target_identity=target,
+            idempotency_key=notify.idempotency_key,
+        )
+    if request_id is None:
         return None
     return delivery_key(
-        request_id=str(notify.request_id),
+        request_id=request_id,
         origin_butler=notify.origin_butler,
         intent=notify.delivery.intent,
         channel=notify.delivery.channel,

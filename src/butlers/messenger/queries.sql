@@ -27,19 +27,19 @@ SELECT
 WITH new AS (
     SELECT * FROM jsonb_to_recordset($1) AS new (
         id uuid, idempotency_key text, request_id uuid, origin_butler text, channel text, identity_scope text,
-        intent text, target_identity text, contact_id uuid, ordering_key text, message text, subject text,
+        intent text, target_identity text, address text, contact_id uuid, ordering_key text, message text, subject text,
         envelope jsonb, source_event jsonb, priority text, rank smallint, not_after timestamptz,
         duplicate_detection boolean, status text, admitted boolean, replay_of uuid, action_id uuid, decisions jsonb,
         tell_owner boolean, attempts integer, claim_token uuid, claimed_by text, lease_expires_at timestamptz,
         attempt_id uuid)
 ), recorded AS (
     INSERT INTO {schema}.delivery_requests
-        (id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, contact_id,
-         ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection,
+        (id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity, address,
+         contact_id, ordering_key, message, subject, envelope, source_event, priority, rank, not_after, duplicate_detection,
          status, admitted, replay_of, action_id, decisions, tell_owner, attempts, claim_token, claimed_by,
          lease_expires_at, next_attempt_at, created_at, updated_at)
     SELECT id, idempotency_key, request_id, origin_butler, channel, identity_scope, intent, target_identity,
-           contact_id, ordering_key, message, subject, envelope, source_event, priority, rank, not_after,
+           address, contact_id, ordering_key, message, subject, envelope, source_event, priority, rank, not_after,
            duplicate_detection, status, admitted, replay_of, action_id, decisions, tell_owner, attempts, claim_token,
            claimed_by, lease_expires_at, $2, $2, $2
     FROM new
@@ -80,6 +80,7 @@ FROM {schema}.delivery_requests AS request WHERE id = $1;
 -- name: claim_due
 -- Due deliveries, the oldest of each conversation only so that nothing overtakes: answers first, then each butler in
 -- turn; what it has under way counts, and among equals the turn is that of whoever was served least recently ($7).
+-- Only on the channels of this process ($8; NULL: all): the rest is another's, or waits for one.
 WITH RECURSIVE origins AS (
     (SELECT origin_butler FROM {schema}.delivery_requests
      WHERE status IN ('pending', 'awaiting_retry') ORDER BY origin_butler LIMIT 1)
@@ -99,6 +100,7 @@ WITH RECURSIVE origins AS (
         FROM {schema}.delivery_requests AS request
         WHERE request.origin_butler = origins.origin_butler AND request.status IN ('pending', 'awaiting_retry')
           AND request.admitted AND request.next_attempt_at <= $1 AND (request.not_after IS NULL OR request.not_after >= $1)
+          AND ($8::text[] IS NULL OR request.channel || '.' || request.identity_scope = ANY($8))
           AND CASE WHEN $6::text IS NOT NULL THEN request.channel || '.' || request.identity_scope = $6
               ELSE NOT EXISTS (
                   SELECT 1 FROM {schema}.channel_states AS state
@@ -111,8 +113,9 @@ WITH RECURSIVE origins AS (
           AND NOT EXISTS (
               SELECT 1 FROM {schema}.delivery_requests AS earlier
               WHERE earlier.ordering_key = request.ordering_key AND earlier.id <> request.id
-                AND (earlier.status = 'in_progress'
-                     OR (earlier.id < request.id AND earlier.status IN ('pending', 'awaiting_retry'))))
+                AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry')
+                AND (earlier.id < request.id OR earlier.status = 'in_progress')
+              OFFSET 0)  -- by the index for each row: a join would be planned for the empty queue it mostly is
         ORDER BY request.rank, request.next_attempt_at, request.id
         LIMIT $2
     ) AS candidate
@@ -147,8 +150,25 @@ FROM claimed JOIN begun ON begun.delivery_id = claimed.id
 LEFT JOIN {schema}.channel_states AS state ON state.name = claimed.channel || '.' || claimed.identity_scope
 ORDER BY claimed.rank, claimed.next_attempt_at, claimed.id;
 
+-- name: give_back_claims
+-- Claims that were taken and not used, as if they had never been; only by the holder of each claim.
+WITH unused AS (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS unused (delivery_id, claim_token, attempt_id)
+), freed AS (
+    UPDATE {schema}.delivery_requests AS request
+    SET status = CASE WHEN request.attempts > 1 THEN 'awaiting_retry' ELSE 'pending' END,
+        attempts = request.attempts - 1, claim_token = NULL, lease_expires_at = NULL, updated_at = $4
+    FROM unused
+    WHERE request.id = unused.delivery_id AND request.claim_token = unused.claim_token AND request.status = 'in_progress'
+    RETURNING request.id, unused.attempt_id
+), undone AS (
+    DELETE FROM {schema}.delivery_attempts AS attempt USING freed WHERE attempt.id = freed.attempt_id
+)
+SELECT id FROM freed;
+
 -- name: finish_attempts
--- The outcome of attempts: delivery, attempt and receipt together, written only by the holder of each claim.
+-- The outcome of attempts: delivery, attempt and receipt together, written only by the holder of each claim. What was
+-- said about an earlier doubt says nothing about a new one.
 WITH wanted AS (
     SELECT * FROM jsonb_to_recordset($1) AS ended (
         delivery_id uuid, claim_token uuid, attempt_id uuid, status text, next_attempt_at timestamptz, error_class text,
@@ -162,7 +182,10 @@ WITH wanted AS (
         terminal_error_class = wanted.error_class, terminal_error_message = wanted.error_message,
         terminal_retryable = wanted.retryable, terminal_at = CASE WHEN wanted.terminal THEN $2::timestamptz END,
         tell_owner = wanted.tell_owner, target_identity = coalesce(wanted.target_identity, request.target_identity),
+        address = coalesce(wanted.target_identity, request.address),
         decisions = request.decisions || coalesce(wanted.decision, '[]'),
+        settled_by = CASE WHEN wanted.certainty = 'uncertain' THEN NULL ELSE request.settled_by END,
+        settled_at = CASE WHEN wanted.certainty = 'uncertain' THEN NULL ELSE request.settled_at END,
         claim_token = NULL, lease_expires_at = NULL, updated_at = $2
     FROM wanted
     WHERE request.id = wanted.delivery_id AND request.claim_token = wanted.claim_token AND request.status = 'in_progress'
@@ -301,36 +324,68 @@ WITH lost AS (
 SELECT taken.*, attempt.id AS attempt_id, attempt.worker AS attempt_worker,
        coalesce((SELECT state.generation FROM {schema}.channel_states AS state
                  WHERE state.name = taken.channel || '.' || taken.identity_scope), 0) AS generation, 'normal' AS stance,
-       NULL::jsonb AS parts_sent, false AS in_doubt
+       NULL::jsonb AS parts_sent,
+       EXISTS (SELECT 1 FROM {schema}.delivery_attempts AS doubt
+               WHERE doubt.delivery_id = taken.id AND doubt.certainty = 'uncertain') AS in_doubt
 FROM taken LEFT JOIN {schema}.delivery_attempts AS attempt
      ON attempt.delivery_id = taken.id AND attempt.attempt_number = taken.attempts AND attempt.completed_at IS NULL
 ORDER BY taken.id;
 
 -- name: next_due
--- When there is something to send or to rescue next, and whether anything due is held up at present.
+-- When there is something to send or to rescue next, and whether anything due is held up at present, on the channels of
+-- this process ($2; NULL: all). What nobody could claim then is left out: channels in trouble have a timer of their own.
 SELECT EXISTS (SELECT 1 FROM {schema}.delivery_requests AS late
-               WHERE late.status IN ('pending', 'awaiting_retry') AND late.next_attempt_at <= $1) AS held_up,
+               WHERE late.status IN ('pending', 'awaiting_retry') AND late.next_attempt_at <= $1
+                 AND ($2::text[] IS NULL OR late.channel || '.' || late.identity_scope = ANY($2))) AS held_up,
        min(moment) AS moment FROM (
-    SELECT min(next_attempt_at) AS moment FROM {schema}.delivery_requests AS candidate
-    WHERE status IN ('pending', 'awaiting_retry')
+    SELECT min(greatest(candidate.next_attempt_at, everybody.until, recipient.until)) AS moment
+    FROM {schema}.delivery_requests AS candidate
+    LEFT JOIN {schema}.throttles AS everybody
+        ON everybody.until > $1 AND everybody.scope = candidate.channel || '.' || candidate.identity_scope
+    LEFT JOIN {schema}.throttles AS recipient
+        ON recipient.until > $1
+       AND recipient.scope = candidate.channel || '.' || candidate.identity_scope || ':' || candidate.target_identity
+    WHERE candidate.status IN ('pending', 'awaiting_retry') AND candidate.admitted
+      AND ($2::text[] IS NULL OR candidate.channel || '.' || candidate.identity_scope = ANY($2))
+      AND NOT EXISTS (
+          SELECT 1 FROM {schema}.channel_states AS state
+          WHERE state.name = candidate.channel || '.' || candidate.identity_scope AND state.state <> 'closed')
       AND NOT EXISTS (
           SELECT 1 FROM {schema}.delivery_requests AS earlier
           WHERE earlier.ordering_key = candidate.ordering_key AND earlier.id <> candidate.id
-            AND (earlier.status = 'in_progress'
-                 OR (earlier.id < candidate.id AND earlier.status IN ('pending', 'awaiting_retry'))))
+            AND earlier.status IN ('pending', 'in_progress', 'awaiting_retry')
+            AND (earlier.id < candidate.id OR earlier.status = 'in_progress')
+          OFFSET 0)
     UNION ALL
     SELECT min(lease_expires_at) FROM {schema}.delivery_requests WHERE status = 'in_progress'
 ) AS moments;
 
 -- name: expire
--- What was not sent in time will not be sent; nothing stale goes out.
-UPDATE {schema}.delivery_requests
-SET status = 'expired', terminal_at = $1, updated_at = $1, terminal_error_class = 'timeout',
-    terminal_error_message = 'it was too late to send it', terminal_retryable = false,
-    decisions = decisions || jsonb_build_object('at', $1::timestamptz, 'rule', 'expiry', 'verdict', 'expired', 'detail', 'not_after passed')
-WHERE not_after < $1 AND terminal_at IS NULL
-  AND status IN ('pending', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier')
-RETURNING id, channel, identity_scope, intent, origin_butler;
+-- What was not sent in time will not be sent, and nothing stale goes out; what may have arrived waits for a word.
+WITH late AS (
+    SELECT request.id,
+           request.settled_at IS NULL AND EXISTS (
+               SELECT 1 FROM {schema}.delivery_attempts AS attempt
+               WHERE attempt.delivery_id = request.id AND attempt.certainty = 'uncertain') AS in_doubt,
+           (SELECT string_agg(receipt.part::text, ', ' ORDER BY receipt.part) FROM {schema}.delivery_receipts AS receipt
+            WHERE receipt.delivery_id = request.id AND receipt.receipt_type = 'sent') AS parts
+    FROM {schema}.delivery_requests AS request
+    WHERE request.not_after < $1 AND request.terminal_at IS NULL
+      AND request.status IN ('pending', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier')
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {schema}.delivery_requests AS request
+SET status = CASE WHEN late.in_doubt THEN 'uncertain' ELSE 'expired' END, terminal_at = $1, updated_at = $1,
+    tell_owner = late.in_doubt, terminal_error_class = 'timeout', terminal_retryable = false,
+    terminal_error_message = CASE
+        WHEN late.in_doubt THEN 'the message may or may not have been sent, and it was too late to send it again'
+        WHEN late.parts IS NOT NULL THEN 'it was too late to send the rest; already sent: part ' || late.parts
+        ELSE 'it was too late to send it' END,
+    decisions = request.decisions || jsonb_build_object(
+        'at', $1::timestamptz, 'rule', 'expiry', 'detail', 'not_after passed',
+        'verdict', CASE WHEN late.in_doubt THEN 'uncertain' ELSE 'expired' END)
+FROM late WHERE request.id = late.id
+RETURNING request.id, request.channel, request.identity_scope, request.intent, request.origin_butler, request.status;
 
 -- name: open_attempts_of
 -- Does any attempt of a worker still wait for its evidence?

@@ -17,7 +17,8 @@ from butlers.messenger.channel import Certainty, NotSent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Settlement
 from butlers.messenger.observing import Observer
-from butlers.messenger.settling import Circumstances, settle
+from butlers.messenger.settling import Circumstances, parked, settle
+from butlers.messenger.wire_log import Evidence
 
 MOST_LOST = 20  # attempts; what kills its process every time must not do so for ever
 _BATCH = 200
@@ -48,7 +49,9 @@ class Rescuer:
             alive=alive,
         )
         if abandoned:
-            await self._finish([await self._lost(delivery, worker) for delivery, worker in abandoned])
+            # Read after the claim: what a worker of that name could still have marked, it has.
+            evidence = {worker: self._evidence(worker) for _, worker in abandoned}
+            await self._finish([await self._lost(delivery, evidence[worker]) for delivery, worker in abandoned])
         await self._forget(dead)
         return len(abandoned)
 
@@ -57,12 +60,13 @@ class Rescuer:
         for end in ends:
             self.observer.rescued(end)
 
-    async def _lost(self, delivery: ClaimedDelivery, worker: str | None) -> Ended:
-        parts = await self.deliveries.parts_of(delivery.id)
+    def _evidence(self, worker: str | None) -> Evidence:
         # Our own file is proof although we live: what is in nobody's hand is not being sent.
-        own = worker == self.name
-        part = wire_log.in_doubt(self.wire_directory, worker or "", delivery.attempt_id, parts, alive=own)
-        result = lost_attempt(part)
+        return Evidence.read(self.wire_directory, worker or "", alive=worker == self.name)
+
+    async def _lost(self, delivery: ClaimedDelivery, evidence: Evidence) -> Ended:
+        parts = await self.deliveries.parts_of(delivery.id)
+        result = lost_attempt(evidence.in_doubt(delivery.attempt_id, parts))
         return Ended(
             delivery=delivery,
             result=result,
@@ -91,7 +95,8 @@ def settle_lost(result: NotSent, around: Circumstances) -> Settlement:
     """A crash of ours says nothing about the provider: try at once, though not without end."""
     if result.certainty is Certainty.NOT_SENT:
         if around.attempt >= MOST_LOST:
-            return Settlement(status="dead_lettered", error=result.error)
+            buried = Settlement(status="dead_lettered", error=result.error)
+            return parked(result, around) if around.in_doubt else buried
         return Settlement(status="awaiting_retry", next_attempt_at=around.now, error=result.error)
     settlement = settle(result, around)
     if settlement.status != "awaiting_retry":

@@ -5,17 +5,20 @@
 
 There is no default beyond these: without a target the request is refused. A contact who has no identifier for the
 channel is no mistake of the caller's: the delivery is parked until somebody supplies one.
+
+A target is a canonical address (`addresses.canonical`); how it was spelled is kept beside it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 from uuid import UUID
 
 from butlers.contacts import Contact
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope
+from butlers.messenger.addresses import canonical
 
 
 class AddressBook(Protocol):
@@ -28,8 +31,13 @@ class AddressBook(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    target: str
+    target: str  # canonical
+    address: str  # as it was given
     how: str  # in plain words
+
+    @classmethod
+    def at(cls, channel: str, address: str, *, how: str) -> Self:
+        return cls(target=canonical(channel, address), address=address.strip(), how=how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +52,7 @@ async def resolve_target(notify: NotifyEnvelope, contacts: AddressBook) -> Resol
     if notify.contact_id is not None:
         return await _contact_target(notify.contact_id, channel, contacts)
     if notify.delivery.recipient is not None:
-        return Resolved(target=notify.delivery.recipient.strip(), how="the recipient was named")
+        return Resolved.at(channel, notify.delivery.recipient, how="the recipient was named")
     return await _owner_target(channel, contacts)
 
 
@@ -56,15 +64,16 @@ def _reply_target(notify: NotifyEnvelope) -> Resolved:
     lineage = context.source_sender_identity if delivery.channel == "email" else context.source_thread_identity
     if lineage is None:
         raise invalid("request_context.source_thread_identity", "is required to answer")
-    if delivery.recipient is not None and delivery.recipient.strip() != lineage.strip():
+    answered = Resolved.at(delivery.channel, lineage, how="the conversation that is answered")
+    if delivery.recipient is not None and canonical(delivery.channel, delivery.recipient) != answered.target:
         raise invalid("delivery.recipient", "does not agree with the conversation that is answered")
-    return Resolved(target=lineage.strip(), how="the conversation that is answered")
+    return answered
 
 
 async def _contact_target(contact_id: UUID, channel: str, contacts: AddressBook) -> Resolved | MissingIdentifier:
     identifier = await contacts.identifier(contact_id, channel)
     if identifier is not None:
-        return Resolved(target=identifier, how=f"the contact's {channel} identifier")
+        return Resolved.at(channel, identifier, how=f"the contact's {channel} identifier")
     contact = await contacts.get(contact_id)
     if contact is None:
         raise invalid("contact_id", "no such contact")
@@ -76,4 +85,4 @@ async def _owner_target(channel: str, contacts: AddressBook) -> Resolved:
     identifier = await contacts.identifier(owner.id, channel) if owner else None
     if identifier is None:
         raise invalid("delivery.recipient", f"is required: no owner with a {channel} identifier is configured")
-    return Resolved(target=identifier, how="nobody was named, so it is for the owner")
+    return Resolved.at(channel, identifier, how="nobody was named, so it is for the owner")

@@ -9,6 +9,9 @@ one write(2), which survives the death of the process (though not of the machine
                                  nothing is known              -> uncertain
 
 The worker holds a lock on its file for life; only when the lock is free is the absence of an id a proof.
+
+A file that has grown long is replaced by one with the marks of the attempts that are not settled yet: written and
+locked beside it, then renamed over it, so that whoever looks finds the one or the other, locked.
 """
 
 from __future__ import annotations
@@ -17,33 +20,40 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 from uuid import UUID
 
+LONGEST_FILE = 4_000_000  # bytes: some ninety thousand attempts
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class WireLog:
     """The file of one worker."""
 
-    def __init__(self, directory: Path, worker: str) -> None:
+    def __init__(self, directory: Path, worker: str, *, longest: int = LONGEST_FILE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = path_of(directory, worker)
-        self._file = self._path.open("ab", buffering=0)
-        fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._write(f"boot {boot_id()}\n")
+        self._longest = longest
+        self._open: dict[UUID, list[int]] = {}  # parts that left, of attempts that are not settled
+        self._file = self._locked(self._path)
+        self._size = self._write(self._file, f"boot {boot_id()}\n")
 
     def leaving(self, attempt_id: UUID, part: int = 1) -> None:
+        if self._file.closed:
+            raise OSError(errno.EBADF, "the evidence is closed", str(self._path))
+        if self._size > self._longest:
+            self._begin_anew()
         # On a line of its own, also behind a mark that was cut short.
-        self._write(f"\n{attempt_id} {part}\n")
+        self._size += self._write(self._file, f"\n{attempt_id} {part}\n")
+        self._open.setdefault(attempt_id, []).append(part)
 
-    def _write(self, text: str) -> None:
-        """All of it or an error: a full disk may take the beginning only, and half a mark proves nothing."""
-        marked = text.encode()
-        if self._file.write(marked) != len(marked):
-            raise OSError(errno.ENOSPC, "the evidence was cut short", str(self._path))
+    def settled(self, attempt_id: UUID) -> None:
+        """Its outcome is on record: its marks say nothing any more."""
+        self._open.pop(attempt_id, None)
 
     def close(self, *, keep: bool) -> None:
         """Let go. A worker that left nothing open takes its file away."""
@@ -51,19 +61,58 @@ class WireLog:
             self._path.unlink(missing_ok=True)
         self._file.close()
 
+    def _begin_anew(self) -> None:
+        """Where that fails, the long file goes on, and it is tried again when it is twice as long."""
+        fresh = self._path.with_suffix(".begun")
+        marks = "".join(f"\n{attempt} {part}\n" for attempt, parts in self._open.items() for part in parts)
+        try:
+            fresh.unlink(missing_ok=True)
+            file = self._locked(fresh)
+            size = self._write(file, f"boot {boot_id()}\n{marks}")
+            fresh.replace(self._path)
+        except OSError:
+            self._longest *= 2
+            return
+        self._file.close()
+        self._file, self._size = file, size
 
-def in_doubt(
-    directory: Path, worker: str, attempt_id: UUID, parts_sent: Collection[int], *, alive: bool = False
-) -> int | None:
-    """The part of a gone worker's attempt that could have reached the provider without our knowing; None: no part."""
-    try:
-        with path_of(directory, worker).open("rb") as file:
-            dead, text = alive or _is_dead(file), file.read().decode("ascii", "replace")
-    except OSError:
-        dead, text = False, ""
-    if not dead or text.splitlines()[:1] != [f"boot {boot_id()}"]:
-        return max(parts_sent, default=0) + 1
-    return next((part for part in _parts_left(text, attempt_id) if part not in parts_sent), None)
+    def _locked(self, path: Path) -> IO[bytes]:
+        file = path.open("ab", buffering=0)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return file
+
+    def _write(self, file: IO[bytes], text: str) -> int:
+        """All of it or an error: a full disk may take the beginning only, and half a mark proves nothing."""
+        marked = text.encode()
+        if file.write(marked) != len(marked):
+            raise OSError(errno.ENOSPC, "the evidence was cut short", str(self._path))
+        return len(marked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a worker's file says of its attempts, read once."""
+
+    marks: Mapping[str, Sequence[int]] | None  # attempt -> parts that may have left; None: nothing is known
+
+    @classmethod
+    def read(cls, directory: Path, worker: str, *, alive: bool = False) -> Self:
+        """`alive`: it is our own file, which is proof for what nobody has in hand."""
+        path = path_of(directory, worker)
+        try:
+            with path.open("rb") as file:
+                dead, text = alive or _is_dead(file, path), file.read().decode("ascii", "replace")
+        except OSError:
+            dead, text = False, ""
+        if not dead or text.splitlines()[:1] != [f"boot {boot_id()}"]:
+            return cls(marks=None)
+        return cls(marks=_marks(text))
+
+    def in_doubt(self, attempt_id: UUID, parts_sent: Collection[int]) -> int | None:
+        """The part of an attempt that could have reached the provider without our knowing; None: no part."""
+        if self.marks is None:
+            return max(parts_sent, default=0) + 1
+        return next((part for part in self.marks.get(str(attempt_id), ()) if part not in parts_sent), None)
 
 
 def dead_workers(directory: Path) -> list[str]:
@@ -73,7 +122,7 @@ def dead_workers(directory: Path) -> list[str]:
     found = []
     for path in directory.glob("*.wire"):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if path.stat().st_size and _is_dead(file):
+            if path.stat().st_size and _is_dead(file, path):
                 found.append(path.stem)
     return found
 
@@ -86,7 +135,9 @@ def living_workers(directory: Path) -> list[str]:
 
 def remove(directory: Path, worker: str) -> None:
     """Forget a dead worker's file once all its attempts are settled."""
-    path_of(directory, worker).unlink(missing_ok=True)
+    path = path_of(directory, worker)
+    path.with_suffix(".begun").unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def boot_id() -> str:
@@ -101,16 +152,19 @@ def path_of(directory: Path, worker: str) -> Path:
     return directory / f"{worker}.wire"
 
 
-def _is_dead(file: IO[bytes]) -> bool:
+def _is_dead(file: IO[bytes], path: Path) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask do not mislead each other
     except BlockingIOError:
         return False
-    return True
+    # A file that was replaced in between is free because its owner goes on in another.
+    return os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
-def _parts_left(text: str, attempt_id: UUID) -> Iterator[int]:
+def _marks(text: str) -> dict[str, list[int]]:
+    marks = defaultdict(list)
     for line in text.splitlines():
         identity, _, part = line.partition(" ")
-        if identity == str(attempt_id) and part.isdecimal():
-            yield int(part)
+        if part.isdecimal():
+            marks[identity].append(int(part))
+    return dict(marks)

@@ -46,9 +46,25 @@ def delivery_key(
     )
 
 
-def caller_key(origin_butler: str, idempotency_key: str) -> str:
-    """The key of a delivery that has no request id: the caller's own, within the caller's own name space."""
-    return _key("caller", _present(_identifier(origin_butler)), _present(idempotency_key.strip()))
+def caller_key(
+    *,
+    request_id: str | None,
+    origin_butler: str,
+    intent: str,
+    channel: str,
+    target_identity: str,  # resolved, as in `delivery_key`
+    idempotency_key: str,
+) -> str:
+    """The key of a delivery whose caller says itself what a repeat is: its own key stands in for the content, and only
+    for that, so a key that is used for somebody or something else loses no message.
+    """
+    identifiers = (origin_butler, intent, channel, target_identity)
+    return _key(
+        "caller",
+        _identifier(request_id or ""),
+        *(_present(_identifier(field)) for field in identifiers),
+        _present(idempotency_key.strip()),
+    )
 
 
 def event_key(*, channel: str, endpoint_identity: str, external_event_id: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from starlette.responses import Response
 from butlers.butler.identity import Caller, Role
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, ErrorClass, TimeoutExceeded
+from butlers.errors import ClassifiedError, ErrorClass, FieldError, TimeoutExceeded, ValidationError
 
 ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
 STATUS = {
@@ -98,8 +99,30 @@ async def passed_on(
         return error_answer(504, TimeoutExceeded(f"{butler} gave no answer within {ANSWER_TIMEOUT_S:g} s"))
     except ClassifiedError as error:
         if error.error_class is ErrorClass.VALIDATION_ERROR and _NO_TOOL.search(error.message):
-            return error_answer(404, invalid("butler", f"{butler} has no approvals: its module is not loaded"))
+            return error_answer(404, invalid("butler", _off(butler)))
         return error_answer(status_of(error), error)
+
+
+def bad_parameters(problems: Sequence[Mapping[str, Any]]) -> ValidationError:
+    """What FastAPI found wrong with an address, in the words of the other doors."""
+    fields = tuple(FieldError(field=str(problem["loc"][-1]), error=_said(problem)) for problem in problems)
+    return ValidationError("; ".join(f"{f.field}: {f.error}" for f in fields) or "a parameter is wrong", fields=fields)
+
+
+def _said(problem: Mapping[str, Any]) -> str:
+    match problem["type"]:
+        case "uuid_parsing" | "uuid_type":
+            return "must be a UUID"
+        case "int_parsing" | "int_type":
+            return "must be a whole number"
+        case "string_pattern_mismatch":
+            return "cannot be a name"
+    words = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+    return words[:1].lower() + words[1:]
+
+
+def _off(butler: str) -> str:
+    return f"approvals are off for {butler}: add [modules.approvals] to its butler.toml and start it again"
 
 
 def _wire(value: Any) -> Any:

@@ -7,7 +7,7 @@ Origin is refused, and bodies must say that they are JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -25,8 +25,16 @@ from butlers.butler.surface import authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
-from butlers.errors import ClassifiedError, FieldError, InternalError, ValidationError
-from butlers.switchboard.answers import LOCAL, STATUS, Refused, answer_refusal, error_answer, json_answer
+from butlers.errors import ClassifiedError, InternalError, ValidationError
+from butlers.switchboard.answers import (
+    LOCAL,
+    STATUS,
+    Refused,
+    answer_refusal,
+    bad_parameters,
+    error_answer,
+    json_answer,
+)
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
 from butlers.switchboard.ingress import Ingress
@@ -58,6 +66,7 @@ class Api:
     transport: Transport  # to the butlers whose records are shown
     telemetry: Telemetry
     policy: ApiPolicy
+    butlers: Collection[str] = ()  # all that there are; none: nobody is told apart from one that is away
 
     def app(self) -> FastAPI:
         app = FastAPI(
@@ -93,7 +102,9 @@ class Api:
         app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")
         app.add_api_route("/status", self._status, methods=["GET"], summary="Counts by state")
         add_delivery_routes(app, caller_of=self._caller, body_of=self._body, transport=self.transport)
-        add_approval_routes(app, caller_of=self._caller, body_of=self._body, transport=self.transport)
+        add_approval_routes(
+            app, caller_of=self._caller, body_of=self._body, transport=self.transport, butlers=self.butlers
+        )
 
     async def _ingest(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -180,8 +191,7 @@ def _hostname(address: str) -> str | None:
 
 async def _answer_bad_parameter(_request: Request, error: Exception) -> Response:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
-    fields = tuple(FieldError(field=str(problem["loc"][-1]), error=str(problem["msg"])) for problem in problems)
-    return error_answer(422, ValidationError("a parameter is wrong", fields=fields))
+    return error_answer(422, bad_parameters(problems))
 
 
 async def _answer_http(_request: Request, error: Exception) -> Response:

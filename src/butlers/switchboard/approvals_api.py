@@ -1,9 +1,10 @@
 """Approvals over HTTP: thin proxies (see `proxy.py`) to the tools of the butler whose actions they are (`?butler=`,
-else Messenger); 404 also where that butler has no approvals.
+else Messenger); 404 also where there is no such butler or it has no approvals.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
 from uuid import UUID
@@ -22,9 +23,11 @@ Butler = Annotated[str, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="w
 Limit = Annotated[int, Query(ge=1, le=500)]
 
 
-def add_approval_routes(app: FastAPI, *, caller_of: CallerOf, body_of: BodyOf, transport: Transport) -> None:
+def add_approval_routes(
+    app: FastAPI, *, caller_of: CallerOf, body_of: BodyOf, transport: Transport, butlers: Collection[str] = ()
+) -> None:
     """All routes below `/approvals`."""
-    proxy = ToolProxy(caller_of=caller_of, body_of=body_of, transport=transport)
+    proxy = ToolProxy(caller_of=caller_of, body_of=body_of, transport=transport, butlers=butlers)
     _ApprovalRoutes(proxy=proxy).add(app)
 
 
@@ -95,6 +98,7 @@ class _ApprovalRoutes:
 
     async def _create_rule(self, request: Request, butler: Butler = "messenger") -> Response:
         said = await self.proxy.decided(request, *_RULE_FIELDS)
+        self.proxy.must_exist(butler)
         tool = "create_rule_from_action" if "action_id" in said else "create_approval_rule"
         return await passed_on(self.proxy.transport, butler, tool, said, status=201)
 

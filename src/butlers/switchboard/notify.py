@@ -2,6 +2,9 @@
 
 Only Messenger touches channels. Switchboard says who really asked (`authenticated_origin`) and what is being answered
 (`source_event`, from its own record of the request), so that neither has to be believed from the payload.
+
+What is put on record is what was known then: `sent`, `failed`, `uncertain` (the provider did not say), `pending`
+(Messenger has it) or `unknown` (Messenger did not say). The row names the delivery, which knows what became of it.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from butlers.contracts.context import RequestContext
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
-from butlers.errors import ClassifiedError, OverloadRejected, TargetUnavailable, TimeoutExceeded
+from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch import parse_response, result_of
@@ -30,6 +33,20 @@ log = get_logger("butlers.notify")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
 PROMPT = "Execute outbound delivery request through Messenger."
+_WORDS = {
+    "delivered": "sent",
+    "failed": "failed",
+    "dead_lettered": "failed",
+    "expired": "failed",
+    "uncertain": "uncertain",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Asking:
+    """How the last call to Messenger stands."""
+
+    unanswered: bool = False  # it may have been taken on all the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +67,18 @@ class NotifyDispatcher:
             _verify_origin(caller, notify)
         except ClassifiedError as error:
             return _refused(None, error)
+        asking = _Asking()
         try:
             notify, event = await self.lineage.verified(notify)
-            response = await self._deliver_patiently(notify, event)
+            response = await self._deliver_patiently(notify, event, asking)
         except ClassifiedError as error:
             response = _refused(notify.request_id, error)
-        await self._record(notify, response)
+        await self._record(notify, response, "unknown" if asking.unanswered else _status(response))
         return response
 
-    async def _deliver_patiently(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> NotifyResponse:
+    async def _deliver_patiently(
+        self, notify: NotifyEnvelope, event: Mapping[str, Any] | None, asking: _Asking
+    ) -> NotifyResponse:
         """Messenger may be restarting, or its budget used up for the moment, and then it says for how long.
 
         Only what is keyed is asked for again: a lost answer must not send twice.
@@ -67,7 +87,7 @@ class NotifyDispatcher:
         deadline, pause = self.clock.monotonic() + self.patience_s, FIRST_PAUSE_S
         while True:
             try:
-                return await self._deliver(notify, event)
+                return await self._deliver(notify, event, asking)
             except (TargetUnavailable, OverloadRejected) as error:
                 wait = max(pause, error.retry_after or 0.0)
                 if not (keyed and error.retryable):
@@ -81,21 +101,32 @@ class NotifyDispatcher:
                 await self.clock.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _deliver(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> NotifyResponse:
+    async def _deliver(
+        self, notify: NotifyEnvelope, event: Mapping[str, Any] | None, asking: _Asking
+    ) -> NotifyResponse:
         envelope = self._envelope(notify, event)
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                raw = await self.transport.call("messenger", "route.execute", envelope.to_wire())
-        except TimeoutError:
-            raise TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s") from None
+        raw = await self._ask(envelope, asking)
         route_response = parse_response(raw, envelope.request_context.request_id)
         # A failed delivery comes as an error with the notify_response beside it; only without one is it a failed call.
         answer = (route_response.result or {}).get("notify_response") or result_of(route_response).get(
             "notify_response"
         )
         if not isinstance(answer, Mapping):
+            asking.unanswered = True
             raise TargetUnavailable("messenger answered without a notify_response", retryable=False)
         return NotifyResponse.parse(answer)
+
+    async def _ask(self, envelope: RouteEnvelope, asking: _Asking) -> Mapping[str, Any]:
+        asking.unanswered = False
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await self.transport.call("messenger", "route.execute", envelope.to_wire())
+        except TimeoutError:
+            asking.unanswered = True
+            raise TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s") from None
+        except (TargetUnavailable, TimeoutExceeded, InternalError):
+            asking.unanswered = True
+            raise
 
     def _envelope(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> RouteEnvelope:
         identity = self.new_id()
@@ -114,7 +145,7 @@ class NotifyDispatcher:
             trace_context=self.telemetry.inject(),
         )
 
-    async def _record(self, notify: NotifyEnvelope, response: NotifyResponse) -> None:
+    async def _record(self, notify: NotifyEnvelope, response: NotifyResponse, status: str) -> None:
         try:
             await self.database.execute(
                 self.queries.record_notification,
@@ -125,7 +156,8 @@ class NotifyDispatcher:
                 notify.delivery.recipient,
                 notify.delivery.message,
                 {"delivery": response.delivery.to_wire() if response.delivery else None},
-                _status(response),
+                status,
+                response.delivery.delivery_id if response.delivery else None,
                 response.error.message if response.error else None,
                 self.telemetry.trace_id(),
                 self.clock.now(),
@@ -136,10 +168,8 @@ class NotifyDispatcher:
 
 
 def _status(response: NotifyResponse) -> str:
-    """Accepted by Messenger is not yet sent; the delivery itself tells what became of it."""
-    if response.status == "error":
-        return "failed"
-    return "sent" if response.delivery is not None and response.delivery.status == "delivered" else "pending"
+    """Accepted by Messenger is not yet sent; without a delivery it was refused."""
+    return _WORDS.get(response.delivery.status, "pending") if response.delivery is not None else "failed"
 
 
 def _verify_origin(caller: Caller | None, notify: NotifyEnvelope) -> None:

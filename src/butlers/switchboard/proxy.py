@@ -7,7 +7,7 @@ knows no such thing, 422 for a wrong argument.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +32,11 @@ class ToolProxy:
     caller_of: CallerOf
     body_of: BodyOf
     transport: Transport
+    butlers: Collection[str] = ()  # all that there are, where a caller names one
 
     async def read(self, request: Request, butler: str, tool: str, **arguments: Any) -> Response:
         self._must_be_inside(request)
+        self.must_exist(butler)
         return await passed_on(self.transport, butler, tool, arguments)
 
     async def ask_about(self, request: Request, butler: str, tool: str, argument: str) -> Response:
@@ -45,6 +47,7 @@ class ToolProxy:
     async def change(self, request: Request, butler: str, tool: str, *from_body: str, **arguments: Any) -> Response:
         """A person's deed; the named fields come from the body, and all of them may be left out with it."""
         given = await self.decided(request, *from_body) | arguments
+        self.must_exist(butler)
         return await passed_on(self.transport, butler, tool, given)
 
     async def decided(self, request: Request, *from_body: str) -> dict[str, Any]:
@@ -54,6 +57,12 @@ class ToolProxy:
             raise Refused(403, invalid("authorization", "only a person with an operator's token may decide this"))
         said = await self._said(request, lambda body: fields(body or b"{}", from_body)) if from_body else {}
         return said | {"decided_by": caller.name}
+
+    def must_exist(self, butler: str) -> None:
+        """One that is away may come back; one that nobody knows will not."""
+        if self.butlers and butler not in self.butlers:
+            there = ", ".join(sorted(self.butlers))
+            raise Refused(404, invalid("butler", f"is no butler here; there are {there}"))
 
     def _must_be_inside(self, request: Request) -> None:
         caller = self.caller_of(request)

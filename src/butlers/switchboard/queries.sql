@@ -102,14 +102,18 @@ FROM {schema}.routing_log WHERE request_id = $1 ORDER BY created_at;
 
 -- name: notifications_of_request
 -- What butlers asked to say in answer to one request; the text stays out.
-SELECT id, source_butler, channel, recipient, status, error, metadata, created_at
+SELECT id, source_butler, channel, recipient, status, delivery_id, error, metadata, created_at
 FROM {schema}.notifications WHERE request_id = $1 ORDER BY created_at;
 
 -- name: record_notification
 -- One line per outbound wish and what Messenger said of it.
 INSERT INTO {schema}.notifications
-    (id, request_id, source_butler, channel, recipient, message, metadata, status, error, trace_id, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+    (id, request_id, source_butler, channel, recipient, message, metadata, status, delivery_id, error, trace_id, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+
+-- name: forget_notifications
+-- Wishes as old as the months of the inbox that are gone.
+DELETE FROM {schema}.notifications WHERE created_at < $1;
 
 -- name: lineage
 -- Where a request came from and what it was, for an answer to it.

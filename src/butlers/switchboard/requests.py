@@ -35,6 +35,7 @@ class RequestReader:
         routing = await self.database.fetch(self.queries.routing_of_request, request_id)
         notifications = await self.database.fetch(self.queries.notifications_of_request, request_id)
         hops = await self._hops(request_id, _butlers_of(row["routing_output"]))
+        deliveries = hops.get("messenger", {}).pop("deliveries", [])
         return {
             "request_id": request_id,
             "lifecycle_state": row["lifecycle_state"],
@@ -42,8 +43,8 @@ class RequestReader:
             "ingress": _ingress(row),
             "routing": {"decision": row["routing_output"], "dispatches": [dict(line) for line in routing]},
             "butlers": hops,
-            "notifications": [dict(line) for line in notifications],
-            "deliveries": hops.get("messenger", {}).pop("deliveries", []),
+            "notifications": _with_present_status(notifications, deliveries),
+            "deliveries": deliveries,
             "reply": row["aggregated_reply"],
             "final_state_at": row["final_state_at"],
         }
@@ -67,6 +68,12 @@ class RequestReader:
 
 def _butlers_of(routing_output: Any) -> list[str]:
     return [segment["butler"] for segment in (routing_output or {}).get("segments", [])]
+
+
+def _with_present_status(notifications: Iterable[Any], deliveries: Iterable[Any]) -> list[dict[str, Any]]:
+    """What was known when it was asked for, and beside it how its delivery stands now; None where nobody says."""
+    present = {str(delivery["id"]): delivery["status"] for delivery in deliveries}
+    return [dict(line) | {"delivery_status": present.get(str(line["delivery_id"]))} for line in notifications]
 
 
 def _ingress(row: Any) -> dict[str, Any]:

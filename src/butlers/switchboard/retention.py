@@ -1,9 +1,11 @@
-"""What is kept for how long: inbox months are made ahead and dropped when old, dedupe keys are forgotten."""
+"""What is kept for how long: inbox months are made ahead and dropped when old, and what butlers asked to say goes with
+them; dedupe keys are forgotten.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from butlers.clock import Clock
 from butlers.storage.database import Database
@@ -35,5 +37,6 @@ class InboxKeeper:
             dropped = await drop_month_partitions_before(connection, self.schema, INBOX, oldest)
         for partition in dropped:
             log.info("inbox month dropped", partition=partition.name, count=partition.rows)
+        await self.database.execute(self.queries.forget_notifications, datetime.combine(oldest, time(), UTC))
         cutoff = self.clock.now() - timedelta(days=self.keep_dedupe_days)
         await self.database.execute(self.queries.forget_dedupe_keys, cutoff)

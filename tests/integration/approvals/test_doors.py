@@ -177,7 +177,10 @@ async def test_what_is_not_there_is_404_and_what_is_wrong_422(door: Door):
     assert (await door.ask("POST", f"/{NOBODY}/approve", {}))[0] == 404
     assert (await door.ask("DELETE", f"/rules/{NOBODY}"))[0] == 404
     status, answer = await door.ask("GET", "?butler=finance")
-    assert (status, answer["error"]["message"]) == (404, "butler: finance has no approvals: its module is not loaded")
+    assert (status, answer["error"]["message"]) == (
+        404,
+        "butler: approvals are off for finance: add [modules.approvals] to its butler.toml and start it again",
+    )
     status, answer = await door.ask("POST", "/rules", {"tool_name": "sing"})
     assert (status, "is not gated here" in answer["error"]["message"]) == (422, True)
     wrong: list[Any] = [[], {"decided_by": "ann"}, {"reason": 7}]
@@ -200,9 +203,12 @@ async def test_a_person_decides_from_the_command_line(door: Door):
     assert [action["id"] for action in (await door.answer("list"))["actions"]] == [no["action_id"], yes["action_id"]]
     code, output, _ = await door.command("list", "--limit", 1)
     assert (code, no["action_id"] in output) == (0, True)
-    assert f"more: butlers approvals list --limit 1 --cursor {no['action_id']}" in output
+    where = f"--data-dir {door.data_dir}"
+    assert f"more: butlers approvals list {where} --limit 1 --cursor {no['action_id']}" in output
     code, output, _ = await door.command("show", yes["action_id"])
     assert (code, 'send {"to": "ann"' in output) == (0, True)
+    assert f"let it happen: butlers approvals approve {where} {yes['action_id']}\n" in output
+    assert f"refuse it:     butlers approvals reject {where} {yes['action_id']}\n" in output
     code, output, _ = await door.command("approve", yes["action_id"], "--reason", "fine")
     assert (code, output.startswith("executed: send(")) == (0, True)
     assert (await door.answer("reject", no["action_id"]))["action"]["status"] == "rejected"
@@ -218,7 +224,7 @@ async def test_exit_codes_say_what_went_wrong(door: Door):
     code, output, _ = await door.command("approve", told["action_id"])
     assert (code, "it failed: internal_error" in output) == (1, True)
     code, _, complaint = await door.command("approve", told["action_id"])
-    assert (code, "the action is not pending: it is executed" in complaint) == (2, True)
+    assert (code, "nothing was changed: the action is executed by operator already" in complaint) == (2, True)
     assert (await door.command("show", "nonsense"))[0] == 2
     assert (await door.command("show", NOBODY))[0] == 2
     assert (await door.command("rules", "create", "send", "--arg", "nonsense"))[0] == 2

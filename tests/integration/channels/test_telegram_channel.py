@@ -371,6 +371,28 @@ async def test_an_answer_that_does_not_come_in_time_leaves_us_uncertain() -> Non
         assert result.response == {"phase": "answer_awaited", "part": 2, "parts": 3}
 
 
+async def test_a_part_that_has_no_time_left_is_not_begun_and_that_is_not_telegrams_fault(
+    hand: Hand, channel: TelegramChannel
+) -> None:
+    class Slow(Record):
+        async def part_sent(self, part: int, provider_delivery_id: str) -> None:
+            late = asyncio.get_running_loop().time() + 1.0
+            while asyncio.get_running_loop().time() < late:
+                await asyncio.sleep(0.1)
+            await super().part_sent(part, provider_delivery_id)
+
+    wire = Slow()
+    result = await attempt(channel, outgoing(LONG), wire, timeout_s=1.0)
+    assert isinstance(result, NotSent)
+    assert isinstance(result.error, TimeoutExceeded)
+    assert (result.certainty, result.error.retryable, result.asked) == (Certainty.NOT_SENT, True, False)
+    assert result.response == {"phase": "not_begun", "part": 2, "parts": 3}
+    assert (wire.left, list(wire.parts), await hand.texts()) == ([1], [1], PARTS[:1])
+    again = Record(wire.parts)
+    assert isinstance(await attempt(channel, outgoing(LONG, parts_sent=wire.parts), again), Sent)
+    assert await hand.texts() == PARTS
+
+
 async def test_what_never_connected_was_not_sent() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))

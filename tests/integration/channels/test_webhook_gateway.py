@@ -168,7 +168,7 @@ async def test_redirects_are_not_followed(gateway: WebhookSimulator, make: Make)
 
 
 async def test_a_failure_in_its_own_words_is_certain(gateway: WebhookSimulator, make: Make) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=503))
+    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=503, body='{"error": "not_taken"}'))
     result = await failed(make(), outgoing())
     assert (result.certainty, result.error.retryable) == (Certainty.NOT_SENT, True)
 
@@ -176,9 +176,16 @@ async def test_a_failure_in_its_own_words_is_certain(gateway: WebhookSimulator, 
 # --- nobody knows ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_proxys_page_leaves_us_uncertain(gateway: WebhookSimulator, make: Make) -> None:
-    page = "<html>Bad Gateway</html>"
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER_AFTER, status=502, body=page))
+@pytest.mark.parametrize(
+    ("status", "page"),
+    [
+        (502, "<html>Bad Gateway</html>"),
+        (504, '{"message": "Endpoint request timed out"}'),
+        (503, '{"error": "Service Unavailable", "status": 503}'),
+    ],
+)
+async def test_a_proxys_page_leaves_us_uncertain(gateway: WebhookSimulator, make: Make, status: int, page: str) -> None:
+    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER_AFTER, status=status, body=page))
     channel, out = make(), outgoing()
     result = await failed(channel, out)
     assert result.certainty is Certainty.UNCERTAIN

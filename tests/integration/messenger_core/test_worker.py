@@ -3,92 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from butlers.butler.delivery_config import CertaintyPolicy
-from butlers.errors import TimeoutExceeded
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
+from butlers.messenger.channel import AttemptResult, Outgoing, Sent, Wire
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import ClaimedDelivery
-from butlers.messenger.execution import DeliveryWorker, ExecutionPolicy
-from butlers.messenger.observing import Observer
+from butlers.messenger.hands import Hands
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.receipts.receipt import Receipt
-from butlers.messenger.settling import ChannelPolicy
-from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.retry import RetryPolicy
-from butlers.telemetry import Telemetry
 
-from .core import BREAKER, LEASE_S, SCHEMA, Core
-
-HANDS = 4
-SILENT = NotSent(error=TimeoutExceeded("no answer"), certainty=Certainty.UNCERTAIN)
-
-
-class Provider:
-    """Answers when it is told to."""
-
-    name, identity_scope, resumes = "telegram", "bot", True
-
-    def __init__(self) -> None:
-        self.asked: list[UUID] = []
-        self.entered = asyncio.Event()
-        self.answers = asyncio.Event()
-        self.result: AttemptResult = Sent(provider_delivery_id="77")
-
-    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
-        wire.leaving()
-        self.asked.append(outgoing.delivery_id)
-        self.entered.set()
-        await self.answers.wait()
-        return self.result
-
-    async def find(self, outgoing: Outgoing) -> str | None:
-        return None
-
-    async def close(self) -> None:
-        return
-
-
-class LosesAnswers(Deliveries):
-    """The claim is committed and the connection breaks before its answer."""
-
-    async def claim_due(self, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
-        await super().claim_due(limit=limit, worker=worker, lease_s=lease_s)
-        raise ConnectionError("lost after the commit")
-
-
-def worker(
-    core: Core,
-    wire: Path,
-    provider: Provider,
-    *,
-    name: str = "w1",
-    certainty: CertaintyPolicy = "never_duplicate",
-    deliveries: Deliveries | None = None,
-) -> DeliveryWorker:
-    retry = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=1.0)
-    policy = ChannelPolicy(retry=retry, timeout_s=30.0, certainty=certainty)
-    telemetry = Telemetry.create("messenger", name, clock=core.clock)
-    return DeliveryWorker(
-        deliveries=deliveries or core.deliveries(),
-        channels={"telegram.bot": provider},
-        policy=ExecutionPolicy(
-            channel=lambda _name: policy, max_concurrent=HANDS, lease=LeasePolicy(ttl=LEASE_S, renew_every=LEASE_S / 3)
-        ),
-        wire_directory=wire,
-        name=name,
-        clock=core.clock,
-        observer=Observer(telemetry=telemetry, clock=core.clock),
-        new_id=core.new_id,
-    )
-
-
-async def status(core: Core, delivery: UUID) -> str:
-    return str((await core.row(delivery))["status"])
+from .core import LEASE_S, SCHEMA, Core
+from .given_worker import (
+    HANDS,
+    SILENT,
+    CountsLooks,
+    LosesAnswers,
+    Provider,
+    eventually,
+    of,
+    status,
+    worker,
+)
 
 
 async def test_a_yes_that_comes_after_the_claim_was_lost_still_counts(core: Core, tmp_path: Path) -> None:
@@ -124,15 +63,7 @@ async def test_a_worker_that_holds_its_lock_is_not_robbed_on_its_own_machine(cor
 
 async def test_a_claim_whose_answer_was_lost_is_tried_again_and_not_doubted(core: Core, tmp_path: Path) -> None:
     delivery, provider = await core.take(), Provider()
-    lossy = LosesAnswers(
-        database=core.database,
-        schema=SCHEMA,
-        clock=core.clock,
-        new_id=core.new_id,
-        breaker=BREAKER,
-        settle_reported=core.receipts().settle_reported,
-    )
-    ours = worker(core, tmp_path, provider, deliveries=lossy)
+    ours = worker(core, tmp_path, provider, deliveries=of(core, LosesAnswers))
     with pytest.raises(ConnectionError):
         await ours.run_once()
     assert await status(core, delivery) == "in_progress"
@@ -198,3 +129,99 @@ async def test_what_waits_comes_before_what_arrives_when_hands_are_few(core: Cor
     ours.take(first, ())
     assert ours.offer(1).slots == 1
     await ours.close(1)
+
+
+# --- whose channel it is, and when to look again ---------------------------------------------------------------------
+
+
+async def test_only_what_is_served_here_is_claimed_looked_at_or_waited_for(core: Core) -> None:
+    delivery, others = await core.take(), of(core, Deliveries, channels=["email.bot"])
+    ours = of(core, Deliveries, channels=["telegram.bot", "email.bot"])
+    assert await others.claim_due(limit=5, worker="w1", lease_s=LEASE_S) == []
+    assert await others.next_due() == (None, False)
+    await core.database.execute(f"update {SCHEMA}.channel_states set state = 'open' where name = 'telegram.bot'")
+    assert (await others.open_circuits(), await ours.open_circuits()) == ([], ["telegram.bot"])
+    await core.database.execute(f"update {SCHEMA}.channel_states set state = 'closed'")
+    assert [claimed.id for claimed in await ours.claim_due(limit=5, worker="w1", lease_s=LEASE_S)] == [delivery]
+
+
+async def test_a_worker_with_idle_hands_gets_nothing_of_a_channel_it_does_not_serve(core: Core, tmp_path: Path) -> None:
+    ours = worker(core, tmp_path, Provider())
+    now, new = core.clock.now(), core.new()
+    for channels, handed in (({"telegram.bot"}, True), ({"email.bot"}, False)):
+        hands = Hands(offer=replace(ours.offer(1), channels=channels), new_id=core.new_id, now=now)
+        async with core.database.connection() as connection:
+            snapshot = await core.book().read(connection, [new], now)
+        hands.look([new], snapshot)
+        assert (hands.claim(new, snapshot.budgets) is not None) is handed
+    await ours.close(0.01)
+
+
+async def test_nobody_looks_for_what_an_open_circuit_holds_until_it_is_closed(core: Core, tmp_path: Path) -> None:
+    await core.take()
+    deliveries, provider, far = of(core, CountsLooks), Provider(), core.clock.now() + timedelta(days=1)
+    await core.database.execute(f"update {SCHEMA}.channel_states set state = 'open', probe_at = $1", far)
+    assert await deliveries.next_due() == (None, True)
+    ours = worker(core, tmp_path, provider, deliveries=deliveries)
+    await ours.probe()
+    running = asyncio.create_task(ours.run())
+    await asyncio.wait([running], timeout=0.5)
+    assert deliveries.looks == 1
+    await core.database.execute(f"update {SCHEMA}.channel_states set state = 'closed', probe_at = null")
+    await ours.probe()  # as its timer does; the worker itself would sleep on
+    async with asyncio.timeout(3):
+        await provider.entered.wait()
+    provider.answers.set()
+    await ours.close(20)
+    running.cancel()
+
+
+@pytest.mark.parametrize("scope", ["telegram.bot", "telegram.bot:7"])
+async def test_what_a_window_holds_is_due_when_it_closes(core: Core, scope: str) -> None:
+    await core.take("7")
+    until = core.clock.now() + timedelta(seconds=40)
+    await core.database.execute(
+        f"insert into {SCHEMA}.throttles (scope, channel, until, reason, created_at)"
+        " values ($1, 'telegram.bot', $2, 'x', $2)",
+        scope,
+        until,
+    )
+    assert await core.deliveries().next_due() == (until, True)
+    core.clock.advance(41)
+    assert (await core.deliveries().next_due())[0] == until - timedelta(seconds=40)
+
+
+# --- outcomes that cannot be written down ----------------------------------------------------------------------------
+
+
+class OddProvider(Provider):
+    """Its word about one message does not fit any column."""
+
+    def __init__(self, odd: UUID, word: AttemptResult) -> None:
+        super().__init__()
+        self.odd, self.word = odd, word
+
+    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
+        result = await super().attempt(outgoing, timeout_s=timeout_s, wire=wire)
+        return self.word if outgoing.delivery_id == self.odd else result
+
+
+async def test_an_outcome_the_database_will_not_take_holds_up_no_other_and_is_kept_without_its_words(
+    core: Core, tmp_path: Path
+) -> None:
+    odd, good = await core.take("1"), await core.take("2")
+    provider = OddProvider(odd, Sent(provider_delivery_id="88", part=2**40, response={"ok": True}))
+    ours = worker(core, tmp_path, provider)
+    await ours.run_once()
+
+    async def both() -> bool:
+        return len(provider.asked) == 2
+
+    await eventually(both)
+    provider.answers.set()  # both at once: one batch
+    await ours.close(20)
+    assert (await status(core, odd), await status(core, good)) == ("delivered", "delivered")
+    kept = {attempt["delivery_id"]: attempt["provider_response"] for attempt in await core.rows("delivery_attempts")}
+    assert (kept[odd], kept[good]) == ({"left_out": "the provider's words could not be kept"}, {})
+    receipts = {receipt["delivery_id"]: receipt for receipt in await core.rows("delivery_receipts")}
+    assert (receipts[good]["provider_delivery_id"], receipts[odd]["part"]) == ("77", 1)

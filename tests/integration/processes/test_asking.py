@@ -84,7 +84,7 @@ async def test_ingest_and_trace_as_people_see_them(running: Instance):
     assert completed.returncode == 0
     [accepted, follow] = completed.stdout.splitlines()
     request_id = accepted.removeprefix("accepted as ")
-    assert follow == f"follow it with: butlers trace {request_id}"
+    assert follow == f"follow it with: butlers trace --data-dir {running.data_dir} {request_id}"
     await finished(running)
     trace = butlers("trace", request_id, "--data-dir", running.data_dir)
     assert trace.returncode == 0
@@ -160,7 +160,7 @@ async def test_requests_as_a_list_with_pages(running: Instance):
         assert {row["lifecycle_state"] for row in json.loads(listed.stdout)["requests"]} == found
     readable = butlers_here("requests", "--limit", 2, "--data-dir", running.data_dir)
     assert readable.returncode == 0
-    assert "more: butlers requests --limit 2 --before" in readable.stdout
+    assert f"more: butlers requests --data-dir {running.data_dir} --limit 2 --before" in readable.stdout
 
 
 async def test_a_sender_that_looks_like_mark_up_does_not_break_the_list(running: Instance):

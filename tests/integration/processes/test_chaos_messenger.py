@@ -12,7 +12,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from benchmarks.chaos import witness
+from benchmarks.chaos.caller import Caller, Unanswered
 from benchmarks.chaos.messages import make_wishes, number_in
+from benchmarks.chaos.report import Plan, make_report
 from benchmarks.chaos.verdict import Attempt, Kill, Row, Verdict, judge, percentile
 
 REPOSITORY = Path(__file__).parents[3]
@@ -45,8 +48,10 @@ def attempt(started: float, completed: float | None, certainty: str | None) -> A
     )
 
 
-def row(status: str, *attempts: Attempt, number: int = 1, channel: str = "telegram") -> Row:
-    return Row(number=number, delivery_id=f"d{number}", channel=channel, status=status, attempts=attempts)
+def row(status: str, *attempts: Attempt, number: int = 1, channel: str = "telegram", settled: bool = False) -> Row:
+    return Row(
+        number=number, delivery_id=f"d{number}", channel=channel, status=status, attempts=attempts, settled=settled
+    )
 
 
 def verdict_on(*rows: Row, **given: Any) -> Verdict:
@@ -56,6 +61,9 @@ def verdict_on(*rows: Row, **given: Any) -> Verdict:
 
 SENT = attempt(0, 1, "sent")
 DOUBT = attempt(0, 1, "uncertain")
+NO_RIG: Any = None  # nothing of it is used
+PLAN = Plan(kills=0, messages=1, seed=1)
+CALLER = Caller(rig=NO_RIG, new_id=uuid4, accepted={1: {"d1"}})
 
 
 def test_accepted_without_a_row_is_lost() -> None:
@@ -71,6 +79,13 @@ def test_a_certain_no_about_something_received_is_false() -> None:
     failed = row("failed", attempt(0, 1, "not_sent"))
     assert verdict_on(failed, received={1: ["chat"]}).false == [1]
     assert verdict_on(failed).false == []
+
+
+@pytest.mark.parametrize("status", ["failed", "dead_lettered", "expired"])
+def test_an_earlier_doubt_does_not_excuse_a_false_no(status: str) -> None:
+    refused = row(status, DOUBT, attempt(2, 3, "not_sent"))
+    assert verdict_on(refused, received={1: ["chat"]}).false == [1]
+    assert verdict_on(row("uncertain", DOUBT), received={1: ["chat"]}).false == []
 
 
 def test_received_twice_is_a_duplicate_unless_there_was_doubt() -> None:
@@ -99,6 +114,52 @@ def test_doubt_must_be_surfaced() -> None:
     assert verdict_on(row("uncertain", DOUBT), surfaced=frozenset({"d1"})).uncertain_surfaced == [1]
     settled = verdict_on(row("delivered", DOUBT, SENT), received={1: ["chat"]})
     assert (settled.uncertain, settled.uncertain_surfaced) == ([1], [1])
+
+
+@pytest.mark.parametrize("status", ["failed", "dead_lettered", "expired", "awaiting_retry"])
+def test_a_doubt_is_not_surfaced_by_any_other_end(status: str) -> None:
+    forgotten = verdict_on(row(status, DOUBT))
+    assert (forgotten.uncertain, forgotten.uncertain_surfaced) == ([1], [])
+    report = make_report(PLAN, CALLER, [], forgotten, faults=0, duration_s=1)
+    assert (report["goals"]["uncertain_surfaced"], report["passed"]) == (False, False)
+    assert verdict_on(row(status, DOUBT, settled=True)).uncertain_surfaced == [1]
+
+
+def test_a_false_no_fails_the_run() -> None:
+    false = verdict_on(row("failed", DOUBT, settled=True), received={1: ["chat"]})
+    report = make_report(PLAN, CALLER, [], false, faults=0, duration_s=1)
+    assert (report["false"], report["goals"]["lost"], report["passed"]) == (1, False, False)
+    well = make_report(
+        PLAN, CALLER, [], verdict_on(row("delivered", SENT), received={1: ["chat"]}), faults=0, duration_s=1
+    )
+    assert well["passed"] is True
+
+
+async def test_the_door_shows_what_is_uncertain_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: dict[Any, dict[str, Any]] = {
+        None: {"deliveries": [{"id": "d1"}], "next_cursor": "2"},
+        "2": {"deliveries": [{"id": "d2"}]},
+    }
+
+    async def answer(_rig: Any, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        assert (tool, arguments["status"]) == ("messenger_delivery_search", "uncertain")
+        return pages[arguments.get("cursor")]
+
+    monkeypatch.setattr(witness, "call_tool", answer)
+    assert await witness.surfaced(NO_RIG) == {"d1", "d2"}
+
+
+@pytest.mark.parametrize("answer", [Unanswered("no"), {"status": "error", "error": {"class": "internal_error"}}])
+async def test_a_door_that_does_not_answer_shows_nothing(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+    """What the rows say is no answer: the operator could not see it."""
+
+    async def silent(*_asked: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(witness, "call_tool", silent)
+    assert await witness.surfaced(NO_RIG) == frozenset()
 
 
 def recovery(*attempts: Attempt, kills: tuple[float, ...] = (10,), due: float = 0) -> list[float]:

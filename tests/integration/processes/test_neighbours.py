@@ -6,20 +6,27 @@ import json
 import socket
 from pathlib import Path
 
+import httpx2
 import pytest
 
+from butlers.butler.identity import TokenFile
 from butlers.clock import SystemClock
+from butlers.daemon.places import Places
 from butlers.daemon.tour.instance import Instance
 from tests.integration.processes.command import (
+    answer_here,
     butlers,
     butlers_here,
     finished,
+    kept_running,
     nothing_left,
     telegram_event,
     up,
     write_settings,
 )
 from tests.integration.processes.conftest import MAX_BODY_BYTES
+from tests.integration.processes.test_two_messengers import Caller
+from tests.scenarios.messenger_door import free_port, wish
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -62,6 +69,21 @@ async def test_the_nearer_source_of_a_setting_wins(flags, environment, offset, t
     completed = butlers_here("doctor", "--json", "--data-dir", tmp_path, *flags, environment=environment)
     checks = {check["name"]: check["detail"] for check in json.loads(completed.stdout)["checks"]}
     assert str(40_100 + offset) in checks["port.switchboard"]
+
+
+async def test_a_second_messenger_finds_the_simulators_of_the_first(running: Instance):
+    """Beside `up`, with nothing said but the data directory and a door of its own."""
+    second = free_port()
+    chat = 6801
+    common = ("--data-dir", running.data_dir, "--port", f"messenger={second}")
+    with kept_running("run", "messenger", *common, says="messenger is up, in a process of its own"):
+        token = TokenFile(Places(running.data_dir).tokens, SystemClock()).secret_of("switchboard")
+        async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+            notify = wish("by the second one", recipient=str(chat))
+            delivery = await Caller(http, token or "").hand_in(f"http://127.0.0.1:{second}", notify)
+        assert delivery["status"] == "delivered"
+        assert await running.bot_messages(chat) == ["[health] by the second one"]
+    assert answer_here("status", "--data-dir", running.data_dir)["doors"]["messenger"]["status"] == "ok"
 
 
 async def test_one_data_directory_serves_one_system(running: Instance):

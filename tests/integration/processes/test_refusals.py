@@ -103,8 +103,12 @@ def test_a_data_directory_with_something_in_the_way(folder, tmp_path):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["run", "nobody"], "nobody: no such role (choose one of finance, general,"),
-        (["simulate", "pigeons"], "pigeons: no such simulator (choose among telegram, mail, calendar, webhook)"),
+        (
+            ["up", "--port", "bogus=47999"],
+            "ports: bogus: there is no butler and no simulator of this name (choose among",
+        ),
+        (["run", "general", "--port", "bogus=47999"], "calendar_simulator, finance, general, health,"),
+        (["simulate", "--port", "bogus=47999"], "webhook_simulator)"),
         (["up", "--set", "simulators"], "--set simulators: must be NAME=VALUE"),
         (["up", "--set", "surprise=1"], "unknown key"),
         (["up", "--set", "ports=1"], "--port NAME=NUMBER"),
@@ -117,6 +121,36 @@ def test_wrong_settings_are_named(command, says, tmp_path):
     completed = butlers_here(*command, "--data-dir", tmp_path)
     assert completed.returncode == 3
     assert says in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["run", "nobody"], "role: no butler is called 'nobody'; there are finance, general,"),
+        (["simulate", "pigeons"], "pigeons: no such simulator; there are telegram, mail, calendar, webhook"),
+    ],
+)
+def test_a_name_that_nobody_has_is_wrong_input(command, says, tmp_path):
+    completed = butlers_here(*command, "--data-dir", tmp_path)
+    assert (completed.returncode, says in completed.stderr) == (2, True)
+
+
+def test_wrong_options_are_fields_for_machines(tmp_path):
+    for command, field in (
+        (["requests", "--limit", "0"], "--limit"),
+        (["requests", "--nosuch"], "--nosuch"),
+        (["simulate", "pigeons"], "pigeons"),
+    ):
+        completed = butlers_here(*command, "--json", "--data-dir", tmp_path)
+        error = json.loads(completed.stdout)["error"]
+        assert (completed.returncode, error["fields"][0]["field"]) == (2, field)
+
+
+def test_a_role_without_credentials_is_told_of_the_simulators(tmp_path):
+    completed = butlers_here("run", "messenger", "--data-dir", tmp_path)
+    assert completed.returncode == 3
+    assert "BUTLER_TELEGRAM_TOKEN is not set" in completed.stderr
+    assert "--set simulators=on while `butlers simulate` runs" in completed.stderr
 
 
 def test_missing_credentials_name_file_key_and_variable(tmp_path):

@@ -49,8 +49,8 @@ async def test_several_processes_answer_together_and_one_of_them_dies(where: Ins
     with ExitStack() as stack:
         stack.enter_context(kept_running("simulate", "telegram", *common, says='"ready": true'))
         for role in ("switchboard", "general"):
-            stack.enter_context(kept_running("run", role, *common, says="butlers is up"))
-        with kept_running("run", "messenger", *common, says="butlers is up") as messenger:
+            stack.enter_context(kept_running("run", role, *common, says=" is up"))
+        with kept_running("run", "messenger", *common, says=" is up") as messenger:
             await where.say(CHAT, "first")
             assert await _answers(where, 1) == ["[general] Noted: first"]
             doors = answer("status", "--data-dir", where.data_dir)["doors"]
@@ -66,7 +66,7 @@ async def test_several_processes_answer_together_and_one_of_them_dies(where: Ins
             messenger.wait(10)
         assert "messenger" not in answer("status", "--data-dir", where.data_dir)["doors"]
 
-        with kept_running("run", "messenger", *common, says="butlers is up") as messenger:
+        with kept_running("run", "messenger", *common, says=" is up") as messenger:
             delivery = await _delivery(where, request_id, "delivered")
             assert [attempt["certainty"] for attempt in delivery["attempts"]] == ["not_sent", "sent"]
             assert (await _answers(where, 2)).count("[general] Noted: second") == 1

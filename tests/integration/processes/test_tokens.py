@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from butlers.daemon.tour.instance import Instance
@@ -15,6 +17,7 @@ async def test_a_token_from_issue_to_revocation(running: Instance):
     issued = answer("token", "issue", "ann", *where)
     assert (issued["name"], issued["role"]) == ("ann", "client")
     assert butlers_here("token", "show", "ann", *where).stdout.strip() == issued["token"]
+    assert answer_here("token", "show", "ann", *where) == {"name": "ann", "token": issued["token"]}
     accepted = await running.ingest(telegram_event(601, 6101, "with a token"), token=issued["token"])
     assert accepted.status_code == 202
 
@@ -24,6 +27,14 @@ async def test_a_token_from_issue_to_revocation(running: Instance):
     assert refused.status_code == 401
     assert refused.json()["error"]["class"] == "validation_error"
     assert butlers_here("token", "show", "ann", *where).returncode == 2
+
+
+async def test_machines_are_answered_too(tmp_path):
+    answer_here("token", "issue", "ann", "--data-dir", tmp_path)
+    assert answer_here("token", "revoke", "ann", "--data-dir", tmp_path) == {"revoked": "ann"}
+    again = butlers_here("token", "revoke", "ann", "--json", "--data-dir", tmp_path)
+    assert (again.returncode, again.stderr) == (2, "")
+    assert json.loads(again.stdout)["error"]["fields"] == [{"field": "name", "error": "there is no token"}]
 
 
 async def test_issuing_again_replaces_the_token(running: Instance):

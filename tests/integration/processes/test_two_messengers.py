@@ -44,9 +44,9 @@ async def two_messengers(tmp_path: Path) -> AsyncIterator[tuple[Instance, list[s
     try:
         with ExitStack() as stack:
             stack.enter_context(kept_running("simulate", "telegram", *common, says='"ready": true'))
-            stack.enter_context(kept_running("run", "messenger", *common, says="butlers is up"))
+            stack.enter_context(kept_running("run", "messenger", *common, says=" is up"))
             port = ("--port", f"messenger={second}")
-            stack.enter_context(kept_running("run", "messenger", *common, *port, says="butlers is up"))
+            stack.enter_context(kept_running("run", "messenger", *common, *port, says=" is up"))
             yield where, [where.url("messenger"), f"http://127.0.0.1:{second}"]
     finally:
         await where.close()

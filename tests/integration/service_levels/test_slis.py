@@ -261,8 +261,9 @@ async def test_dead_letters_and_how_their_replays_ended(ledger: Ledger) -> None:
 
 
 async def test_doubts_and_how_many_of_them_were_settled(ledger: Ledger) -> None:
-    for status in ("uncertain", "delivered", "failed", "delivered"):
-        delivery = await ledger.delivery(status)
+    settled: dict[str, Any] = {"settled_by": "owner", "settled_at": NOW}
+    for status, said in (("uncertain", {}), ("delivered", {}), ("failed", settled), ("delivered", {})):
+        delivery = await ledger.delivery(status, **said)
         await ledger.attempt(delivery, "failed", certainty="uncertain", error_class="timeout")
     await ledger.attempt(
         delivery, "failed", certainty="uncertain", error_class="timeout"
@@ -272,6 +273,14 @@ async def test_doubts_and_how_many_of_them_were_settled(ledger: Ledger) -> None:
     doubts = (await ledger.slis())["uncertain"]
     assert (doubts["uncertain"], doubts["unsettled"], doubts["settle_rate"]) == (4, 1, 0.75)
     assert of(doubts["by_channel"], channel="telegram")["settle_rate"] == 0.75
+
+
+@pytest.mark.parametrize("status", ["failed", "expired", "dead_lettered", "awaiting_retry"])
+async def test_a_doubt_that_nobody_settled_is_not_settled_by_another_end(ledger: Ledger, status: str) -> None:
+    delivery = await ledger.delivery(status)
+    await ledger.attempt(delivery, "failed", certainty="uncertain", error_class="timeout")
+    doubts = (await ledger.slis())["uncertain"]
+    assert (doubts["uncertain"], doubts["unsettled"], doubts["settle_rate"]) == (1, 1, 0.0)
 
 
 # --- the tool --------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.messenger.addresses import problem_with
+from butlers.messenger.addresses import canonical, problem_with
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,23 @@ def test_what_is_none(channel: str, address: str) -> None:
     problem = problem_with(channel, address)
     assert problem is not None
     assert address not in problem  # never what was typed
+
+
+@pytest.mark.parametrize(
+    ("channel", "written", "address"),
+    [
+        ("email", " Bob@Example.COM\n", "bob@example.com"),
+        ("email", '"bob"@example.com', "bob@example.com"),
+        ("email", "Not An Address", "not an address"),
+        ("telegram", " @Ann_S ", "@ann_s"),
+        ("telegram", "0061", "61"),
+        ("telegram", "-00100", "-100"),
+        ("telegram", "000", "0"),
+        ("sms", "+1 (555) 01-00", "+15550100"),
+        ("sms", " - ", "-"),
+        ("chat", " Room 7 ", "Room 7"),
+    ],
+)
+def test_one_spelling_stands_for_all(channel: str, written: str, address: str) -> None:
+    assert canonical(channel, written) == address
+    assert canonical(channel, address) == address

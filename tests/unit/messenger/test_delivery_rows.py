@@ -74,7 +74,7 @@ words = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
 
 @given(words, st.sampled_from(PRIORITIES), st.sampled_from(["send", "reply", "react"]))
 def test_what_was_written_down_comes_back(message: str, priority: str, intent: str) -> None:
-    new = new_delivery(message=message, priority=priority, intent=intent)
+    new = new_delivery(message=message, priority=priority, intent=intent, address="As@Given.example")
     assert restored(row(new.to_row())) == new
 
 
@@ -115,6 +115,7 @@ CLAIMED: dict[str, Any] = new_delivery(intent="react").to_row() | {
     "in_doubt": True,
     "terminal_error_class": "timeout",
     "parts_sent": {"1": "m1", "2": "m2"},
+    "settled_at": None,
 }
 
 

@@ -41,24 +41,24 @@ async def refused(desk: Preparation, source_event: Any = None, *, scope: str = "
 # --- the key ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_callers_own_key_counts_most_and_belongs_to_the_caller() -> None:
-    first = await prepared(recipient="7", idempotency_key="rent", request_context={"request_id": REQUEST_ID})
-    again = await prepared(recipient="8", idempotency_key="rent", message="other words")
-    other = await prepared(recipient="7", idempotency_key="rent", origin="health")
+ELSEWHERE = [
+    {"recipient": "8"},
+    {"origin": "health"},
+    {"channel": "sms"},
+    {"request_context": {"request_id": REQUEST_ID[:-1] + "8"}},
+]
+
+
+@pytest.mark.parametrize("change", [*ELSEWHERE, {"request_context": None}, {"idempotency_key": "Rent"}])
+async def test_the_callers_own_key_stands_in_for_the_words_and_for_nothing_else(change: dict[str, Any]) -> None:
+    words: dict[str, Any] = {"recipient": "7", "idempotency_key": "rent", "request_context": {"request_id": REQUEST_ID}}
+    first, other = await prepared(**words), await prepared(**words | change)
+    again = await prepared(**words | {"recipient": " 07 ", "message": "other words"})
     assert first.idempotency_key == again.idempotency_key != other.idempotency_key
     assert first.duplicate_detection and first.id != again.id
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"recipient": "8"},
-        {"message": "other words"},
-        {"origin": "health"},
-        {"channel": "sms"},
-        {"request_context": {"request_id": REQUEST_ID[:-1] + "8"}},
-    ],
-)
+@pytest.mark.parametrize("change", [*ELSEWHERE, {"message": "other words"}])
 async def test_without_one_the_request_and_the_content_make_the_key(change: dict[str, Any]) -> None:
     words: dict[str, Any] = {"recipient": "7", "request_context": {"request_id": REQUEST_ID}}
     first, again, other = await prepared(**words), await prepared(**words), await prepared(**words | change)
@@ -76,15 +76,16 @@ async def test_a_reaction_is_told_from_a_message_of_the_same_words() -> None:
     assert reply.idempotency_key != react.idempotency_key
 
 
-async def test_an_address_that_is_found_later_makes_the_key_it_would_have_made_at_once() -> None:
-    words: dict[str, Any] = {"channel": "email", "request_context": {"request_id": REQUEST_ID}}
+@pytest.mark.parametrize("own", [{}, {"idempotency_key": "rent"}])
+async def test_an_address_that_is_found_later_makes_the_key_it_would_have_made_at_once(own: dict[str, str]) -> None:
+    words: dict[str, Any] = {"channel": "email", "request_context": {"request_id": REQUEST_ID}} | own
     parked = await prepared(**words, contact_id=str(OWNER))
     assert (parked.target, parked.status) == (None, "pending_missing_identifier")
     assert (parked.decisions[-1].rule, parked.decisions[-1].verdict) == ("target", "missing")
-    addressed = preparation().addressed(parked, "owner@o.example")
+    addressed = preparation().addressed(parked, "Owner@O.example")
     direct = await prepared(**words, recipient="owner@o.example")
     assert addressed.idempotency_key == direct.idempotency_key != parked.idempotency_key
-    assert addressed.target == "owner@o.example"
+    assert (addressed.target, addressed.address) == ("owner@o.example", "Owner@O.example")
     assert addressed.ordering_key.startswith("email:owner@o.example:")
 
 

@@ -71,7 +71,7 @@ def test_text_is_valid_and_without_nul(words: str) -> None:
 def test_evidence_survives_the_way_into_the_table(response: dict[str, Any]) -> None:
     for kept in (sent(response=response).response, not_sent(response=response).response):
         written = to_json(kept)
-        assert b"\\u0000" not in written
+        assert b"\\u0000" not in written.replace(b"\\\\", b"")  # the character; a backslash and a word are harmless
         assert from_json(written, allow_inf_nan=False) == kept
 
 

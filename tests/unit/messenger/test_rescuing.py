@@ -23,11 +23,24 @@ policies: st.SearchStrategy[CertaintyPolicy] = st.sampled_from(["never_duplicate
 
 
 def rescued(
-    part: int | None, *, attempt: int = 1, certainty: CertaintyPolicy = "never_duplicate", late: datetime | None = None
+    part: int | None,
+    *,
+    attempt: int = 1,
+    certainty: CertaintyPolicy = "never_duplicate",
+    late: datetime | None = None,
+    earlier_doubt: bool = False,
 ) -> Settlement:
     retry = RetryPolicy(max_attempts=3, initial_delay=30.0, max_delay=60.0)
     policy = ChannelPolicy(retry=retry, timeout_s=15.0, certainty=certainty)
-    around = Circumstances(attempt=attempt, policy=policy, stance=Stance.NORMAL, now=NOW, not_after=late, draw=0.5)
+    around = Circumstances(
+        attempt=attempt,
+        policy=policy,
+        stance=Stance.NORMAL,
+        now=NOW,
+        not_after=late,
+        in_doubt=earlier_doubt,
+        draw=0.5,
+    )
     return settle_lost(lost_attempt(part), around)
 
 
@@ -47,6 +60,7 @@ def test_what_certainly_did_not_leave_goes_out_at_once_though_its_retries_are_us
 
 def test_what_kills_its_process_every_time_is_set_aside_in_the_end() -> None:
     assert rescued(None, attempt=MOST_LOST).status == "dead_lettered"
+    assert rescued(None, attempt=MOST_LOST, certainty="never_lose", earlier_doubt=True).status == "uncertain"
 
 
 @given(st.integers(1, 9), st.integers(1, 99))

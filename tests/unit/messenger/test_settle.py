@@ -32,9 +32,18 @@ def settled(
     certainty: CertaintyPolicy = "never_duplicate",
     stance: Stance = Stance.NORMAL,
     draw: float = 0.5,
+    earlier_doubt: bool = False,
 ) -> Settlement:
     policy = ChannelPolicy(retry=retry, timeout_s=15.0, certainty=certainty)
-    around = Circumstances(attempt=attempt, policy=policy, stance=stance, now=NOW, not_after=not_after, draw=draw)
+    around = Circumstances(
+        attempt=attempt,
+        policy=policy,
+        stance=stance,
+        now=NOW,
+        not_after=not_after,
+        in_doubt=earlier_doubt,
+        draw=draw,
+    )
     return settle(result, around)
 
 
@@ -147,6 +156,38 @@ def test_a_doubt_that_could_only_be_resolved_too_late_is_parked_and_not_expired(
     assert settlement.status == "uncertain"
 
 
+# --- a doubt outlives its attempt ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "attempt", "not_after"),
+    [
+        (Invalid("550 go away"), 2, None),  # would be failed
+        (TargetUnavailable("x"), 3, None),  # would be dead-lettered
+        (TargetUnavailable("x"), 2, at(0.5)),  # would expire
+        (TimeoutExceeded("too late", retryable=False), 2, at(-1)),
+    ],
+)
+def test_an_end_does_not_forget_that_an_earlier_attempt_may_have_arrived(
+    error: ClassifiedError, attempt: int, not_after: datetime | None
+) -> None:
+    settlement = settled(
+        not_sent(error), attempt=attempt, not_after=not_after, certainty="never_lose", earlier_doubt=True
+    )
+    assert (settlement.status, settlement.tells_owner) == ("uncertain", True)
+    assert settlement.error is not None and error.message in settlement.error.message
+    assert "earlier attempt" in settlement.error.message
+    assert settlement.decision is not None and "an earlier attempt may have arrived" in settlement.decision.detail
+    certain = settled(not_sent(error), attempt=attempt, not_after=not_after, certainty="never_lose")
+    assert certain.status != "uncertain"
+
+
+def test_an_earlier_doubt_keeps_nothing_from_being_tried_again_or_found() -> None:
+    again = settled(not_sent(TargetUnavailable("x")), attempt=2, certainty="never_lose", earlier_doubt=True)
+    assert again.status == "awaiting_retry"
+    assert settled(Sent(provider_delivery_id="7"), attempt=2, earlier_doubt=True).status == "delivered"
+
+
 # --- a channel whose error budget burns ------------------------------------------------------------------------------
 
 
@@ -175,6 +216,7 @@ everything = st.builds(
     stance=stances,
     now=st.just(NOW),
     not_after=deadlines,
+    in_doubt=st.booleans(),
     draw=st.floats(0, 0.999),
 )
 failures = st.builds(
@@ -204,7 +246,7 @@ def test_an_end_says_no_more_than_is_known(result: NotSent, around: Circumstance
         return
     used_up = around.attempt >= (3 if around.stance is Stance.NORMAL else 2)
     assert settlement.next_attempt_at is None
-    assert (settlement.status == "uncertain") == (result.certainty is Certainty.UNCERTAIN)
+    assert (settlement.status == "uncertain") == (result.certainty is Certainty.UNCERTAIN or around.in_doubt)
     assert settlement.status != "expired" or around.not_after is not None
     assert settlement.status != "dead_lettered" or (result.error.retryable and used_up)
     assert settlement.status != "failed" or not result.error.retryable

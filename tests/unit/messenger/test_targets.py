@@ -54,6 +54,9 @@ async def test_a_contact_nobody_knows_is_a_mistake_and_not_a_missing_address() -
 async def test_an_explicit_recipient_is_taken_as_it_is_but_for_spaces() -> None:
     book = AddressBook()
     assert await target(notify(recipient=" 8 "), book) == "8"
+    resolution = await resolve_target(notify(channel="email", recipient=" Ben@B.example "), book)
+    assert isinstance(resolution, Resolved)
+    assert (resolution.target, resolution.address) == ("ben@b.example", "Ben@B.example")
     assert book.asked == []
 
 

@@ -104,14 +104,38 @@ def test_a_full_gateway_that_names_no_time_is_left_to_the_usual_pause() -> None:
     assert (result.throttle, result.error.retryable, result.error.retry_after) == (None, True, None)
 
 
-@pytest.mark.parametrize("status", [408, 425, 500, 502, 503])
-def test_the_gateways_own_failure_is_certain_and_retryable(status: int) -> None:
+@pytest.mark.parametrize("status", [408, 425])
+def test_what_was_not_taken_in_is_certain_and_retryable(status: int) -> None:
     assert refused(status).error.retryable
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_failure_that_is_not_in_its_words_leaves_us_uncertain(status: int) -> None:
-    unsure(status, None)
+@pytest.mark.parametrize("status", [500, 503, 507, 599])
+def test_the_gateways_own_failure_is_certain_and_retryable(status: int) -> None:
+    error = refused(status, {"error": "not_taken"}, retry_after=3.0).error
+    assert (error.retryable, error.retry_after) == (True, 3.0)
+    assert error.message == f"the gateway failed (HTTP {status}: not_taken)"
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 599])
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        {},
+        {"message": "Endpoint request timed out"},
+        {"error": "Gateway Timeout", "status": 504},
+        {"error": {"code": 503, "message": "not_taken"}},
+        {"error": "upstream_timeout"},
+        {"error": ["not_taken"]},
+    ],
+)
+def test_a_failure_that_is_not_in_its_words_leaves_us_uncertain(status: int, said: Any) -> None:
+    unsure(status, said)
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_who_speaks_of_a_gateway_is_not_the_gateway(status: int) -> None:
+    unsure(status, {"error": "not_taken"})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -13,9 +13,13 @@ from uuid import UUID
 import pytest
 
 from butlers.messenger import wire_log
-from butlers.messenger.wire_log import WireLog, in_doubt, path_of
+from butlers.messenger.wire_log import Evidence, WireLog, path_of
 
 LEFT, STAYED, LAST = UUID(int=1), UUID(int=2), UUID(int=3)
+
+
+def in_doubt(directory: Path, worker: str, attempt: UUID, sent: Collection[int]) -> int | None:
+    return Evidence.read(directory, worker).in_doubt(attempt, sent)
 
 
 def may_have_left(directory: Path, worker: str, attempt: UUID) -> bool:
@@ -225,3 +229,56 @@ def test_asking_who_is_dead_kills_nobody(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)
         assert wire_log.dead_workers(tmp_path) == ["worker"]
+
+
+# --- a file that has grown long --------------------------------------------------------------------------------------
+
+
+def marks(directory: Path) -> list[str]:
+    return [line for line in path_of(directory, "here").read_text().splitlines() if line]
+
+
+def test_a_long_file_begins_anew_with_what_is_not_settled(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here", longest=1000)
+    log.leaving(LEFT, 1)
+    log.leaving(LEFT, 2)
+    for number in range(100, 200):
+        log.leaving(UUID(int=number))
+        log.settled(UUID(int=number))
+        assert path_of(tmp_path, "here").stat().st_size < 1100
+        assert wire_log.dead_workers(tmp_path) == []
+    assert marks(tmp_path)[0].startswith("boot ")
+    assert {f"{LEFT} 1", f"{LEFT} 2"} <= {*marks(tmp_path)}
+    with pytest.raises(BlockingIOError):
+        WireLog(tmp_path, "here")  # the lock has gone along
+    log.close(keep=True)
+    assert in_doubt(tmp_path, "here", LEFT, [1]) == 2
+    assert not may_have_left(tmp_path, "here", STAYED)
+    assert [path.name for path in tmp_path.iterdir()] == ["here.wire"]
+
+
+def test_a_file_that_was_replaced_while_somebody_looked_is_not_a_dead_worker(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here", longest=1)
+    with path_of(tmp_path, "here").open("rb") as seen:
+        log.leaving(LEFT)  # in a new file
+        assert not wire_log._is_dead(seen, path_of(tmp_path, "here"))
+    log.close(keep=False)
+
+
+def test_a_file_that_cannot_begin_anew_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError
+
+    log = WireLog(tmp_path, "here", longest=1)
+    monkeypatch.setattr(Path, "replace", full)
+    log.leaving(LEFT)
+    log.leaving(LAST)
+    log.close(keep=True)
+    assert [may_have_left(tmp_path, "here", attempt) for attempt in (LEFT, LAST, STAYED)] == [True, True, False]
+
+
+def test_nothing_leaves_on_a_closed_file(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here")
+    log.close(keep=True)
+    with pytest.raises(OSError, match="closed"):
+        log.leaving(LEFT)

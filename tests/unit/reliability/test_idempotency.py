@@ -40,6 +40,9 @@ CALL: dict[str, Any] = {
     "payload": "buy milk",
     "window": 7,
 }
+WISH: dict[str, Any] = {name: DELIVERY[name] for name in DELIVERY.keys() - {"message", "subject"}} | {
+    "idempotency_key": "k1"
+}
 IDENTIFIERS = ["request_id", "origin_butler", "intent", "channel", "target_identity"]
 
 
@@ -101,10 +104,27 @@ def test_a_key_cannot_be_made_from_a_blank_identifier(field):
 
 
 def test_a_callers_key_lives_in_the_callers_name_space_and_keeps_its_case():
-    assert caller_key("Health ", "k1 ") == caller_key("health", "k1")
-    assert len({caller_key("health", "k1"), caller_key("health", "K1"), caller_key("travel", "k1")}) == 3
+    known = caller_key(**WISH)
+    assert caller_key(**WISH | {"origin_butler": "Health ", "idempotency_key": "k1 "}) == known
+    assert caller_key(**WISH | {"idempotency_key": "K1"}) != known
     with pytest.raises(ValueError):
-        caller_key("health", " ")
+        caller_key(**WISH | {"idempotency_key": " "})
+
+
+@pytest.mark.parametrize("field", sorted(WISH))
+def test_a_callers_key_stands_in_for_the_content_and_for_nothing_else(field):
+    assert caller_key(**WISH | {field: "other"}) != caller_key(**WISH)
+
+
+def test_a_callers_key_needs_no_request():
+    loose = caller_key(**WISH | {"request_id": None})
+    assert loose == caller_key(**WISH | {"request_id": " "}) != caller_key(**WISH)
+
+
+@pytest.mark.parametrize("field", sorted(WISH.keys() - {"request_id"}))
+def test_a_callers_key_cannot_be_made_from_a_blank_identifier(field):
+    with pytest.raises(ValueError):
+        caller_key(**WISH | {field: "  "})
 
 
 def test_an_event_is_known_by_its_source_and_the_name_the_source_gave_it():
@@ -116,7 +136,8 @@ def test_an_event_is_known_by_its_source_and_the_name_the_source_gave_it():
 
 def test_stored_keys_stay_valid():
     """Keys live in the database: whoever changes how they are made must see this fail."""
-    assert caller_key("health", "k1") == "caller-" + sha256(b"6:caller6:health2:k1").hexdigest()
+    fields = "6:caller6:0199-a6:health4:send5:email16:anna@example.org2:k1"
+    assert caller_key(**WISH) == "caller-" + sha256(fields.encode()).hexdigest()
     content = sha256("5:café".encode()).hexdigest()
     fields = f"8:delivery6:0199-a6:health4:send5:email16:anna@example.org64:{content}"
     key = delivery_key(**DELIVERY | {"message": "café", "subject": None})
@@ -125,7 +146,7 @@ def test_stored_keys_stay_valid():
 
 def test_keys_of_different_kinds_never_meet():
     event = event_key(channel="a", endpoint_identity="b", external_event_id="c")
-    keys = [caller_key("a", "b"), event, delivery_key(**DELIVERY), content_key(**CALL)]
+    keys = [caller_key(**WISH), event, delivery_key(**DELIVERY), content_key(**CALL)]
     assert len({key.partition("-")[2] for key in keys}) == len(keys)
 
 
@@ -194,9 +215,10 @@ def test_text_shifted_between_fields_never_collides(text, data):
 @settings(max_examples=100, deadline=None)
 @given(one=st.tuples(shifty, shifty), other=st.tuples(shifty, shifty))
 def test_a_callers_keys_collide_only_when_they_are_the_same(one, other):
-    normal = [(origin.strip(), key.strip()) for origin, key in (one, other)]
-    assume(all(origin and key for origin, key in normal))
-    assert (caller_key(*one) == caller_key(*other)) == (normal[0] == normal[1])
+    normal = [(target.strip(), key.strip()) for target, key in (one, other)]
+    assume(all(target and key for target, key in normal))
+    keys = [caller_key(**WISH | {"target_identity": target, "idempotency_key": key}) for target, key in (one, other)]
+    assert (keys[0] == keys[1]) == (normal[0] == normal[1])
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,7 +6,8 @@ A rule names a tool and constrains some of its arguments:
      "subject":   {"type": "pattern", "value": "Report *"}, 1 point   a glob, on text only, case counts
      "message":   {"type": "any"}}                          0 points
 
-Arguments that a rule does not name are free. `exact` and `pattern` need the argument to be there. Of several rules
+Arguments that a rule does not name are free, except `identity_scope`: a rule that does not name it is about the bot's
+account, and never lets anything be said in the owner's name. `exact` and `pattern` need the argument to be there. Of several rules
 that match, the most specific wins; of equals, a bounded one before an unbounded one (so that permissions meant to run
 out do), then the newest, then the lowest id.
 """
@@ -28,6 +29,8 @@ _FREE_TEXT = frozenset(
     {"message", "text", "body", "content", "caption", "html", "subject", "title", "summary", "description", "notes"}
 )
 _ONCE_ONLY = frozenset({"idempotency_key", "key", "request_id", "delivery_id", "not_after", "due_at", "trace_context"})
+# Whose account speaks is never left open: a rule that does not name it is about the usual one.
+_USUAL = {"identity_scope": "bot"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ def matches(rule: Rule, tool_name: str, tool_args: Mapping[str, Any], now: datet
     return (
         rule.tool_name == tool_name
         and is_live(rule, now)
+        and all(name in rule.constraints or same(tool_args.get(name, usual), usual) for name, usual in _USUAL.items())
         and all(_holds(constraint, name, tool_args) for name, constraint in rule.constraints.items())
     )
 

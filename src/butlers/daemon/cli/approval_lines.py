@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from butlers.daemon.cli.explain import when
+from butlers.daemon.cli.hints import Hint
 
 Document = Mapping[str, Any]
+MESSENGER = "messenger"  # whose actions are meant when nobody is named
 
 
 def listed_actions(document: Document) -> Iterator[str]:
@@ -30,6 +32,10 @@ def whole_action(document: Document) -> Iterator[str]:
         yield f"  {event['event']:<8} {when(event['at'])} by {event['actor']}{f': {reason}' if reason else ''}"
     if action["result"]:
         yield f"  result   {json.dumps(action['result'], ensure_ascii=False)}"
+    if action["status"] == "pending":
+        of = f" --butler {butler}" if (butler := document.get("butler", MESSENGER)) != MESSENGER else ""
+        yield Hint(f"  let it happen: butlers approvals approve {action['id']}{of}")
+        yield Hint(f"  refuse it:     butlers approvals reject {action['id']}{of}")
 
 
 def decision(document: Document) -> Iterator[str]:
@@ -37,6 +43,9 @@ def decision(document: Document) -> Iterator[str]:
     yield f"{action['status']}: {action['summary']}"
     if error := (action["result"] or {}).get("error"):
         yield f"  it failed: {error['class']}: {error['message']}"
+    if delivery := document.get("delivery"):
+        yield f"delivery {delivery['delivery_id']}: {delivery['status']}"
+        yield Hint(f"follow it with: butlers why {delivery['delivery_id']}")
 
 
 def listed_rules(document: Document) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -13,6 +14,7 @@ from butlers.daemon.cli.approval_options import ActionId, Butler, OptionalReason
 from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.options import Cursor, Limit
 from butlers.daemon.client import SystemClient
+from butlers.errors import ClassifiedError, FieldError, ValidationError
 
 app = typer.Typer(help="What waits for a person's approval.", no_args_is_help=True)
 app.add_typer(approval_rules.app, name="rules")
@@ -46,7 +48,7 @@ def list_(
 @asking(lines.whole_action)
 def show(client: SystemClient, action_id: ActionId, butler: Butler = "messenger") -> Document:
     """One action: what would happen, who asked, and what became of it."""
-    return client.get(f"/api/approvals/{an_id(action_id)}", butler=butler)
+    return client.get(f"/api/approvals/{an_id(action_id)}", butler=butler) | {"butler": butler}
 
 
 @app.command("approve")
@@ -68,4 +70,27 @@ def reject(
 
 
 def _decide(client: SystemClient, verb: str, action_id: str, reason: str | None, butler: str) -> Document:
-    return client.post(f"/api/approvals/{an_id(action_id)}/{verb}{of_butler(butler)}", body({"reason": reason}))
+    wanted = an_id(action_id)
+    try:
+        decided = client.post(f"/api/approvals/{wanted}/{verb}{of_butler(butler)}", body({"reason": reason}))
+    except ValidationError as error:
+        raise _already(error) from None
+    return decided | _delivery(client, wanted)
+
+
+def _already(error: ValidationError) -> ValidationError:
+    """A decision that comes too late, in words that say that nothing was changed by it."""
+    _, late, stands = error.message.partition("the action is not pending: it ")
+    if not late:
+        return error
+    problem = f"the action {stands} already"
+    return ValidationError(f"nothing was changed: {problem}", fields=(FieldError(field="action_id", error=problem),))
+
+
+def _delivery(client: SystemClient, action_id: UUID) -> Document:
+    """The delivery that the action held back, when it held one back, and where it stands now."""
+    try:
+        found = client.get(f"/api/deliveries/{action_id}/why")
+    except ClassifiedError:  # decided it is, whatever can be said about it
+        return {}
+    return {"delivery": {"delivery_id": found["delivery_id"], "status": found["status"]}}

@@ -16,6 +16,7 @@ from butlers.clock import SystemClock
 from butlers.daemon.cli import explain
 from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.exits import FAILED, OK
+from butlers.daemon.cli.hints import Hint
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import ValidationError
@@ -49,7 +50,7 @@ def status(data_dir: DataDir = None, config: Config = None, as_json: Json = Fals
 
 def _accepted(reply: Document) -> Iterator[str]:
     yield f"{'already known as' if reply['duplicate'] else 'accepted as'} {reply['request_id']}"
-    yield f"follow it with: butlers trace {reply['request_id']}"
+    yield Hint(f"follow it with: butlers trace {reply['request_id']}")
 
 
 def _requests(document: Document) -> Iterator[str]:

@@ -25,9 +25,10 @@ import typer
 from pydantic_core import to_json
 
 from butlers.daemon.cli.exits import FAILED, OK
+from butlers.daemon.cli.hints import Hint, located, where_given
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.client import SystemClient
-from butlers.errors import ValidationError
+from butlers.errors import FieldError, ValidationError
 
 Document = dict[str, Any]
 Lines = Callable[[Document], Iterable[str]]
@@ -53,7 +54,7 @@ def asking(
                 document = command(client, **given)
             nothing = [none] if none else []
             hint = _hint(more, _repeated(context), document) if more else ()
-            say(document, as_json, lambda told: [*(list(lines(told)) or nothing), *hint])
+            say(document, as_json, lambda told: [*(list(lines(told)) or nothing), *hint], where_given(context))
             sys.exit(FAILED if failed is not None and failed(document) else OK)
 
         return _shown_as(command, asked)
@@ -61,13 +62,13 @@ def asking(
     return decorate
 
 
-def say(document: Document, as_json: bool, lines: Lines) -> None:
-    """Print for machines or for people."""
+def say(document: Document, as_json: bool, lines: Lines, where: str = "") -> None:
+    """Print for machines or for people, who are told again where the system is (`where`) when they had to say it."""
     if as_json:
         print(json.dumps(document))
     else:
         for line in lines(document):
-            print(plain(line))
+            print(plain(located(line, where)))
 
 
 def plain(line: str) -> str:
@@ -79,7 +80,8 @@ def an_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise ValidationError(f"{text!r} is not an id (a UUID)") from None
+        problem = "must be a UUID"  # as the other doors say it
+        raise ValidationError(f"{text!r} {problem}", fields=(FieldError(field="id", error=problem),)) from None
 
 
 def body(document: Mapping[str, Any]) -> bytes:
@@ -93,7 +95,7 @@ def body(document: Mapping[str, Any]) -> bytes:
 def _hint(more: str, repeated: Iterable[str], document: Document) -> Iterator[str]:
     if document["next_cursor"]:
         command, _, option = more.rpartition(" ")
-        yield " ".join(["more:", command, *repeated, option, shlex.quote(document["next_cursor"])])
+        yield Hint(" ".join(["more:", command, *repeated, option, shlex.quote(document["next_cursor"])]))
 
 
 def _repeated(context: typer.Context) -> Iterator[str]:

@@ -11,7 +11,7 @@ import typer
 from butlers.daemon.cli import delivery_lines as lines
 from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.options import Channel, Cursor, Limit, Origin, Reason, Since, Until
-from butlers.daemon.cli.recipients import recipients, release, suppress
+from butlers.daemon.cli.recipients import recipients, suppress, unsuppress
 from butlers.daemon.client import SystemClient
 
 app = typer.Typer(help="What was sent, what waits, and how the way out is doing.", no_args_is_help=True)
@@ -64,7 +64,8 @@ def list_(
 ) -> Document:
     """Deliveries, newest first."""
     filters = {"origin_butler": origin, "channel": channel, "intent": intent, "status": status, "request_id": request}
-    return client.get("/api/deliveries", **filters, since=since, until=until, limit=limit, cursor=cursor)
+    found = client.get("/api/deliveries", **filters, since=since, until=until, limit=limit, cursor=cursor)
+    return found if origin is None or found["deliveries"] else found | _about_origin(client, origin)
 
 
 @app.command("show")
@@ -155,7 +156,14 @@ def dry_run(
 app.command("recipients")(recipients)
 # A chat may be -1007, which is no option.
 app.command("suppress", context_settings={"ignore_unknown_options": True})(suppress)
-app.command("release", context_settings={"ignore_unknown_options": True})(release)
+app.command("unsuppress", context_settings={"ignore_unknown_options": True})(unsuppress)
+app.command("release", hidden=True, context_settings={"ignore_unknown_options": True})(unsuppress)  # its older name
+
+
+def _about_origin(client: SystemClient, origin: str) -> Document:
+    """That nothing is found may be a slip of the pen; a butler that was taken away still has deliveries."""
+    names = sorted(row["name"] for row in client.get("/api/butlers")["butlers"])
+    return {} if origin in names else {"note": f"no butler is called {origin!r}; there are {', '.join(names)}"}
 
 
 def _notify(origin: str, delivery: dict[str, Any]) -> bytes:

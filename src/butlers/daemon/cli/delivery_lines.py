@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from butlers.daemon.cli.explain import when
+from butlers.daemon.cli.explain import milliseconds, seconds, when
+from butlers.daemon.cli.hints import Hint
 
 Document = Mapping[str, Any]
 
@@ -15,6 +17,8 @@ def deliveries(document: Document) -> Iterator[str]:
         route = f"{row['origin_butler']} -> {row['channel']}:{row['target_identity'] or '?'}"
         error = f"  {row['terminal_error_class']}" if row["terminal_error_class"] else ""
         yield f"{row['id']}  {when(row['created_at'])}  {row['status']:<14}  {row['intent']:<5}  {route}{error}"
+    if note := document.get("note"):
+        yield note
 
 
 def delivery(document: Document) -> Iterator[str]:
@@ -25,13 +29,17 @@ def delivery(document: Document) -> Iterator[str]:
     yield f"  asked     {when(row['created_at'])}" + (
         f", ended {when(row['terminal_at'])}" if row["terminal_at"] else ""
     )
+    if row["subject"]:
+        yield f"  subject   {row['subject']}"
+    for number, line in enumerate((row["message"] or "").splitlines()):
+        yield f"  {'' if number else 'message':<8}  {line}"
     if row["provider_delivery_id"]:
         yield f"  provider  calls it {row['provider_delivery_id']}"
     if row["terminal_error_class"]:
         yield f"  error     {row['terminal_error_class']}: {row['terminal_error_message']}"
     if row["latest_attempt"]:
         yield f"  {attempt(row['latest_attempt'])}"
-    yield f"  more      butlers why {row['delivery_id']}"
+    yield Hint(f"  more      butlers why {row['delivery_id']}")
 
 
 def attempts(document: Document) -> Iterator[str]:
@@ -41,9 +49,9 @@ def attempts(document: Document) -> Iterator[str]:
 
 
 def attempt(row: Document) -> str:
-    took = f" in {row['latency_ms']} ms" if row["latency_ms"] is not None else ""
+    took = f", took {milliseconds(row['latency_ms'])}" if row["latency_ms"] is not None else ""
     error = f"  {row['error_class']}: {row['error_message']}" if row["error_class"] else ""
-    outcome = f"{row['outcome']}, {row['certainty']}" if row["outcome"] else "no outcome yet"
+    outcome = f"outcome {row['outcome']}, certainty {row['certainty']}" if row["outcome"] else "no outcome yet"
     return f"attempt {row['attempt_number']}  {when(row['started_at'])}  {outcome}{took}{error}"
 
 
@@ -68,14 +76,14 @@ def dead_letter(document: Document) -> Iterator[str]:
     if document["discarded_at"]:
         yield f"  discarded by {document['discarded_by']}: {document['discard_reason']}"
     elif eligibility["eligible"]:
-        yield f"  send it again: butlers dead-letters replay {document['dead_letter_id']}"
+        yield Hint(f"  send it again: butlers dead-letters replay {document['dead_letter_id']}")
     else:
         yield f"  cannot be sent again: {', '.join(eligibility['reasons'])}"
 
 
 def quarantined(document: Document) -> Iterator[str]:
     yield f"set aside as dead letter {document['dead_letter_id']} (it was {document['was']})"
-    yield f"look at it with: butlers dead-letters show {document['dead_letter_id']}"
+    yield Hint(f"look at it with: butlers dead-letters show {document['dead_letter_id']}")
 
 
 def discarded(document: Document) -> Iterator[str]:
@@ -86,7 +94,7 @@ def result(document: Document) -> Iterator[str]:
     """What became of a settled or replayed delivery."""
     identity = _about(document).get("delivery_id") or _about(document).get("id")
     yield f"delivery {identity}: {status_of(document)}"
-    yield f"follow it with: butlers why {identity}"
+    yield Hint(f"follow it with: butlers why {identity}")
 
 
 def status_of(document: Document) -> str:
@@ -117,7 +125,7 @@ _COUNTED = ("delivered", "failed", "dead_lettered", "uncertain", "expired", "ope
 
 def queue(document: Document) -> Iterator[str]:
     phases = ", ".join(f"{count} {phase}" for phase, count in document["by_phase"].items())
-    age = f"{document['oldest_age_s']:g} s" if document["oldest_age_s"] is not None else "none"
+    age = seconds(document["oldest_age_s"]) if document["oldest_age_s"] is not None else "none"
     yield f"in flight: {document['total']}; {phases}; oldest: {age}"
     for name, counts in document["by_channel"].items():
         listed = ", ".join(f"{count} {status}" for status, count in counts.items() if status != "total")
@@ -138,14 +146,15 @@ def limits(document: Document) -> Iterator[str]:
     held = f"{_number(recipients['at_limit'], 'recipient')} at the limit"
     yield f"{'recipients':<16}  {recipients['total']:g} a minute each; {held}"
     for row in recipients["worst"]:
-        yield f"  {row['channel']} {row['target']}: {row['remaining']:g} left, full again {when(row['resets_at'])}"
+        left = f"{round(row['remaining'], 1):g} left"
+        yield f"  {row['channel']} {row['target']}: {left}, full again {when(row['resets_at'])}"
     for row in recipients["throttles"]:
         yield f"  {row['channel']} {row['target']}: told to wait until {when(row['throttled_until'])}"
 
 
 def _layer(name: str, layer: Document) -> str:
     again = f", full again {when(layer['resets_at'])}" if layer["resets_at"] else ""
-    return f"{name:<16}  {layer['remaining']:g} of {layer['total']:g} left this minute{again}"
+    return f"{name:<16}  {round(layer['remaining'], 1):g} of {layer['total']:g} left this minute{again}"
 
 
 def circuits(document: Document) -> Iterator[str]:
@@ -155,7 +164,7 @@ def circuits(document: Document) -> Iterator[str]:
         else:
             yield (
                 f"{name:<16}  {row['state']} since {when(row['tripped_at'])}: {row['trip_reason']}; "
-                f"next probe in {row['retry_after_s']:g} s"
+                f"next probe in {seconds(row['retry_after_s'])}"
             )
 
 
@@ -165,7 +174,7 @@ def dry_run(document: Document) -> Iterator[str]:
     for reason in document["reasons"]:
         yield f"  {reason['rule']}: {reason.get('message') or reason.get('outcome')}"
     for layer, left in (document["headroom"] or {}).items():
-        yield f"  {layer}: {left:g} left this minute"
+        yield f"  {layer}: {round(left, 1):g} left this minute"
 
 
 def recipients(document: Document) -> Iterator[str]:
@@ -178,7 +187,7 @@ def recipients(document: Document) -> Iterator[str]:
 def suppressed(document: Document) -> Iterator[str]:
     row = document["recipient"]
     yield f"nothing is sent to {row['channel']} {row['target']} from now on"
-    yield f"to take that back: butlers deliveries release {row['channel']} {row['target']}"
+    yield Hint(f"to take that back: butlers deliveries unsuppress {row['channel']} {shlex.quote(row['target'])}")
 
 
 def released(document: Document) -> Iterator[str]:
@@ -199,8 +208,8 @@ def _share(rate: float | None) -> str:
     return "unknown" if rate is None else f"{rate:.1%}"
 
 
-def _ms(milliseconds: float | None) -> str:
-    return "unknown" if milliseconds is None else f"{milliseconds:g} ms"
+def _ms(number: float | None) -> str:
+    return "unknown" if number is None else milliseconds(number)
 
 
 def _known(value: float | None) -> str:

@@ -26,6 +26,7 @@ from typer._click.exceptions import ClickException
 from butlers.errors import (
     ClassifiedError,
     ConfigurationError,
+    FieldError,
     TargetUnavailable,
     TimeoutExceeded,
     ValidationError,
@@ -51,7 +52,7 @@ def run_guarded(app: Callable[[], Any], *, as_json: bool = False) -> int:
     except ClassifiedError as error:
         return _failed(_code(error), _lines(error), error.describe(), as_json)
     except ClickException as error:
-        described = ValidationError(error.format_message()).describe()
+        described = ValidationError(error.format_message(), fields=_option(error)).describe()
         return _failed(error.exit_code, [error.format_message()], described, as_json)
     except OSError as error:
         # A file or folder of the operator's that cannot be used; network errors never come here unclassified.
@@ -89,6 +90,13 @@ def _fields(error: ClassifiedError) -> Iterator[str]:
     for field in getattr(error, "fields", ()):
         if field.error not in error.message:  # not what the message says already
             yield f"  {field.field or 'input'}: {field.error}"
+
+
+def _option(error: ClickException) -> tuple[FieldError, ...]:
+    """The option or argument that is wrong."""
+    parameter = getattr(error, "param", None)
+    name = getattr(error, "option_name", None) or (max(parameter.opts, key=len) if parameter is not None else None)
+    return (FieldError(field=str(name), error=error.message or "is required"),) if name else ()
 
 
 def _configuration(error: ConfigurationError) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -38,7 +39,7 @@ def _routing(routing: dict[str, Any], *, ended: bool) -> Iterator[str]:
     for dispatch in routing["dispatches"]:
         outcome = "ok" if dispatch["success"] else f"{dispatch['error_class']}: {dispatch['error']}"
         target = f"{dispatch['target_butler']} {dispatch['segment_id']}"
-        yield f"dispatch {target}: {outcome} in {dispatch['duration_ms']} ms"
+        yield f"dispatch {target}: {outcome} in {milliseconds(dispatch['duration_ms'])}"
 
 
 def _butlers(butlers: dict[str, Any]) -> Iterator[str]:
@@ -57,7 +58,8 @@ def _deliveries(deliveries: list[dict[str, Any]]) -> Iterator[str]:
         )
         for attempt in delivery["attempts"]:
             error = f" {attempt['error_class']}: {attempt['error_message']}" if attempt["error_class"] else ""
-            yield f"attempt  {attempt['attempt_number']}: {attempt['outcome']}, {attempt['certainty']}{error}"
+            stands = f"outcome {attempt['outcome']}, certainty {attempt['certainty']}"
+            yield f"attempt  {attempt['attempt_number']}: {stands if attempt['outcome'] else 'no outcome yet'}{error}"
         for receipt in delivery["receipts"]:
             yield f"receipt  {receipt['receipt_type']} as {receipt['provider_delivery_id']}"
 
@@ -70,8 +72,18 @@ def _end(document: dict[str, Any]) -> Iterator[str]:
 
 
 def when(timestamp: str) -> str:
-    return timestamp[:19].replace("T", " ")
+    return datetime.fromisoformat(timestamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def milliseconds(number: float) -> str:
+    return f"{number:.0f} ms"
+
+
+def seconds(number: float) -> str:
+    """Tenths while they matter."""
+    return f"{number:.1f} s" if number < 10 else f"{number:.0f} s"
 
 
 def _clock(timestamp: str) -> str:
-    return timestamp[11:23]
+    moment = datetime.fromisoformat(timestamp).astimezone(UTC)
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03} UTC"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +24,20 @@ Set = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Limit = Annotated[int, typer.Option(min=1, max=500)]
 Cursor = Annotated[str | None, typer.Option(help="Where an earlier page ended.")]
-Since = Annotated[str | None, typer.Option(help="RFC 3339 moment, included.")]
-Until = Annotated[str | None, typer.Option(help="RFC 3339 moment, not included.")]
+
+
+def _moment(text: str | None) -> str | None:
+    try:
+        whole = text is None or datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        whole = False
+    if not whole:
+        raise typer.BadParameter("must be a moment with an offset, like 2026-01-31T09:00:00Z")
+    return text
+
+
+Since = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, included.", callback=_moment)]
+Until = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, not included.", callback=_moment)]
 Channel = Annotated[str | None, typer.Option(help="telegram, email, sms or chat.")]
 Origin = Annotated[str | None, typer.Option(help="Only what this butler asked for.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]

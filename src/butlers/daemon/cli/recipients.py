@@ -1,4 +1,4 @@
-"""`butlers deliveries recipients`, `suppress` and `release`: who is not written to."""
+"""`butlers deliveries recipients`, `suppress` and `unsuppress`: who is not written to."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def suppress(client: SystemClient, channel: ChannelName, target: Target, reason:
 
 
 @asking(lines.released)
-def release(client: SystemClient, channel: ChannelName, target: Target) -> Document:
+def unsuppress(client: SystemClient, channel: ChannelName, target: Target) -> Document:
     """Write to a recipient again."""
     return client.post("/api/recipients/release", body({"channel": channel, "target": target}))

@@ -14,7 +14,7 @@ from butlers.clock import SystemClock
 from butlers.daemon.cli.exits import exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
-from butlers.errors import ValidationError
+from butlers.errors import FieldError, ValidationError
 
 app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 
@@ -48,23 +48,23 @@ def issue(
 
 @app.command("show")
 @exiting
-def show(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
+def show(name: Name, data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
     """Print a token that exists."""
     secret = _tokens(_places(data_dir, config)).secret_of(name)
     if secret is None:
-        raise ValidationError(f"there is no token for {name!r}")
-    print(secret)
+        raise _unknown(name)
+    print(json.dumps({"name": name, "token": secret}) if as_json else secret)
     return 0
 
 
 @app.command("revoke")
 @exiting
-def revoke(name: Name, data_dir: DataDir = None, config: Config = None) -> int:
+def revoke(name: Name, data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
     """Make a token worthless; running services notice at once."""
     tokens = _tokens(_places(data_dir, config))
     if tokens.secret_of(name) is None or not tokens.revoke(name):
-        raise ValidationError(f"there is no token for {name!r}")
-    print(f"revoked {name}")
+        raise _unknown(name)
+    print(json.dumps({"revoked": name}) if as_json else f"revoked {name}")
     return 0
 
 
@@ -80,6 +80,12 @@ def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False
         for row in rows:
             print(f"{row['name']:<20} {row['role']:<10} {row['issued_at']}")
     return 0
+
+
+def _unknown(name: str) -> ValidationError:
+    return ValidationError(
+        f"there is no token for {name!r}", fields=(FieldError(field="name", error="there is no token"),)
+    )
 
 
 def _places(data_dir: DataDir, config: Config) -> Places:

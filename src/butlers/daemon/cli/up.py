@@ -45,8 +45,10 @@ def simulate(
     port: Port = None,
     set_: Set = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", help="End when standard input ends.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Tell a mistake as JSON, as all the rest is.")] = False,
 ) -> int:
     """Run the simulated providers alone: Telegram, SMTP, IMAP, calendar and an SMS gateway, with their control APIs."""
+    del as_json  # looked for before anything is parsed, see exits.py
     from butlers.daemon.serve import serve_simulators
 
     settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)

@@ -10,6 +10,7 @@ import typer
 
 from butlers.daemon.cli import approval_lines, explain
 from butlers.daemon.cli.asking import Document, an_id, asking
+from butlers.daemon.cli.hints import Hint
 from butlers.daemon.client import SystemClient
 from butlers.errors import ClassifiedError, ValidationError
 
@@ -59,7 +60,7 @@ def _of_action(client: SystemClient, action_id: UUID) -> Document | None:
         except ClassifiedError:  # one that is away does not keep the others from answering
             continue
         if found is not None:
-            return found
+            return found | {"butler": row["name"]}
     return None
 
 
@@ -78,7 +79,7 @@ def _delivery(document: Document) -> Iterator[str]:
         yield f"{asked['kind'].replace('_', ' ')} {asked['id']} is about"
     yield f"delivery {document['delivery_id']}: {document['status']}"
     for line in document["lines"]:
-        yield f"  {line}"
+        yield Hint(f"  {line}")
 
 
 def _request(document: Document) -> Iterator[str]:

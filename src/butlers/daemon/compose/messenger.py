@@ -78,8 +78,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         return {"deliveries": await parts.deliveries.trace(request_id)}
 
     async def drain() -> None:
-        await parts.worker.close(config.butler.shutdown.timeout_s)
-        await parts.book.close()
+        await parts.worker.close(config.butler.shutdown.timeout_s, after=parts.book.close)
 
     async def ready() -> None:
         await parts.deliveries.ensure_channels(channels)
@@ -106,7 +105,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     receipts = ReceiptIntake(
         database=database, schema=schema, clock=clock, new_id=process.new_id, heard=observer.receipt
     )
-    deliveries = _deliveries(butler, receipts)
+    deliveries = _deliveries(butler, channels, receipts)
     worker = _worker(butler, channels, deliveries, observer)
     book = Book(
         database=database,
@@ -159,7 +158,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     )
 
 
-def _deliveries(butler: Butler, receipts: ReceiptIntake) -> Deliveries:
+def _deliveries(butler: Butler, channels: dict[str, Channel], receipts: ReceiptIntake) -> Deliveries:
     return Deliveries(
         database=butler.process.database,
         schema=butler.config.schema_name,
@@ -167,6 +166,7 @@ def _deliveries(butler: Butler, receipts: ReceiptIntake) -> Deliveries:
         new_id=butler.process.new_id,
         breaker=breaker_policy(butler.config),
         settle_reported=receipts.settle_reported,
+        channels=channels,
     )
 
 

@@ -80,7 +80,7 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
         executor=parts.worker,
         observer=parts.observer,
         policy=replay_policy(butler.config),
-        resumable=frozenset(name for name, channel in parts.channels.items() if channel.resumes),
+        channels=parts.channels,
         clock=process.clock,
         new_id=process.new_id,
         wait_s=REPLAY_WAIT_S,
@@ -90,6 +90,8 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
         book=parts.book,
         approvals=parts.approvals,
         origins=frozenset(process.roster),
+        lineage=_asking(butler, "request.lineage"),
+        channels=parts.channels,
         clock=process.clock,
     )
     return DeedTools(release=release, preflight=preflight)

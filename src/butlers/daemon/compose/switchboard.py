@@ -165,6 +165,7 @@ def _add_api(butler: Butler, ingress: Ingress, requests: RequestReader, registry
         tokens=butler.process.tokens,
         transport=butler.transport,
         telemetry=butler.telemetry,
+        butlers=frozenset(butler.process.roster),
         policy=ApiPolicy(
             max_body_bytes=settings.max_body_bytes,
             token_required=settings.token_required,

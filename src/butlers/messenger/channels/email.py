@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiosmtplib
 
+from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.messenger.channels.email_message import compose, message_id
@@ -61,7 +62,7 @@ class EmailChannel:
                 await conversation.greet()
                 await conversation.login(self._address, self._password)
                 reply = await conversation.send(
-                    mail.as_bytes(), sender=self._address, recipient=outgoing.target, wire=wire
+                    mail.as_bytes(), sender=self._address, recipient=outgoing.as_given, wire=wire
                 )
             await conversation.quit()
         except Refused as refusal:
@@ -81,6 +82,13 @@ class EmailChannel:
             encryption=self._encryption,
             context=self._context,
         )
+
+    def problem(self, outgoing: Outgoing) -> ValidationError | None:
+        try:
+            compose(outgoing, sender=self._address)
+        except ValueError:
+            return invalid("delivery.recipient", "is not a mail address")
+        return None
 
     async def find(self, outgoing: Outgoing) -> str | None:
         """The Message-ID, when a mail with it lies in the Sent folder."""

@@ -34,7 +34,7 @@ def compose(outgoing: Outgoing, *, sender: str) -> EmailMessage:
     """The mail; raises ValueError for a recipient that is no address."""
     mail = EmailMessage(policy=_policy())
     mail["From"] = mail_address(sender)
-    mail["To"] = mail_address(outgoing.target)
+    mail["To"] = mail_address(outgoing.as_given)
     mail["Subject"] = subject_of(outgoing)
     mail["Date"] = format_datetime(made_at(outgoing.delivery_id).replace(microsecond=0))
     mail["Message-ID"] = message_id(outgoing.idempotency_key, sender=sender)

@@ -56,6 +56,16 @@ class TelegramChannel:
         line = Line(client=self._client, wire=wire, timeout_s=timeout_s)
         return await _Saga(outgoing=outgoing, calls=calls, line=line, wire=wire).run()
 
+    def count_parts(self, outgoing: Outgoing) -> int:
+        return len(compose(outgoing, parse_mode=self._parse_mode))
+
+    def problem(self, outgoing: Outgoing) -> ValidationError | None:
+        try:
+            compose(outgoing, parse_mode=self._parse_mode)
+        except ValidationError as error:
+            return error
+        return None
+
     async def find(self, outgoing: Outgoing) -> str | None:
         """A bot cannot read what it has written."""
         return None
@@ -82,7 +92,7 @@ class _Saga:
             result = await self._say(part)
             if isinstance(result, NotSent):
                 return result
-            # Not under the deadline: what came through and is not on record would be said twice.
+            # However long that takes: what came through and is not on record would be said twice.
             await self._wire.part_sent(part, result.provider_delivery_id)
         return self._resumed(last) if last in self._done else await self._say(last)
 
@@ -112,6 +122,7 @@ class _Saga:
             certainty=silence.certainty,
             response=self._evidence(silence.phase, part, plain) | silence.evidence(),
             moved_to=self._moved_to,
+            asked=silence.phase is not Phase.NOT_BEGUN,
         )
 
     def _answered(self, answer: Answer, part: int, plain: bool) -> AttemptResult:

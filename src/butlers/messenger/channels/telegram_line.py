@@ -3,7 +3,7 @@
     connecting --body_leaving--> answer_awaited --> answered
 
 Telegram cannot act on a request whose body has not arrived: what fails while connecting sent nothing. After that, only
-an answer tells.
+an answer tells. What has no time left, because the part before it was long in getting on record, is not begun.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _ANSWER_AWAITED = "receive_response_headers.started"
 
 
 class Phase(StrEnum):
+    NOT_BEGUN = "not_begun"
     CONNECTING = "connecting"
     BODY_LEAVING = "body_leaving"
     ANSWER_AWAITED = "answer_awaited"
@@ -41,7 +42,8 @@ class Silence:
 
     @property
     def certainty(self) -> Certainty:
-        return Certainty.NOT_SENT if self.phase is Phase.CONNECTING else Certainty.UNCERTAIN
+        harmless = self.phase in (Phase.NOT_BEGUN, Phase.CONNECTING)
+        return Certainty.NOT_SENT if harmless else Certainty.UNCERTAIN
 
     def evidence(self) -> dict[str, Any]:
         return {} if self.status is None else {"status": self.status}
@@ -57,6 +59,8 @@ class Line:
         self._deadline = asyncio.timeout(timeout_s).when()
 
     async def ask(self, call: Call, *, part: int) -> Answer | Silence:
+        if self._is_late():
+            return Silence(phase=Phase.NOT_BEGUN, error=TimeoutExceeded("no time was left to ask Telegram"))
         phase = Phase.CONNECTING
 
         async def trace(event: str, info: Any) -> None:
@@ -77,6 +81,10 @@ class Line:
         except httpx2.HTTPError as error:
             return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})"))
         return read(response) or _gateway(response.status_code)
+
+    def _is_late(self) -> bool:
+        now = asyncio.timeout(0).when()  # on the same scale as the deadline
+        return self._deadline is not None and now is not None and now >= self._deadline
 
 
 def _is_for_proxy(info: Any) -> bool:

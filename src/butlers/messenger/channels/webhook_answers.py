@@ -4,8 +4,8 @@
 409 {"id", "delivery_id"}   taken before, when it is our delivery; otherwise the key belongs to another message
 4xx                         refused: 410 the recipient is gone, 429 wait, 401 and 403 our credentials
 408, 425                    not taken in; worth another attempt
-5xx {...}                   failed, in the gateway's own words: certain, and worth another attempt
-anything else               nobody knows: an answer that is not JSON comes from something on the way
+5xx {"error": "not_taken"}  failed, in the gateway's own words: certain, and worth another attempt
+502, 504, any other 5xx     nobody knows: front ends answer so, in JSON, too, while the gateway goes on working
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
 
 LONGEST_WAIT_S = 86_400.0
+NOT_TAKEN = "not_taken"  # the one word of a failed gateway that a front end does not say by chance
+_ON_THE_WAY = frozenset({502, 504})  # are about a gateway, and so not from it
 _LONGEST_ID = 512
 _CODE = re.compile(r"[a-z]{2,20}(?:_[a-z]{2,20}){1,4}")  # no_such_number, and not a word of the message or a key
 _BIGGEST_ID = 2**63
@@ -45,6 +47,12 @@ class Answer:
         return str(given) if usable else None
 
     @property
+    def disowns(self) -> bool:
+        """Whether a failed gateway says that it has not taken the message and will not."""
+        said = self.said.get("error") if self.said else None
+        return said == NOT_TAKEN and self.status not in _ON_THE_WAY
+
+    @property
     def reason(self) -> str:
         """The status, with the gateway's code for it. Its sentences stay out of every record: they may quote the
         message or a credential.
@@ -60,8 +68,8 @@ def judge(answer: Answer, outgoing: Outgoing) -> AttemptResult:
         return _taken(answer)
     if answer.status == 409:
         return _conflict(answer, outgoing)
-    if answer.status >= 500 and answer.said is None:
-        return _uncertain(answer, f"something on the way to the gateway answered {answer.reason}")
+    if answer.status >= 500 and not answer.disowns:
+        return _uncertain(answer, f"the gateway, or something on the way to it, answered {answer.reason}")
     return NotSent(
         error=refusal(answer),
         answered=True,

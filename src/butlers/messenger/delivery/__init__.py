@@ -7,7 +7,7 @@ Each knows its row; none does anything. `Decision`s say on the way which rule sa
 
 from __future__ import annotations
 
-from butlers.messenger.delivery.claim import Claim, ClaimedDelivery, claimed
+from butlers.messenger.delivery.claim import Claim, ClaimedDelivery, claimed, outgoing_of
 from butlers.messenger.delivery.decision import Decision
 from butlers.messenger.delivery.ended import Ended, Settlement
 from butlers.messenger.delivery.new import NewDelivery, channel_tool, restored
@@ -27,5 +27,6 @@ __all__ = [
     "Settlement",
     "channel_tool",
     "claimed",
+    "outgoing_of",
     "restored",
 ]

@@ -55,6 +55,12 @@ class ClaimedDelivery:
     stance: Stance
     in_doubt: bool  # an earlier attempt may have arrived
     last_error_class: str | None  # of the attempt before this one
+    settled: bool = False  # somebody has said since what became of the attempt in doubt
+
+    @property
+    def unsettled(self) -> bool:
+        """An earlier attempt may have arrived, and nobody has said whether."""
+        return self.in_doubt and not self.settled
 
     @property
     def scoped_channel(self) -> str:
@@ -87,16 +93,19 @@ def claimed(row: Record, token: UUID) -> ClaimedDelivery:
         stance=Stance(row["stance"]),
         in_doubt=row["in_doubt"],
         last_error_class=row["terminal_error_class"],
-        outgoing=_outgoing(row),
+        settled=row["settled_at"] is not None,
+        outgoing=outgoing_of(row),
     )
 
 
-def _outgoing(row: Record) -> Outgoing:
+def outgoing_of(row: Record) -> Outgoing:
+    """The message of a delivery's row; `parts_sent` are those on record."""
     return Outgoing(
         delivery_id=row["id"],
         idempotency_key=row["idempotency_key"],
         intent=row["intent"],
         target=row["target_identity"],
+        address=row["address"],
         message=row["message"],
         subject=row["subject"],
         emoji=(row["envelope"].get("delivery") or {}).get("emoji"),

@@ -26,7 +26,7 @@ class NewDelivery:
     id: UUID
     idempotency_key: str
     notify: NotifyEnvelope
-    target: str | None  # None: the contact's identifier is missing
+    target: str | None  # canonical; None: the contact's identifier is missing
     identity_scope: str
     message: str
     subject: str | None
@@ -39,6 +39,7 @@ class NewDelivery:
     replay_of: UUID | None = None
     action_id: UUID | None = None
     claim: Claim | None = None
+    address: str | None = None  # the target as it was given
 
     @property
     def channel(self) -> str:
@@ -78,6 +79,7 @@ class NewDelivery:
             "identity_scope": self.identity_scope,
             "intent": delivery.intent,
             "target_identity": self.target,
+            "address": self.address,
             "contact_id": notify.contact_id,
             "ordering_key": self.ordering_key,
             "message": self.message,
@@ -98,6 +100,21 @@ class NewDelivery:
             **(self.claim.to_row() if self.claim is not None else {"attempts": 0}),
         }
 
+    @property
+    def outgoing(self) -> Outgoing:
+        """As its channel sees it."""
+        return Outgoing(
+            delivery_id=self.id,
+            idempotency_key=self.idempotency_key,
+            intent=self.notify.delivery.intent,
+            target=self.target or "",
+            address=self.address,
+            message=self.message,
+            subject=self.subject,
+            emoji=self.notify.delivery.emoji,
+            source_event=self.source_event or {},
+        )
+
     def claimed(self, claim: Claim, now: datetime) -> ClaimedDelivery:
         """As the worker that has it in hand sees it."""
         context = self.notify.request_context
@@ -113,16 +130,7 @@ class NewDelivery:
             created_at=now,
             not_after=self.notify.not_after,
             trace_context=context.trace_context if context is not None else {},
-            outgoing=Outgoing(
-                delivery_id=self.id,
-                idempotency_key=self.idempotency_key,
-                intent=self.notify.delivery.intent,
-                target=self.target or "",
-                message=self.message,
-                subject=self.subject,
-                emoji=self.notify.delivery.emoji,
-                source_event=self.source_event or {},
-            ),
+            outgoing=self.outgoing,
             generation=claim.generation,
             stance=claim.stance,
             in_doubt=False,
@@ -145,6 +153,7 @@ def restored(row: Record) -> NewDelivery:
         idempotency_key=row["idempotency_key"],
         notify=NotifyEnvelope.parse(row["envelope"]),
         target=row["target_identity"],
+        address=row["address"],
         identity_scope=row["identity_scope"],
         message=row["message"],
         subject=row["subject"],

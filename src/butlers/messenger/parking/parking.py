@@ -25,6 +25,7 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.messenger")
 
 MISSING_IDENTIFIER = "missing_identifier"
+_ACCOUNTS = {"bot": "the bot's account", "user": "your own account, in your name"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,25 +140,25 @@ class Parking:
         """Approving a missing identifier means: it is there now."""
         row = await connection.fetchrow(self.queries.parked_delivery, action.subject_id)
         if row is not None:
-            target = await self._identifier(row)
-            if target is None:
+            address = await self._identifier(row)
+            if address is None:
                 raise invalid("contact_id", f"this contact still has no {row['channel']} identifier")
-            await self._address(connection, row, target)
+            await self._address(connection, row, address)
         return {"delivery_id": str(action.subject_id)}
 
     async def address_parked(self) -> int:
         """Let deliveries go on whose contact has an identifier by now; how many."""
         addressed = 0
         for row in await self.database.fetch(self.queries.missing_identifiers):
-            if (target := await self._identifier(row)) is not None:
+            if (address := await self._identifier(row)) is not None:
                 async with self.database.transaction() as connection:
-                    addressed += await self._fulfil(connection, row, target)
+                    addressed += await self._fulfil(connection, row, address)
         return addressed
 
     async def _identifier(self, row: Record) -> str | None:
         return await self.preparation.contacts.identifier(row["contact_id"], row["channel"])
 
-    async def _fulfil(self, connection: Executor, row: Record, target: str) -> bool:
+    async def _fulfil(self, connection: Executor, row: Record, address: str) -> bool:
         # The action before the delivery: decisions take their locks in this order, too.
         result = {"delivery_id": str(row["id"])}
         if not await self.approvals.fulfil(connection, row["action_id"], by="messenger", result=result):
@@ -165,15 +166,16 @@ class Parking:
         parked = await connection.fetchrow(self.queries.parked_delivery, row["id"])
         if parked is None:
             return False
-        await self._address(connection, parked, target)
+        await self._address(connection, parked, address)
         return True
 
-    async def _address(self, connection: Executor, row: Record, target: str) -> None:
+    async def _address(self, connection: Executor, row: Record, address: str) -> None:
         """Give it its address and its proper key, and let it meet the rules that need an address."""
-        new, now = self.preparation.addressed(restored(row), target), self.clock.now()
+        new, now = self.preparation.addressed(restored(row), address), self.clock.now()
         await self.book.lock(connection)  # its proper key must not appear while another is judged by it
+        meanwhile = f"{row['idempotency_key']}::addressed"
         await connection.execute(
-            self.queries.address_parked, new.id, target, new.ordering_key, f"{row['idempotency_key']}::addressed", now
+            self.queries.address_parked, new.id, new.target, new.address, new.ordering_key, meanwhile, now
         )
         snapshot = await self.book.read(connection, [new], now)
         match before_admission(new, self.book.policy, snapshot):
@@ -207,6 +209,7 @@ def tool_args(new: NewDelivery) -> dict[str, Any]:
         "channel": delivery.channel,
         "intent": delivery.intent,
         "recipient": new.target,
+        "identity_scope": new.identity_scope,
         "message": delivery.message,
         "subject": delivery.subject,
         "origin_butler": new.notify.origin_butler,
@@ -217,4 +220,6 @@ def tool_args(new: NewDelivery) -> dict[str, Any]:
 def _summary(new: NewDelivery) -> str:
     delivery = new.notify.delivery
     whom = new.target or f"contact {new.notify.contact_id}"
-    return f"{new.notify.origin_butler} wants to {delivery.intent} a {delivery.channel} message to {whom}"
+    account = _ACCOUNTS.get(new.identity_scope, f"the {new.identity_scope} account")
+    wants = f"{new.notify.origin_butler} wants to {delivery.intent} a {delivery.channel} message to {whom}"
+    return f"{wants} from {account}"

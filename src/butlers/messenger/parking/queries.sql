@@ -26,8 +26,8 @@ WHERE id = $1 AND status = 'pending_approval';
 -- name: address_parked
 -- The contact's identifier is known now; the key it was parked under makes room for its proper one.
 UPDATE {schema}.delivery_requests
-SET status = 'pending_approval', target_identity = $2, ordering_key = $3, idempotency_key = $4, updated_at = $5,
-    tell_owner = false
+SET status = 'pending_approval', target_identity = $2, address = $3, ordering_key = $4, idempotency_key = $5,
+    updated_at = $6, tell_owner = false
 WHERE id = $1 AND status = 'pending_missing_identifier';
 
 -- name: rekey

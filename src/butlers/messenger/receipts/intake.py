@@ -21,6 +21,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ErrorClass
+from butlers.messenger.addresses import canonical
 from butlers.messenger.receipts.receipt import Receipt, ReceiptOutcome, UnknownDelivery
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
@@ -140,10 +141,8 @@ class ReceiptIntake:
     async def _suppress(self, connection: Executor, subject: _Subject, receipt: Receipt, now: datetime) -> bool:
         if subject.target is None:
             return False
-        reason = receipt.reason or BOUNCED
-        added = await connection.fetchval(
-            self._queries.suppress_recipient, subject.channel, subject.target, reason, now
-        )
+        reason, target = receipt.reason or BOUNCED, canonical(subject.channel, subject.target)
+        added = await connection.fetchval(self._queries.suppress_recipient, subject.channel, target, reason, now)
         if added is None:
             return False
         await self._note(connection, subject.id, "suppressed", f"bounced for good: {reason}", now)

@@ -13,10 +13,14 @@ LIMIT $2
 FOR UPDATE SKIP LOCKED;
 
 -- name: turn_away
--- A released delivery whose recipient must not be written to any more.
-UPDATE {schema}.delivery_requests
+-- A released delivery whose recipient must not be written to any more; what was sent of it is said.
+UPDATE {schema}.delivery_requests AS request
 SET status = 'failed', terminal_at = $2, updated_at = $2, terminal_error_class = 'validation_error',
-    terminal_error_message = $3, terminal_retryable = false,
+    terminal_error_message = $3::text || coalesce((
+        SELECT '; already sent: part ' || string_agg(receipt.part::text, ', ' ORDER BY receipt.part)
+        FROM {schema}.delivery_receipts AS receipt
+        WHERE receipt.delivery_id = request.id AND receipt.receipt_type = 'sent'), ''),
+    terminal_retryable = false,
     decisions = decisions || jsonb_build_object('at', $2::timestamptz, 'rule', 'recipient', 'verdict', 'refused', 'detail', $3::text)
 WHERE id = $1;
 
@@ -40,6 +44,20 @@ WHERE request.id = later.id;
 -- A dead letter that is about to be replayed.
 SELECT * FROM {schema}.delivery_dead_letter WHERE id = $1 FOR UPDATE;
 
+-- name: hold_family
+-- One replay at a time of everything that descends from the same first delivery: the delivery of a dead letter and those
+-- it descends from, before the letter itself, as whoever sets a delivery aside takes them.
+WITH RECURSIVE ancestors AS (
+    SELECT request.id, request.replay_of
+    FROM {schema}.delivery_requests AS request
+    JOIN {schema}.delivery_dead_letter AS letter ON letter.delivery_id = request.id
+    WHERE letter.id = $1
+    UNION
+    SELECT parent.id, parent.replay_of
+    FROM {schema}.delivery_requests AS parent JOIN ancestors AS child ON parent.id = child.replay_of
+)
+SELECT id FROM {schema}.delivery_requests WHERE id IN (SELECT ancestors.id FROM ancestors) ORDER BY id FOR UPDATE;
+
 -- name: whole_request
 -- A delivery with all its columns, for whoever makes a new one from it.
 SELECT * FROM {schema}.delivery_requests WHERE id = $1;
@@ -49,11 +67,15 @@ SELECT * FROM {schema}.delivery_requests WHERE id = $1;
 UPDATE {schema}.delivery_dead_letter SET replay_count = $2, last_replay_id = $3 WHERE id = $1;
 
 -- name: lock_uncertain
--- An uncertain delivery that is about to be settled, also one that was set aside, with the part that is in doubt.
+-- An uncertain delivery that is about to be settled, also one that was set aside, with the part that is in doubt and
+-- the parts on record.
 SELECT request.*,
        (SELECT (attempt.provider_response->>'part')::integer FROM {schema}.delivery_attempts AS attempt
         WHERE attempt.delivery_id = request.id AND attempt.certainty = 'uncertain'
-        ORDER BY attempt.attempt_number DESC LIMIT 1) AS part_in_doubt
+        ORDER BY attempt.attempt_number DESC LIMIT 1) AS part_in_doubt,
+       (SELECT jsonb_object_agg(receipt.part, receipt.provider_delivery_id)
+        FROM {schema}.delivery_receipts AS receipt
+        WHERE receipt.delivery_id = request.id AND receipt.receipt_type <> 'bounced') AS parts_sent
 FROM {schema}.delivery_requests AS request
 WHERE request.id = $1
   AND (request.status = 'uncertain' OR (

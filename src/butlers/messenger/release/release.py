@@ -2,11 +2,19 @@
 
 Both go through the same admission and worker as any other delivery. A replay is a new delivery under the old key with
 `::replay-N`; an uncertain delivery stays the same one, because somebody now says what became of its last attempt.
+
+confirmed_sent   the part in doubt is on record; with nothing left to send the delivery is `delivered` there and then,
+                 whatever its time limit and the recipient's rules say by now: it has arrived
+                 with parts left, these go on through admission, and an end says what was sent
+send_again       the attempt in doubt is over; the next one starts with the part that was in doubt
+
+Never two at once: a replay is refused while anything of its family is on its way or in doubt, and the family is held
+while that is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
@@ -14,10 +22,12 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.messenger.book import Book
+from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, restored
+from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, outgoing_of, restored
 from butlers.messenger.handover import Executor
 from butlers.messenger.observing import Observer
+from butlers.messenger.release.remainder import anything_left
 from butlers.messenger.tools.dead_letters import assess
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.reliability.dead_letter import ReplayPolicy
@@ -43,7 +53,7 @@ class Release:
     executor: Executor
     observer: Observer
     policy: ReplayPolicy
-    resumable: Collection[str]  # channels that go on behind the parts on record
+    channels: Mapping[str, Channel]  # by name with scope
     clock: Clock
     new_id: Callable[[], UUID]
     wait_s: float  # how long a caller waits for the outcome
@@ -63,6 +73,7 @@ class Release:
         }
 
     async def _replayed(self, connection: Connection, dead_letter_id: UUID, by: str) -> tuple[NewDelivery, int]:
+        await connection.execute(self.queries.hold_family, dead_letter_id)
         letter = await connection.fetchrow(self.queries.lock_dead_letter, dead_letter_id)
         if letter is None:
             raise invalid("dead_letter_id", "no such dead letter")
@@ -103,7 +114,8 @@ class Release:
         if word == "confirmed_sent":
             part = row["part_in_doubt"] or 1
             await self.deliveries.record_part(row["id"], part, f"confirmed by {by}", connection=connection)
-            goes_on = f"{row['channel']}.{row['identity_scope']}" in self.resumable
+            channel = self.channels.get(f"{row['channel']}.{row['identity_scope']}")
+            goes_on = anything_left(outgoing_of(row), channel, confirmed=part)
         status = "pending" if goes_on else "delivered"
         await connection.execute(self.queries.settle_uncertain, row["id"], status, by, now, word)
 

@@ -155,9 +155,10 @@ WHERE terminal_at >= $1 AND terminal_at < $2 AND replay_of IS NOT NULL
   AND status IN ('delivered', 'failed', 'dead_lettered', 'expired', 'uncertain');
 
 -- name: doubts
--- Deliveries with an attempt in [$1, $2) that may have been sent, and how many of them still wait for a word.
+-- Deliveries with an attempt in [$1, $2) that may have been sent, and of how many of them that is still not known: they
+-- were not delivered since, and neither a person nor the provider has said anything about the last doubt.
 SELECT request.channel, request.identity_scope, count(*) AS uncertain,
-       count(*) FILTER (WHERE request.status = 'uncertain') AS unsettled
+       count(*) FILTER (WHERE request.status <> 'delivered' AND request.settled_at IS NULL) AS unsettled
 FROM {schema}.delivery_requests AS request
 WHERE request.id IN (SELECT attempt.delivery_id FROM {schema}.delivery_attempts AS attempt
                      WHERE attempt.started_at >= $1 AND attempt.started_at < $2 AND attempt.certainty = 'uncertain')

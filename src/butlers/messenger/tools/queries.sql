@@ -14,11 +14,14 @@ FROM {schema}.delivery_requests AS request WHERE request.id = $1;
 
 -- name: delivery_behind
 -- The delivery that an id leads to: its own, its dead letter's, or that of the action that waits for a person.
-SELECT request.id, CASE WHEN request.id = $1 THEN 'delivery' WHEN letter.id = $1 THEN 'dead_letter' ELSE 'action' END AS kind
-FROM {schema}.delivery_requests AS request
-LEFT JOIN {schema}.delivery_dead_letter AS letter ON letter.delivery_id = request.id
-WHERE request.id = $1 OR letter.id = $1 OR request.action_id = $1
-ORDER BY request.id LIMIT 1;
+SELECT id, kind FROM (
+    SELECT id, 'delivery' AS kind, 1 AS place FROM {schema}.delivery_requests WHERE id = $1
+    UNION ALL
+    SELECT delivery_id, 'dead_letter', 2 FROM {schema}.delivery_dead_letter WHERE id = $1
+    UNION ALL
+    SELECT id, 'action', 3 FROM {schema}.delivery_requests WHERE action_id = $1
+) AS found
+ORDER BY place, id LIMIT 1;
 
 -- name: search
 -- Deliveries that fit every filter given, newest first, from a place in the list on.
@@ -102,7 +105,8 @@ SELECT * FROM {schema}.delivery_dead_letter WHERE id = $1;
 SELECT * FROM {schema}.delivery_dead_letter WHERE delivery_id = $1;
 
 -- name: standing_of_deliveries
--- What forbids sending some deliveries again, looking at everything that descends from the same first delivery.
+-- What forbids sending some deliveries again, looking at everything that descends from the same first delivery; one
+-- that was settled as `send_again` is on its way itself. A new doubt takes the settlement back (finish_attempts).
 WITH RECURSIVE ancestors AS (
     SELECT id AS asked, id, replay_of FROM {schema}.delivery_requests WHERE id = ANY($1::uuid[])
     UNION
@@ -116,7 +120,7 @@ WITH RECURSIVE ancestors AS (
 )
 SELECT family.asked AS delivery_id,
        bool_or(request.status = 'delivered') AS delivered,
-       bool_or(request.id <> family.asked AND request.status IN (
+       bool_or(request.status IN (
            'pending', 'in_progress', 'awaiting_retry', 'pending_approval', 'pending_missing_identifier'))
            AS replay_in_progress,
        bool_or(request.settled_at IS NULL AND EXISTS (

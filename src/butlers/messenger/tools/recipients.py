@@ -13,7 +13,7 @@ from butlers.butler.surface import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
 from butlers.contracts.notify import Channel
-from butlers.messenger.addresses import problem_with
+from butlers.messenger.addresses import canonical, problem_with
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
 from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
 from butlers.telemetry import get_logger
@@ -79,7 +79,7 @@ class RecipientTools:
         return wire({"recipients": shown, "next_cursor": cursor})
 
     async def _suppress(self, caller: Caller, arguments: SuppressArguments) -> dict[str, Any]:
-        person, target = decided_by(caller, arguments), arguments.target.strip()
+        person, target = decided_by(caller, arguments), canonical(arguments.channel, arguments.target)
         if (problem := problem_with(arguments.channel, target)) is not None:
             raise invalid("target", problem)
         row = await self.records.row(
@@ -89,7 +89,8 @@ class RecipientTools:
         return wire({"recipient": row})
 
     async def _release(self, caller: Caller, arguments: ReleaseArguments) -> dict[str, Any]:
-        row = await self.records.row(self.records.queries.release, arguments.channel, arguments.target.strip())
+        target = canonical(arguments.channel, arguments.target)
+        row = await self.records.row(self.records.queries.release, arguments.channel, target)
         if row is None:
             raise invalid("target", "no such recipient: it has no rule on this channel")
         person = decided_by(caller, arguments)

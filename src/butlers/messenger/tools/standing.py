@@ -11,6 +11,7 @@ from butlers.messenger.tools.sentences import Row, Story, when
 def standing(story: Story, now: datetime) -> Iterator[str]:
     """The last sentences: why it waits or how it ended, and what can be done."""
     yield from _STANDINGS[story.delivery["status"]](story, now)
+    yield from _sent_of_it(story)
     yield from _recipient(story)
     for replay in story.replays:
         yield f"It was sent again as delivery {replay['id']}, which is {replay['status']}: butlers why {replay['id']}"
@@ -74,9 +75,19 @@ def _failed(story: Story, _now: datetime) -> Iterator[str]:
         yield f"To keep it for a replay: butlers deliveries quarantine {delivery['id']} --reason REASON"
 
 
+def _sent_of_it(story: Story) -> Iterator[str]:
+    """An end without success must not read as if nothing had been sent."""
+    parts = sorted({receipt["part"] for receipt in story.receipts if receipt["receipt_type"] == "sent"})
+    if parts and story.delivery["status"] in ("failed", "expired", "dead_lettered", "uncertain"):
+        yield f"What was certainly sent of it: part {', '.join(str(part) for part in parts)}."
+
+
 def _uncertain(story: Story, _now: datetime) -> Iterator[str]:
-    delivery = story.delivery
     yield "Nobody knows whether it arrived, so it is not sent again by itself. Look at the recipient's side, then say:"
+    yield from _settle(story.delivery)
+
+
+def _settle(delivery: Row) -> Iterator[str]:
     yield f"it arrived: butlers deliveries settle {delivery['id']} confirmed_sent"
     yield f"it did not: butlers deliveries settle {delivery['id']} send_again"
 
@@ -97,6 +108,9 @@ def _dead_lettered(story: Story, _now: datetime) -> Iterator[str]:
     else:
         reasons = ", ".join(reason.replace("_", " ") for reason in eligibility["reasons"])
         yield f"It cannot be sent again: {reasons}."
+    if "uncertain_not_settled" in eligibility["reasons"]:
+        yield "Look at the recipient's side, then say:"
+        yield from _settle(story.delivery)
     yield f"To give it up: butlers dead-letters discard {letter['id']} --reason REASON"
 
 

@@ -19,7 +19,7 @@ CLOSED: dict[str, Any] = {
 def test_an_open_circuit_says_why_and_until_when() -> None:
     tripped = {"state": "open", "trip_reason": "Bad Gateway", "tripped_at": WHEN, "retry_after_s": 40.5}
     lines = list(delivery_lines.circuits({"channels": {"telegram.bot": CLOSED | tripped, "email.bot": CLOSED}}))
-    assert lines[0].endswith("open since 2026-03-01 12:00:30: Bad Gateway; next probe in 40.5 s")
+    assert lines[0].endswith("open since 2026-03-01 12:00:30 UTC: Bad Gateway; next probe in 40 s")
     assert lines[1].endswith("closed, 1 failure in a row")
 
 
@@ -37,15 +37,15 @@ def test_limits_name_what_is_tight_and_who_is_held_back() -> None:
     text = "\n".join(delivery_lines.limits(document))
     assert "60 of 60 left this minute\n" in text
     assert "3 of unknown" in text
-    assert "5 of 15 left this minute, full again 2026-03-01 12:00:30, tight (configured 30), told to wait until" in text
+    assert "5 of 15 left this minute, full again 2026-03-01 12:00:30 UTC, tight (configured 30), told to wait until" in text
     assert "1 recipient at the limit" in text
     assert "telegram.bot 7: 0.2 left" in text
-    assert "telegram.bot 8: told to wait until 2026-03-01 12:00:30" in text
+    assert "telegram.bot 8: told to wait until 2026-03-01 12:00:30 UTC" in text
 
 
 def test_an_attempt_without_an_outcome_is_told_as_such() -> None:
     row = {"attempt_number": 2, "started_at": WHEN, "latency_ms": None, "outcome": None, "error_class": None}
-    assert delivery_lines.attempt(row) == "attempt 2  2026-03-01 12:00:30  no outcome yet"
+    assert delivery_lines.attempt(row) == "attempt 2  2026-03-01 12:00:30 UTC  no outcome yet"
 
 
 def test_what_is_not_known_is_not_shown_as_zero() -> None:
