@@ -99,6 +99,8 @@ class Approvals:
 
     async def _insert(self, connection: Executor, wanted: Wanted, *, event: str, now: datetime) -> MustWait:
         action_id, expires_at = self.new_id(), now + self._expiry
+        if wanted.not_after is not None:
+            expires_at = min(expires_at, wanted.not_after)
         inserted = await connection.fetchval(
             self.queries.insert_action,
             action_id,

@@ -7,9 +7,9 @@ A rule names a tool and constrains some of its arguments:
      "message":   {"type": "any"}}                          0 points
 
 Arguments that a rule does not name are free, except `identity_scope`: a rule that does not name it is about the bot's
-account, and never lets anything be said in the owner's name. `exact` and `pattern` need the argument to be there. Of several rules
-that match, the most specific wins; of equals, a bounded one before an unbounded one (so that permissions meant to run
-out do), then the newest, then the lowest id.
+account, and never lets anything be said in the owner's name. `exact` and `pattern` need the argument to be there. Of
+several rules that match, the most specific wins; of equals, a bounded one before an unbounded one (so that permissions
+meant to run out do), then the newest, then the lowest id.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ class Wanted:
     key: str  # a repeat of it is the same request
     subject_id: UUID | None = None  # what waits for the decision
     requested_role: str | None = None
+    not_after: datetime | None = None  # when a decision comes too late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from butlers.messenger.delivery.decision import Decision
 from butlers.messenger.delivery.ended import Ended, Settlement
 from butlers.messenger.delivery.new import NewDelivery, channel_tool, restored
 from butlers.messenger.delivery.outcome import Outcome
-from butlers.messenger.delivery.status import OPEN, PARKED, STATUSES
+from butlers.messenger.delivery.status import CONFIRMED, OPEN, PARKED, STATUSES
 
 __all__ = [
+    "CONFIRMED",
     "OPEN",
     "PARKED",
     "STATUSES",

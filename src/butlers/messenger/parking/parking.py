@@ -74,6 +74,7 @@ class Parking:
                 requested_by=new.notify.origin_butler,
                 key=new.idempotency_key,
                 subject_id=new.id,
+                not_after=new.notify.not_after,
             ),
             now=now,
         )
@@ -100,6 +101,7 @@ class Parking:
                 # A name space of its own: the delivery may need an approval later, under its own key.
                 key=f"missing:{new.idempotency_key}",
                 subject_id=new.id,
+                not_after=new.notify.not_after,
             ),
             now=now,
         )

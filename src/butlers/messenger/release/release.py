@@ -24,7 +24,7 @@ from butlers.contracts.envelope import invalid
 from butlers.messenger.book import Book
 from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import OPEN, Decision, NewDelivery, Outcome, outgoing_of, restored
+from butlers.messenger.delivery import CONFIRMED, OPEN, Decision, NewDelivery, Outcome, outgoing_of, restored
 from butlers.messenger.handover import Executor
 from butlers.messenger.observing import Observer
 from butlers.messenger.release.remainder import anything_left
@@ -113,7 +113,7 @@ class Release:
         now, goes_on = self.clock.now(), word == "send_again"
         if word == "confirmed_sent":
             part = row["part_in_doubt"] or 1
-            await self.deliveries.record_part(row["id"], part, f"confirmed by {by}", connection=connection)
+            await self.deliveries.record_part(row["id"], part, f"{CONFIRMED}{by}", connection=connection)
             channel = self.channels.get(f"{row['channel']}.{row['identity_scope']}")
             goes_on = anything_left(outgoing_of(row), channel, confirmed=part)
         status = "pending" if goes_on else "delivered"

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from butlers.messenger.delivery import CONFIRMED
+
 Row = Mapping[str, Any]
 
 _TOPICS = {
@@ -144,6 +146,10 @@ def _evidence(attempt: Row) -> Iterator[str]:
 
 def _receipt(receipt: Row) -> str:
     part = f" part {receipt['part']}" if receipt["part"] > 1 else " it"
+    name = receipt["provider_delivery_id"] or ""
+    if name.startswith(CONFIRMED):
+        who = name.removeprefix(CONFIRMED)
+        return f"{who.capitalize()} confirmed{part} as {receipt['receipt_type']} at {when(receipt['received_at'])}."
     return (
         f"The provider reported{part} as {receipt['receipt_type']} at {when(receipt['received_at'])} "
         f"and calls it {receipt['provider_delivery_id']}."

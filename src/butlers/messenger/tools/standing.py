@@ -135,7 +135,7 @@ def _recipient(story: Story) -> Iterator[str]:
     if rule is None or rule["rule"] != "suppressed" or status == "delivered":
         return
     yield f"Nothing is sent to {rule['target']} since {when(rule['since'])} ({rule['decided_by']}: {rule['reason']})."
-    yield f"To write there again: butlers deliveries release {rule['channel']} {rule['target']}"
+    yield f"To write there again: butlers deliveries unsuppress {rule['channel']} {rule['target']}"
 
 
 def _end(delivery: Row) -> str:

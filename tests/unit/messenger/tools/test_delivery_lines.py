@@ -37,7 +37,7 @@ def test_limits_name_what_is_tight_and_who_is_held_back() -> None:
     text = "\n".join(delivery_lines.limits(document))
     assert "60 of 60 left this minute\n" in text
     assert "3 of unknown" in text
-    assert "5 of 15 left this minute, full again 2026-03-01 12:00:30 UTC, tight (configured 30), told to wait until" in text
+    assert "5 of 15 left this minute, full again 2026-03-01 12:00:30 UTC, tight (configured 30), told to wait" in text
     assert "1 recipient at the limit" in text
     assert "telegram.bot 7: 0.2 left" in text
     assert "telegram.bot 8: told to wait until 2026-03-01 12:00:30 UTC" in text

@@ -91,7 +91,7 @@ def test_a_suppressed_recipient_is_named_with_the_way_back() -> None:
         row = delivery(status=status, terminal_at=NOW)
         story = Story(delivery=row, attempts=[], receipts=[], recipient=rule | {"since": NOW})
         lines = list(standing(story, NOW))
-        assert (lines[-1] == "To write there again: butlers deliveries release telegram 7") is told_about
+        assert (lines[-1] == "To write there again: butlers deliveries unsuppress telegram 7") is told_about
 
 
 def test_a_rule_nobody_has_words_for_is_shown_by_its_name() -> None:
