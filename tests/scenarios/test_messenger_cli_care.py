@@ -132,6 +132,8 @@ async def test_why_says_who_asked_for_a_second_sending_and_not_that_it_arrived(r
     await lines(running, "deliveries", "settle", again, "send_again")
     told = "\n".join(await lines(running, "why", arrived))
     assert "It was delivered, as operator said, at " in told
+    assert "Operator confirmed it as sent at " in told
+    assert "The provider reported" not in told
     told = "\n".join(await lines(running, "why", again))
     assert "It was delivered when it was sent again, as operator asked, at " in told
     assert "operator said" not in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -24,28 +24,11 @@ from tests.scenarios.messenger_door import (
     wish,
 )
 from tests.scenarios.shared_system import running, system
+from tests.scenarios.test_messenger_missing_identifier import add, contact
 from tests.system import RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["running", "system"]  # fixtures
-
-
-async def contact(running: RunningSystem) -> UUID:
-    identity = uuid4()
-    await running.database.execute(
-        "insert into shared.contacts (id, name, created_at, updated_at) values ($1, 'Anna', now(), now())", identity
-    )
-    return identity
-
-
-async def add(running: RunningSystem, whom: UUID, channel: str, value: str) -> None:
-    await running.database.execute(
-        "insert into shared.contact_info (id, contact_id, type, value, is_primary, created_at)"
-        " values (gen_random_uuid(), $1, $2, $3, true, now())",
-        whom,
-        channel,
-        value,
-    )
 
 
 async def with_status(running: RunningSystem, delivery_id: str, *statuses: str) -> bool:

@@ -148,3 +148,29 @@ async def test_a_clock_set_forward_does_not_make_a_living_send_uncertain(
         trace = await running.finished(reply["request_id"])
         assert [delivery["status"] for delivery in trace["deliveries"]] == ["delivered"]
         assert await said_once(running, "a slow one")
+
+
+async def test_what_is_possible_only_later_waits_in_the_buffer_and_holds_no_worker(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    texts = [f"note number {n}" for n in range(5)]  # more than the buffer has workers
+    async with running_system(tmp_path, postgres_server, messenger_patience_s=0) as running:
+        await running.database.execute(
+            "update messenger.channel_states set state = 'open', generation = generation + 1,"
+            " trip_reason = 'a test', tripped_at = now(), probe_at = now() + interval '1 minute'"
+            " where name = 'telegram.bot'"
+        )
+        replies = [await running.ingest(text) for text in texts]
+
+        async def all_put_off() -> bool:
+            query = "select count(*) from switchboard.message_inbox where not_before > now() + interval '20 seconds'"
+            return bool(await running.database.fetchval(query) == len(texts))
+
+        await running.until(all_put_off)
+        assert await running.answers() == []
+        assert await running.database.fetchval("select count(*) from messenger.delivery_requests") == 0
+        await running.database.execute("update messenger.channel_states set state = 'closed'")
+        await running.database.execute("update switchboard.message_inbox set not_before = now()")
+        for reply in replies:
+            assert (await running.finished(reply["request_id"], deadline_s=60))["lifecycle_state"] == "parsed"
+        assert await said_once(running, *texts)

@@ -105,7 +105,8 @@ class Dispatcher:
                     retry_after=error.retry_after,
                     random=random.random(),  # noqa: S311 - jitter, not a secret
                 )
-                if not isinstance(decision, RetryAfter):
+                if not isinstance(decision, RetryAfter) or (error.retry_after or 0.0) > self.retry.max_delay:
+                    # What is possible only later waits in the buffer, not in a worker's hand.
                     return SegmentOutcome(
                         segment=segment,
                         duration_ms=self._since(started),
