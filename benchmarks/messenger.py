@@ -88,7 +88,7 @@ async def _measure(size: Size, server: EmbeddedPostgres, folder: Path) -> dict[s
         _say("fairness")
         capacity = rates["messenger"] or 1.0
         fair = await fairness.measure_fairness(
-            plane, capacity=capacity, workers=size.workers, seconds=size.fairness_s, seed=1, clock=clock
+            plane, capacity=capacity, seconds=size.fairness_s, seed=1, clock=clock
         )
     return report | {"fairness": fair, "memory": await _memory(size, server)}
 
@@ -166,7 +166,7 @@ def _size() -> tuple[Size, bool]:
     parser.add_argument("--messages", type=int, default=3_000, help="in one round of one way")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--submitters", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=32)
+    parser.add_argument("--workers", type=int, default=100, help="one for each submitter: no limit but the machine's")
     parser.add_argument("--pool", type=int, default=20, help="connections of each way")
     parser.add_argument("--fairness-s", type=float, default=40.0)
     parser.add_argument("--recipients", type=int, default=1_000_000)

@@ -23,14 +23,16 @@ NOISE = 100  # times as much
 LOAD = 0.6  # share of the capacity, both together
 PROVIDER_S = 0.05
 RECORD_S = 0.025  # a worker is busy so much longer: until what the provider said is on record
+BUSY = 32  # workers that the load would keep busy if it were all the capacity
 GOAL = 2.0
 
 
 async def measure_fairness(
-    plane: Plane, *, capacity: float, workers: int, seconds: float, seed: int, clock: Clock
+    plane: Plane, *, capacity: float, seconds: float, seed: int, clock: Clock
 ) -> dict[str, Any]:
-    # The capacity was measured with a provider that answers at once; with this one the workers may be what is scarce.
-    rate = LOAD * min(capacity, workers / (PROVIDER_S + RECORD_S)) / (NOISE + 1)
+    # The capacity was measured with a provider that answers at once, and in batches as large as the crowd; those who
+    # come one by one cost more.
+    rate = LOAD * min(capacity, BUSY / (PROVIDER_S + RECORD_S)) / (NOISE + 1)
     dice, numbers = random.Random(seed), count(10_000_000, 10_000_000)
     InstantChannel.seconds = PROVIDER_S
     quiet, noisy = partial(plane.submit, origin="health"), partial(plane.submit, origin="finance")

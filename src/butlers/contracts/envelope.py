@@ -19,6 +19,7 @@ MAX_TEXT = 200_000  # characters of one message, before any channel's own limit
 MAX_IDENTITY = 512
 MAX_COUNT = 2**63 - 1  # what a bigint column holds
 _HUGE_NUMBER = re.compile(rb"\d[eE]\+?\d{2}|\d{200}")  # might be read as infinity
+_SUSPICIOUS = (b"\\u0000", b"Infinity", b"NaN")  # JSON made of data may hold what cannot be stored
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
 
 
@@ -83,8 +84,7 @@ class Envelope(Value):
     @classmethod
     def parse(cls, data: bytes | str | Mapping[str, Any]) -> Self:
         """Check everything and return the envelope, or raise `ValidationError` with every wrong field."""
-        encoded = _as_json(data)
-        document = _decode(encoded)
+        encoded, document = _read(data)
         _check_version(document, cls.VERSION)
         try:
             return cls.model_validate_json(encoded)
@@ -98,11 +98,23 @@ def invalid(field: str, error: str) -> ValidationError:
     return ValidationError(f"{field}: {error}" if field else error, fields=(FieldError(field=field, error=error),))
 
 
-def _as_json(data: bytes | str | Mapping[str, Any]) -> bytes:
+def _read(data: bytes | str | Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:
+    """The envelope as JSON text and as data."""
     if isinstance(data, str):
         data = data.encode("utf-8", "surrogatepass")
     if isinstance(data, bytes):
-        return data
+        document = _decode(data)
+        # Only text can spell a number that is read as infinity; data cannot hold one that was not refused before.
+        if _HUGE_NUMBER.search(data) and _holds(document, _is_infinite):
+            raise invalid("", "must not contain numbers beyond the range of a double")
+        return data, document
+    encoded = _encode(data)
+    if not isinstance(data, dict) or any(mark in encoded for mark in _SUSPICIOUS):
+        return encoded, _decode(encoded)
+    return encoded, data
+
+
+def _encode(data: Mapping[str, Any]) -> bytes:
     try:
         return to_json(data)
     except (ValueError, RecursionError):
@@ -123,8 +135,6 @@ def _decode(encoded: bytes) -> dict[str, Any]:
     # PostgreSQL stores neither NUL nor infinity; a raw payload is kept verbatim, so it cannot be cleaned silently.
     if b"\\u0000" in encoded and holds_nul(document):
         raise invalid("", "must not contain NUL characters")
-    if _HUGE_NUMBER.search(encoded) and _holds(document, _is_infinite):
-        raise invalid("", "must not contain numbers beyond the range of a double")
     return document
 
 
@@ -149,7 +159,7 @@ def _is_infinite(value: Any) -> bool:
     return isinstance(value, float) and math.isinf(value)
 
 
-def _check_version(document: dict[str, Any], supported: str) -> None:
+def _check_version(document: Mapping[str, Any], supported: str) -> None:
     version = document.get("schema_version")
     if version == supported:
         return

@@ -302,9 +302,14 @@ SET rule = excluded.rule, moved_to = excluded.moved_to, reason = excluded.reason
     since = excluded.since;
 
 -- name: renew_claims
--- Keep what this worker is still sending.
-UPDATE {schema}.delivery_requests SET lease_expires_at = $2
-WHERE claim_token = ANY($1::uuid[]) AND status = 'in_progress';
+-- Keep what is still being worked on. A row that somebody has locked is just being finished and needs no lease; waiting
+-- for it while holding others could wait in a circle.
+WITH held AS (
+    SELECT id FROM {schema}.delivery_requests
+    WHERE claim_token = ANY($1::uuid[]) AND status = 'in_progress'
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {schema}.delivery_requests AS request SET lease_expires_at = $2 FROM held WHERE request.id = held.id;
 
 -- name: claim_abandoned
 -- Deliveries whose worker died while it held them, with the attempt that has no outcome.

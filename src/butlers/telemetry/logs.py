@@ -149,9 +149,8 @@ def describe_exception(error: BaseException, depth: int = 0) -> dict[str, Any]:
 
 
 def _checked(fields: Mapping[str, Field]) -> dict[str, Field]:
-    unknown = fields.keys() - FIELDS
-    if unknown:
-        raise ValueError(f"not a log field: {', '.join(sorted(unknown))}")
+    if not fields.keys() <= FIELDS:
+        raise ValueError(f"not a log field: {', '.join(sorted(fields.keys() - FIELDS))}")
     for name, value in fields.items():
         if not isinstance(value, str | int | float | UUID | Enum | datetime | None):
             raise ValueError(f"log field {name} cannot be a {type(value).__name__}")

@@ -254,9 +254,8 @@ def _counting(meter: Meter, about: dict[str, str]) -> Record:
 
 
 def _allowed(name: str, declared: frozenset[str], given: Mapping[str, Attribute]) -> dict[str, str | bool | int]:
-    undeclared = given.keys() - declared
-    if undeclared:
-        raise ValueError(f"{name} does not declare {', '.join(sorted(undeclared))}")
+    if not given.keys() <= declared:
+        raise ValueError(f"{name} does not declare {', '.join(sorted(given.keys() - declared))}")
     return {key: value for key, value in given.items() if value is not None}
 
 
