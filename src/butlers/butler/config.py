@@ -18,6 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from butlers.butler.cron import cron_problem
 from butlers.butler.delivery_config import DeliverySection
 from butlers.butler.module_config import Modules
+from butlers.butler.routing_config import AdmissionSection, RoutingSection
 from butlers.butler.section import Section
 from butlers.errors import ConfigurationError
 
@@ -133,6 +134,8 @@ class ButlerConfig(Section):
 
     butler: ButlerSection
     buffer: BufferSection = BufferSection()
+    admission: AdmissionSection = AdmissionSection()
+    routing: RoutingSection = RoutingSection()
     delivery: DeliverySection = DeliverySection()
     modules: Modules = Modules()
     instructions: str = ""  # AGENTS.md: what the LLM is told

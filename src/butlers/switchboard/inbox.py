@@ -14,6 +14,7 @@ from butlers.errors import LeaseLost
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress import MessageRef
+from butlers.switchboard.routing.question import RoutingQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,23 @@ class ClaimedMessage:
     pinned_target: str | None
     routing_output: Mapping[str, Any] | None  # an earlier worker's decision
     attempts: int
+    raw_payload: Mapping[str, Any] | None = None
+
+    def question(self) -> RoutingQuestion:
+        """What is to be routed."""
+        context = self.context
+        return RoutingQuestion(
+            text=self.text,
+            channel=context.source_channel,
+            sender=context.source_sender_identity,
+            endpoint=context.source_endpoint_identity,
+            thread=context.source_thread_identity,
+            pinned_target=self.pinned_target,
+            policy_tier=self.ref.policy_tier,
+            request_id=context.request_id,
+            received_at=context.received_at,
+            raw_payload=self.raw_payload,
+        )
 
 
 class MessageInbox:
@@ -61,6 +79,8 @@ class MessageInbox:
             message.ref.received_at,
             message.claim_token,
             routing_output,
+            routing_output.get("prompt_version"),
+            routing_output.get("model_version"),
             self._clock.now(),
         )
         _must_hold(written, message)
@@ -117,6 +137,7 @@ def _claimed(ref: MessageRef, token: UUID, row: Record) -> ClaimedMessage:
         pinned_target=row["pinned_target"],
         routing_output=row["routing_output"],
         attempts=row["attempts"],
+        raw_payload=row["raw_payload"],
     )
 
 

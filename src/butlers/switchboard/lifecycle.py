@@ -23,8 +23,8 @@ from butlers.switchboard.dispatch import Dispatcher, SegmentOutcome
 from butlers.switchboard.inbox import ClaimedMessage, MessageInbox
 from butlers.switchboard.ingress import MessageRef
 from butlers.switchboard.registry import Registry
+from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.decision import Decision
-from butlers.switchboard.routing.local import decide
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
@@ -45,6 +45,7 @@ MAX_ATTEMPTS = 5  # workers that may die over one message before it counts as po
 class RequestProcessor:
     inbox: MessageInbox
     registry: Registry
+    cascade: Cascade
     dispatcher: Dispatcher
     worker: str
     lease: LeasePolicy
@@ -117,11 +118,11 @@ class RequestProcessor:
         if message.routing_output is not None:
             return Decision.from_wire(message.routing_output)
         started = self.clock.monotonic()
-        decision = decide(message.text, pinned_target=message.pinned_target, butlers=await self.registry.butlers())
+        decision = await self.cascade.decide(message.question(), await self.registry.butlers())
         elapsed = (self.clock.monotonic() - started) * 1000
         self.telemetry.observe(ROUTING_DECISION_LATENCY, elapsed, router=decision.router)
-        if decision.router == "fallback":
-            self.telemetry.count(ROUTING_FALLBACK, reason="ambiguous")
+        if decision.fallback_reason is not None:
+            self.telemetry.count(ROUTING_FALLBACK, reason=decision.fallback_reason)
         await self.inbox.record_routing(message, decision.to_wire())
         return decision
 
@@ -140,8 +141,8 @@ class RequestProcessor:
                     outcome.error.message if outcome.error else None,
                     decision.router,
                     outcome.segment.confidence,
-                    None,
-                    None,
+                    decision.prompt_version,
+                    decision.model_version,
                     now,
                 )
                 for outcome in outcomes

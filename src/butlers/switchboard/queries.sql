@@ -37,16 +37,21 @@ WHERE request_id = $1 AND received_at = $2
   AND ((lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $6))
        OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
 RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
-          routing_output, attempts;
+          routing_output, attempts, raw_payload;
 
 -- name: renew_messages
--- Keep what is still being worked on.
-UPDATE {schema}.message_inbox SET lease_expires_at = $2
-WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3;
+-- Keep what is still being worked on; a row that is locked is just being finished.
+WITH held AS (
+    SELECT request_id, received_at FROM {schema}.message_inbox
+    WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {schema}.message_inbox AS message SET lease_expires_at = $2 FROM held
+WHERE message.request_id = held.request_id AND message.received_at = held.received_at;
 
 -- name: record_routing
 -- The decision is durable before anything is dispatched, so that a repeat dispatches the same.
-UPDATE {schema}.message_inbox SET routing_output = $4, updated_at = $5
+UPDATE {schema}.message_inbox SET routing_output = $4, prompt_version = $5, model_version = $6, updated_at = $7
 WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
 RETURNING 1;
 

@@ -47,6 +47,8 @@ class RegisteredButler:
     eligibility_state: str
     triggers: tuple[str, ...]
     capabilities: tuple[str, ...]
+    description: str = ""
+    required_information: tuple[str, ...] = ()
 
     @property
     def takes_routes(self) -> bool:
@@ -142,6 +144,8 @@ def _registered(row: Record) -> RegisteredButler:
         eligibility_state=row["eligibility_state"],
         triggers=tuple(row["triggers"]),
         capabilities=tuple(row["capabilities"]),
+        description=row["description"],
+        required_information=tuple(row["required_information"]),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.butler.config import load_roster
+from butlers.butler.routing_config import RoutingSection
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import RoutingError
 from butlers.switchboard.registry import RegisteredButler
+from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.decision import Decision
-from butlers.switchboard.routing.local import decide
+from butlers.switchboard.routing.local import TriggerRouter
+from butlers.switchboard.routing.question import RoutingQuestion
 
 
 def butler(name: str, *triggers: str, state: str = "active", capabilities: tuple[str, ...] = ("route.execute",)) -> Any:
@@ -23,6 +27,11 @@ def butler(name: str, *triggers: str, state: str = "active", capabilities: tuple
         triggers=triggers,
         capabilities=capabilities,
     )
+
+
+def decide(text: str, *, pinned_target: str | None, butlers: list[RegisteredButler]) -> Decision:
+    cascade = Cascade(settings=RoutingSection(), local=TriggerRouter())
+    return asyncio.run(cascade.decide(RoutingQuestion(text=text, pinned_target=pinned_target), butlers))
 
 
 FINANCE = butler("finance", "bill", "credit card", "pay")

@@ -32,6 +32,8 @@ from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
 from butlers.switchboard.retention import InboxKeeper
+from butlers.switchboard.routing.cascade import Cascade
+from butlers.switchboard.routing.local import TriggerRouter
 from butlers.switchboard.tools import SwitchboardTools
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
@@ -68,6 +70,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     processor = RequestProcessor(
         inbox=inbox,
         registry=registry,
+        cascade=Cascade(settings=config.routing, local=TriggerRouter()),
         dispatcher=_dispatcher(butler),
         worker=process.instance,
         lease=process.lease,

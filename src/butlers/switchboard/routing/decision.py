@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-Router = Literal["policy", "local", "fallback"]
+Router = Literal["policy", "thread", "local", "llm", "fallback"]
+FallbackReason = Literal["ambiguous", "classification_failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +27,32 @@ class Decision:
     router: Router
     segments: tuple[Segment, ...]
     why: str
+    fallback_reason: FallbackReason | None = None
+    prompt_version: str | None = None
+    model_version: str | None = None  # of the local classifier or of the LLM, whichever was asked last
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_wire(cls, stored: Mapping[str, Any]) -> Decision:
+        """Also what an earlier version of this program has stored, or a later one."""
+        known = {field.name for field in fields(cls)} & stored.keys()
         segments = tuple(Segment(**segment) for segment in stored["segments"])
-        return cls(router=stored["router"], segments=segments, why=stored["why"])
+        return cls(**{name: stored[name] for name in known} | {"segments": segments})
+
+
+def whole(
+    text: str,
+    butler: str,
+    *,
+    router: Router,
+    confidence: float,
+    why: str,
+    fallback_reason: FallbackReason | None = None,
+) -> Decision:
+    """The whole text to one butler."""
+    segment = Segment(
+        segment_id="s1", butler=butler, start=0, end=len(text), confidence=round(confidence, 3), rationale=why
+    )
+    return Decision(router=router, segments=(segment,), why=why, fallback_reason=fallback_reason)

@@ -1,0 +1,113 @@
+"""Who gets a message.
+
+    hard rules  >  the thread it belongs to  >  local classifier  >  LLM, when configured and needed  >  general
+
+Each step either decides or leaves it to the next; what none is sure of goes whole to `general`. Who is eligible, and
+whom a rule forbids, is settled before anybody guesses, so that no guess can reach further than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from butlers.butler.routing_config import RoutingSection
+from butlers.errors import ClassifiedError, RoutingError
+from butlers.switchboard.registry import FALLBACK, RegisteredButler
+from butlers.switchboard.routing import policy
+from butlers.switchboard.routing.decision import Decision, FallbackReason, Segment, whole
+from butlers.switchboard.routing.question import RoutingQuestion
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.routing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalAnswer:
+    """What the local classifier makes of a text."""
+
+    segments: tuple[Segment, ...]  # none: it has no idea
+    confidence: float  # of the least certain segment
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmAnswer:
+    """What a model picked: spans and butlers, checked."""
+
+    segments: tuple[Segment, ...]
+    why: str
+    prompt_version: str
+    model_version: str | None
+
+
+class LocalRouter(Protocol):
+    @property
+    def version(self) -> str: ...
+
+    def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> LocalAnswer:
+        """Spans of the text for some of these butlers."""
+
+
+class ThreadRouter(Protocol):
+    async def of(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
+        """The butler that this message is addressed to by its place in a conversation."""
+
+    async def follow_up(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
+        """The butler of what was said just before, for a message that says nothing itself."""
+
+
+class LlmRouter(Protocol):
+    async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> LlmAnswer:
+        """Raises a `ClassifiedError` when there is no usable answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cascade:
+    settings: RoutingSection
+    local: LocalRouter
+    threads: ThreadRouter | None = None  # none: nothing is on record
+    llm: LlmRouter | None = None
+
+    async def decide(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> Decision:
+        """Always a decision, or a `RoutingError` when nobody may take the message."""
+        if (decision := policy.forced(question, self.settings.rule, butlers)) is not None:
+            return decision
+        barred = policy.forbidden(question, self.settings.rule)
+        open_to = [butler for butler in butlers if butler.takes_routes and butler.name not in barred]
+        names = frozenset(butler.name for butler in open_to)
+        if self.threads is not None and (decision := await self.threads.of(question, names)) is not None:
+            return decision
+        answer = self.local.classify(question.text, open_to)
+        if answer.segments and answer.confidence >= self.settings.confidence_threshold:
+            return self._local(answer)
+        if self.threads is not None and (decision := await self.threads.follow_up(question, names)) is not None:
+            return decision
+        if self.llm is not None:
+            return await self._asked(self.llm, question, open_to, names)
+        return replace(_to_general(question, names, answer.why, "ambiguous"), model_version=self.local.version)
+
+    def _local(self, answer: LocalAnswer) -> Decision:
+        return Decision(router="local", segments=answer.segments, why=answer.why, model_version=self.local.version)
+
+    async def _asked(
+        self, llm: LlmRouter, question: RoutingQuestion, butlers: Sequence[RegisteredButler], names: frozenset[str]
+    ) -> Decision:
+        try:
+            answer = await llm.route(question, butlers)
+        except ClassifiedError as error:
+            log.warning("the model gave no decision", request_id=question.request_id, error_class=error.error_class)
+            return _to_general(question, names, f"the model was asked: {error.message}", "classification_failed")
+        least = min((segment.confidence for segment in answer.segments), default=0.0)
+        if least < self.settings.confidence_threshold:
+            decision = _to_general(question, names, "the model is not sure either", "ambiguous")
+        else:
+            decision = Decision(router="llm", segments=answer.segments, why=answer.why)
+        return replace(decision, prompt_version=answer.prompt_version, model_version=answer.model_version)
+
+
+def _to_general(question: RoutingQuestion, names: frozenset[str], why: str, reason: FallbackReason) -> Decision:
+    if FALLBACK not in names:
+        raise RoutingError("no butler takes routes now", retryable=True)
+    return whole(question.text, FALLBACK, router="fallback", confidence=0.0, why=why, fallback_reason=reason)
