@@ -232,7 +232,7 @@ def _roster(directory: Path, *, shipped_limits: bool) -> dict[str, ButlerConfig]
 
 
 def _lifted(config: ButlerConfig) -> ButlerConfig:
-    """The same butler without a rate limit, or a notice to the owner, in the way of what a test is about."""
+    """The same butler without a rate limit, a notice to the owner, or reactions in the way of what a test is about."""
     limits = LimitsSection(
         max_in_flight=100_000,
         global_per_minute=1e6,
@@ -240,7 +240,9 @@ def _lifted(config: ButlerConfig) -> ButlerConfig:
         recipient_per_minute=1e6,
     )
     delivery = config.delivery.model_copy(update={"limits": limits, "tell_owner": False})
-    return config.model_copy(update={"delivery": delivery})
+    # Reactions are deliveries, too, and most tests count deliveries.
+    lifecycle = config.lifecycle.model_copy(update={"enabled": False})
+    return config.model_copy(update={"delivery": delivery, "lifecycle": lifecycle})
 
 
 @asynccontextmanager

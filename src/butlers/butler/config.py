@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from butlers.butler.cron import cron_problem
 from butlers.butler.delivery_config import DeliverySection
 from butlers.butler.module_config import Modules
-from butlers.butler.routing_config import AdmissionSection, RoutingSection
+from butlers.butler.routing_config import AdmissionSection, LifecycleSection, RoutingSection
 from butlers.butler.section import Section
 from butlers.errors import ConfigurationError
 
@@ -136,6 +136,7 @@ class ButlerConfig(Section):
     buffer: BufferSection = BufferSection()
     admission: AdmissionSection = AdmissionSection()
     routing: RoutingSection = RoutingSection()
+    lifecycle: LifecycleSection = LifecycleSection()
     delivery: DeliverySection = DeliverySection()
     modules: Modules = Modules()
     instructions: str = ""  # AGENTS.md: what the LLM is told

@@ -8,6 +8,7 @@ llm      the model that is asked when the local classifier is not sure, and the 
 
 from __future__ import annotations
 
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -67,6 +68,32 @@ class PlanSection(Section):
             raise ValueError("depends_on must name other butlers of the plan")
         return self
 
+    @model_validator(mode="after")
+    def _mode_fits(self) -> PlanSection:
+        if self.mode == "parallel" and any(node.depends_on for node in self.node):
+            raise ValueError("depends_on needs mode ordered or conditional")
+        if self.mode != "conditional" and any(node.run_if != "success" for node in self.node):
+            raise ValueError("run_if needs mode conditional")
+        if self.join == "first_success" and self.abort != "continue":
+            raise ValueError("abort needs join wait_for_all: after a failure the next one is to step in")
+        return self
+
+    @model_validator(mode="after")
+    def _nobody_waits_for_himself(self) -> PlanSection:
+        try:
+            TopologicalSorter({node.butler: node.depends_on for node in self.node}).prepare()
+        except CycleError as error:
+            raise ValueError(f"depends_on goes round in a circle: {' -> '.join(error.args[1])}") from None
+        return self
+
+
+class CircuitSection(Section):
+    """When a butler that cannot be reached is left alone for a while."""
+
+    failure_threshold: int = Field(default=5, ge=1, description="calls in a row without an answer that open it")
+    recovery_s: float = Field(default=30.0, gt=0, description="seconds before one call tries whether it is back")
+    success_threshold: int = Field(default=1, ge=1, description="such calls that must be answered to close it")
+
 
 class CanarySection(Section):
     """A version of prompt and model that a share of the requests gets, until it proves worse."""
@@ -76,6 +103,7 @@ class CanarySection(Section):
     model: str | None = Field(default=None, description="default: the same model")
     max_failure_rate: float = Field(default=0.1, gt=0, le=1, description="more than this, and it is rolled back")
     min_requests: int = Field(default=20, ge=1, description="before it is judged")
+    window_s: float = Field(default=86_400, gt=0, description="seconds of its record that it is judged by")
 
 
 class LlmRouterSection(Section):
@@ -114,6 +142,7 @@ class RoutingSection(Section):
     )
     rule: list[RuleSection] = Field(default=[])
     plan: list[PlanSection] = Field(default=[])
+    circuit: CircuitSection = CircuitSection()
     llm: LlmRouterSection = LlmRouterSection()
     tier: TiersSection = TiersSection()
 
@@ -123,6 +152,16 @@ class RoutingSection(Section):
         if len({rule.name for rule in value}) != len(value):
             raise ValueError("rule names must be unique")
         return value
+
+
+class LifecycleSection(Section):
+    """What the author of a message sees of its life, where the channel can show it."""
+
+    enabled: bool = Field(default=True, description="false: no reactions and no error replies")
+    progress: str = Field(default="👀", description="the reaction to a message that is being worked on")
+    parsed: str = Field(default="👍", description="the reaction to a message that was dealt with")
+    errored: str = Field(default="👾", description="the reaction to a message that failed")
+    error_replies: bool = Field(default=True, description="say in words what failed and what can be done")
 
 
 class OverflowSection(Section):

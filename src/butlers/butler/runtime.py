@@ -48,6 +48,12 @@ class RuntimeResult:
     duration_ms: int
     tool_calls: int
 
+    @property
+    def tokens(self) -> int | None:
+        """What was read and written together."""
+        known = [count for count in (self.input_tokens, self.output_tokens) if count is not None]
+        return sum(known) if known else None
+
 
 class Runtime(Protocol):
     """Raises `TargetUnavailable`, `TimeoutExceeded` or `InternalError`, and nothing else."""

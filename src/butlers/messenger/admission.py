@@ -50,6 +50,7 @@ class Limits:
     channel_per_minute: Mapping[str, float] = field(default_factory=dict)  # "telegram.bot", with "default"
     recipient_per_minute: float = 10.0
     reply_multiplier: float = 2.0
+    reaction_multiplier: float = 10.0
 
     def channel(self, name: str) -> float:
         return self.channel_per_minute.get(name, self.channel_per_minute.get("default", 30.0))
@@ -69,6 +70,8 @@ class Wish:
         return self.intent != "send"
 
     def cost(self, limits: Limits) -> float:
+        if self.intent == "react":  # it disturbs nobody, and must not cost the answer its place
+            return 1.0 / max(limits.reaction_multiplier, limits.reply_multiplier)
         return 1.0 / limits.reply_multiplier if self.is_answer else 1.0
 
 

@@ -20,6 +20,7 @@ Neither class locks or waits: both belong to one event loop.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -102,6 +103,14 @@ class FairShare(Generic[T]):
             del self._lanes[key]
         return key, item
 
+    def take_other_than(self, keys: Collection[str]) -> tuple[str, T] | None:
+        """The oldest item of the next key that is not among these."""
+        key = next((key for key in self._lanes if key not in keys), None)
+        if key is None:
+            return None
+        self._lanes.move_to_end(key, last=False)
+        return self.take()
+
     def depth_by_key(self) -> dict[str, int]:
         return {key: len(lane) for key, lane in self._lanes.items()}
 
@@ -152,6 +161,14 @@ class TieredQueue(Generic[T]):
         else:
             self._favoured, self._consecutive = None, 0
         return self._take_from(forced or highest, override=forced not in (None, highest))
+
+    def take_other_than(self, keys: Collection[str]) -> Taken[T] | None:
+        """The next item of a key that is not among these, for a hand that is kept free for whoever has none."""
+        for tier in TIERS:
+            if (taken := self._shares[tier].take_other_than(keys)) is not None:
+                key, item = taken
+                return Taken(item=item, tier=tier, key=key, starvation_override=False)
+        return None
 
     def _forced(self) -> Tier | None:
         if self._favoured is None or self._consecutive < self._limit:

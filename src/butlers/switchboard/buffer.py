@@ -10,12 +10,13 @@ the claim in the database decides who processes, so a reference may safely be qu
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.reliability.fair_queue import Full, TieredQueue
+from butlers.reliability.fair_queue import Full, Taken, TieredQueue
 from butlers.switchboard.inbox import MessageInbox
 from butlers.switchboard.ingress import MessageRef
 from butlers.telemetry import Telemetry, get_logger
@@ -64,7 +65,8 @@ class DurableBuffer:
             queue_capacity=policy.queue_capacity, max_consecutive_same_tier=policy.max_consecutive_same_tier
         )
         self._queued: set[UUID] = set()
-        self._available = asyncio.Semaphore(0)
+        self._in_hand: Counter[str] = Counter()  # by channel
+        self._wake = asyncio.Event()
         self._sweep_now = asyncio.Event()
         self._backlog = False  # the inbox held more than the queue could take
         self._stopping = False
@@ -75,7 +77,7 @@ class DurableBuffer:
     def _enqueue(self, message: MessageRef, *, path: str) -> bool:
         if message.request_id in self._queued:
             return False
-        answer = self._queue.offer(message, message.policy_tier)
+        answer = self._queue.offer(message, message.policy_tier, key=message.source_channel)
         if answer.fell_back:
             log.warning("unknown policy tier, using default", request_id=message.request_id)
         if isinstance(answer, Full):
@@ -83,7 +85,7 @@ class DurableBuffer:
             self._telemetry.count(BUFFER_BACKPRESSURE)
             return False
         self._queued.add(message.request_id)
-        self._available.release()
+        self._wake.set()
         self._telemetry.count(BUFFER_ENQUEUE, path=path)
         self._show_depth()
         return True
@@ -91,19 +93,23 @@ class DurableBuffer:
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(self._policy.worker_count):
-                group.create_task(self._work(), name=f"buffer worker {number}")
             group.create_task(self._scan(), name="buffer scanner")
+            while not self._stopping:
+                await self._wake.wait()
+                self._wake.clear()
+                while not self._stopping and (taken := self._take()) is not None:
+                    self._in_hand[taken.key] += 1
+                    group.create_task(self._work_on(taken), name=f"buffer worker {taken.item.request_id}")
 
-    async def _work(self) -> None:
-        while not self._stopping:
-            await self._available.acquire()
-            await self._work_once()
+    def _take(self) -> Taken[MessageRef] | None:
+        """The next message for a free worker. Beyond the workers, every channel that has nothing in hand gets a hand: a
+        butler that one channel waits for does not stop the others.
+        """
+        if self._in_hand.total() < self._policy.worker_count:
+            return self._queue.take()
+        return self._queue.take_other_than(self._in_hand.keys())
 
-    async def _work_once(self) -> None:
-        taken = self._queue.take()
-        if taken is None:
-            return
+    async def _work_on(self, taken: Taken[MessageRef]) -> None:
         self._queued.discard(taken.item.request_id)
         self._telemetry.count(
             DEQUEUE_BY_TIER, policy_tier=taken.tier.value, starvation_override=taken.starvation_override
@@ -111,7 +117,13 @@ class DurableBuffer:
         self._show_depth()
         if self._backlog and not len(self._queue):
             self._sweep_now.set()
-        await self._process_one(taken.item)
+        try:
+            await self._process_one(taken.item)
+        finally:
+            self._in_hand[taken.key] -= 1
+            if not self._in_hand[taken.key]:
+                del self._in_hand[taken.key]
+            self._wake.set()
 
     async def _process_one(self, message: MessageRef) -> None:
         started = self._clock.monotonic()
@@ -163,8 +175,7 @@ class DurableBuffer:
     def stop(self) -> None:
         """Take nothing new; what is queued stays in the inbox for the next start."""
         self._stopping = True
-        for _ in range(self._policy.worker_count):
-            self._available.release()
+        self._wake.set()
 
     def depth(self) -> dict[str, int]:
         return {tier.value: depth for tier, depth in self._queue.depth_by_tier().items()}

@@ -1,7 +1,13 @@
-"""Sending a decision to its butlers and reading what comes back.
+"""Handing one segment to its butler and reading what comes back.
+
+    does it fit? -> is its circuit closed? -> call, within its time -> a route_response.v1 of this request? -> outcome
+      |               |                         |                        |
+      |               target_unavailable        |                        validation_error, or the butler's own error
+      validation_error, target_unavailable      timeout, target_unavailable
 
 Delivery is at least once: a segment may be dispatched again after a crash or a lost answer, always with the same
-`request_id`, `segment_id` and `subrequest_id`, and the butler answers a repeat from its own record.
+`request_id`, `segment_id` and `subrequest_id`, and the butler answers a repeat from its own record. What is retryable
+is tried again with backoff, within what the request may still take; the rest fails at once.
 """
 
 from __future__ import annotations
@@ -9,54 +15,35 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from uuid import UUID, uuid5
 
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.ingest import Attachment
-from butlers.contracts.route import RouteEnvelope, RouteInput, RouteResponse, Subrequest, Target
-from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError, from_wire
+from butlers.contracts.route import FanoutMode, RouteEnvelope, RouteInput, Subrequest, Target
+from butlers.errors import (
+    CircuitOpenError,
+    ClassifiedError,
+    InternalError,
+    TargetUnavailable,
+    TimeoutExceeded,
+)
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
+from butlers.switchboard.fanout.circuits import Circuits
+from butlers.switchboard.fanout.limits import DispatchLimits, calls_used_up, time_used_up
+from butlers.switchboard.fanout.outcome import SegmentOutcome, subrequest_id
+from butlers.switchboard.fanout.response import Reply, parse_response, read_reply, result_of
+from butlers.switchboard.fanout.targets import Targets, unfit
 from butlers.switchboard.inbox import ClaimedMessage
-from butlers.switchboard.routing.decision import Segment
+from butlers.switchboard.routing.decision import Router, Segment
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import SUBROUTE_DISPATCHED, SUBROUTE_LATENCY, SUBROUTE_RESULT
 from butlers.telemetry.spans import DISPATCH
 
+__all__ = ["Dispatcher", "SegmentOutcome", "parse_response", "result_of"]
+
 log = get_logger("butlers.dispatch")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentOutcome:
-    """How one segment ended."""
-
-    segment: Segment
-    duration_ms: int
-    attempts: int
-    result: Mapping[str, Any] | None = None
-    error: ClassifiedError | None = None
-    raw_response: Mapping[str, Any] | None = None  # as the butler sent it, for the audit
-
-    @property
-    def worth_repeating(self) -> bool:
-        """Nobody answered, so nobody has seen it or a record answers the repeat; or it was said when to ask again."""
-        if self.error is None or not self.error.retryable:
-            return False
-        return self.raw_response is None or self.error.retry_after is not None
-
-    def to_wire(self) -> dict[str, Any]:
-        return {
-            "segment_id": self.segment.segment_id,
-            "target_butler": self.segment.butler,
-            "success": self.error is None,
-            "duration_ms": self.duration_ms,
-            "attempts": self.attempts,
-            "result": self.result,
-            "error": self.error.describe() if self.error else None,
-            "raw_response": self.raw_response if self.error else None,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +51,25 @@ class Dispatcher:
     transport: Transport
     timeout_of: Callable[[str], float]  # seconds a butler may take
     retry: RetryPolicy
+    circuits: Circuits
+    targets: Targets
     clock: Clock
     telemetry: Telemetry
 
-    async def dispatch(self, message: ClaimedMessage, segments: Sequence[Segment], router: str) -> list[SegmentOutcome]:
-        """All segments, side by side."""
-        return list(await asyncio.gather(*(self._segment(message, segment, router) for segment in segments)))
+    async def dispatch(
+        self, message: ClaimedMessage, segments: Sequence[Segment], router: Router
+    ) -> list[SegmentOutcome]:
+        """All segments, side by side, without a plan."""
+        limits = DispatchLimits(attempts=self.retry.max_attempts)
+        sent = (self.send(message, one, router=router, mode="parallel", limits=limits) for one in segments)
+        return list(await asyncio.gather(*sent))
 
-    async def _segment(self, message: ClaimedMessage, segment: Segment, router: str) -> SegmentOutcome:
+    async def send(
+        self, message: ClaimedMessage, segment: Segment, *, router: Router, mode: FanoutMode, limits: DispatchLimits
+    ) -> SegmentOutcome:
+        """One segment, to its end."""
         started = self.clock.monotonic()
-        self.telemetry.count(SUBROUTE_DISPATCHED, target_butler=segment.butler, router=router, fanout_mode="parallel")
+        self.telemetry.count(SUBROUTE_DISPATCHED, target_butler=segment.butler, router=router, fanout_mode=mode)
         with self.telemetry.span(
             DISPATCH,
             request_id=message.context.request_id,
@@ -81,56 +77,91 @@ class Dispatcher:
             target_butler=segment.butler,
             segment_id=segment.segment_id,
         ):
-            outcome = await self._with_retries(message, segment, started)
+            envelope = _envelope(message, segment, mode, self.telemetry.inject())
+            card = await self.targets.card_of(segment.butler)
+            error = unfit(segment.butler, card, by_policy=router == "policy")
+            reply = Reply(error=error) if error else await self._with_retries(envelope, limits)
+        outcome = SegmentOutcome(
+            segment=segment,
+            subrequest_id=envelope.subrequest.subrequest_id,
+            fanout_mode=mode,
+            duration_ms=int((self.clock.monotonic() - started) * 1000),
+            attempts=reply.attempts,
+            result=reply.result,
+            target_ms=reply.target_ms,
+            error=reply.error,
+            original_class=reply.original_class,
+            raw_response=reply.raw,
+        )
         self._observe(outcome)
         return outcome
 
-    async def _with_retries(self, message: ClaimedMessage, segment: Segment, started: float) -> SegmentOutcome:
-        envelope = _envelope(message, segment, self.telemetry.inject())
-        attempt = 0
+    async def _with_retries(self, envelope: RouteEnvelope, limits: DispatchLimits) -> Reply:
+        policy, attempt, last = replace(self.retry, max_attempts=limits.attempts), 0, Reply()
         while True:
+            if (end := self._used_up(envelope, limits, last)) is not None:
+                return end
             attempt += 1
-            raw: Mapping[str, Any] | None = None
-            try:
-                raw = await self._call(segment.butler, envelope)
-                result = result_of(parse_response(raw, envelope.request_context.request_id))
-                return SegmentOutcome(
-                    segment=segment, duration_ms=self._since(started), attempts=attempt, result=result
-                )
-            except ClassifiedError as error:
-                decision = next_retry(
-                    self.retry,
-                    attempt=attempt,
-                    retryable=error.retryable,
-                    retry_after=error.retry_after,
-                    random=random.random(),  # noqa: S311 - jitter, not a secret
-                )
-                if not isinstance(decision, RetryAfter) or (error.retry_after or 0.0) > self.retry.max_delay:
-                    # What is possible only later waits in the buffer, not in a worker's hand.
-                    return SegmentOutcome(
-                        segment=segment,
-                        duration_ms=self._since(started),
-                        attempts=attempt,
-                        error=error,
-                        raw_response=raw,
-                    )
-                log.warning("route failed, trying again", request_id=message.context.request_id, attempt=attempt)
-                await self.clock.sleep(decision.delay)
+            last = replace(await self._call(envelope, limits), attempts=attempt)
+            delay = _delay(policy, last.error, attempt)
+            if delay is None:
+                return last
+            left = limits.time_left(self.clock.monotonic())
+            if left is not None and left <= delay:
+                return replace(last, error=time_used_up(envelope.target.butler, _words(last.error)))
+            log.warning("route failed, trying again", request_id=envelope.request_context.request_id, attempt=attempt)
+            await self.clock.sleep(delay)
 
-    async def _call(self, butler: str, envelope: RouteEnvelope) -> Mapping[str, Any]:
-        timeout_s = self.timeout_of(butler)
+    def _used_up(self, envelope: RouteEnvelope, limits: DispatchLimits, last: Reply) -> Reply | None:
+        butler = envelope.target.butler
+        if limits.time_left(self.clock.monotonic()) == 0.0:
+            return replace(last, error=time_used_up(butler, _words(last.error)))
+        if not limits.invocations.take():
+            return replace(last, error=calls_used_up(butler, _words(last.error)))
+        return None
+
+    async def _call(self, envelope: RouteEnvelope, limits: DispatchLimits) -> Reply:
+        """One call through the circuit."""
+        butler = envelope.target.butler
+        try:
+            generation = self.circuits.admit(butler)
+        except CircuitOpenError as error:
+            return Reply(error=error)
+        try:
+            raw = await self._transported(envelope, limits)
+        except ClassifiedError as error:
+            self._silent(butler, generation, error)
+            return Reply(error=error)
+        except BaseException:
+            self.circuits.given_up(butler, generation)
+            raise
+        self.circuits.answered(butler, generation)
+        return read_reply(raw, envelope)
+
+    def _silent(self, butler: str, generation: int, error: ClassifiedError) -> None:
+        if isinstance(error, TargetUnavailable | TimeoutExceeded) and error.retryable:
+            self.circuits.silent(butler, generation, error.message)
+        else:
+            self.circuits.given_up(butler, generation)
+
+    async def _transported(self, envelope: RouteEnvelope, limits: DispatchLimits) -> Mapping[str, Any]:
+        butler, now = envelope.target.butler, self.clock.monotonic()
+        own_s = self.timeout_of(butler)
+        timeout_s = limits.timeout_of_call(own_s, now)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self.transport.call(butler, "route.execute", envelope.to_wire())
+                return await self.transport.call(butler, envelope.target.tool, envelope.to_wire())
         except TimeoutError:
+            if limits.time_left(self.clock.monotonic()) == 0.0:
+                raise time_used_up(butler) from None
             raise TimeoutExceeded(f"{butler} gave no answer within {timeout_s:g} s") from None
+        except InternalError as error:
+            # The call came through and what came back is no envelope at all: trying again brings the same.
+            raise TargetUnavailable(f"{butler} gave no valid answer: {error.message}", retryable=False) from error
         except ClassifiedError:
             raise
         except Exception as error:
             raise TargetUnavailable(f"{butler} could not be reached ({type(error).__name__})") from error
-
-    def _since(self, started: float) -> int:
-        return int((self.clock.monotonic() - started) * 1000)
 
     def _observe(self, outcome: SegmentOutcome) -> None:
         label = "ok" if outcome.error is None else "error"
@@ -140,25 +171,28 @@ class Dispatcher:
         self.telemetry.observe(SUBROUTE_LATENCY, outcome.duration_ms, target_butler=butler, outcome=label)
 
 
-def parse_response(raw: Mapping[str, Any], request_id: UUID) -> RouteResponse:
-    """A route_response.v1 that answers this request."""
-    response = RouteResponse.parse(raw)
-    if response.request_context is not None and response.request_context.request_id != request_id:
-        raise ValidationError("the response belongs to another request")
-    return response
+def _delay(policy: RetryPolicy, error: ClassifiedError | None, attempt: int) -> float | None:
+    """Seconds until the next try; None when there is none from here."""
+    if error is None or isinstance(error, CircuitOpenError) or (error.retry_after or 0.0) > policy.max_delay:
+        return None  # what is possible only later waits in the buffer, not in a worker's hand
+    decision = next_retry(
+        policy,
+        attempt=attempt,
+        retryable=error.retryable,
+        retry_after=error.retry_after,
+        random=random.random(),  # noqa: S311 - jitter, not a secret
+    )
+    return decision.delay if isinstance(decision, RetryAfter) else None
 
 
-def result_of(response: RouteResponse) -> Mapping[str, Any]:
-    """What a response brings, or the error it carries."""
-    if response.error is not None:
-        error = response.error
-        raise from_wire(
-            error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
-        )
-    return response.result or {}
+def _words(error: ClassifiedError | None) -> str | None:
+    return error.message if error else None
 
 
-def _envelope(message: ClaimedMessage, segment: Segment, trace_context: dict[str, str]) -> RouteEnvelope:
+def _envelope(
+    message: ClaimedMessage, segment: Segment, mode: FanoutMode, trace_context: dict[str, str]
+) -> RouteEnvelope:
+    """The request's own context, unchanged; what belongs to this part stands beside it."""
     context = message.context
     return RouteEnvelope(
         request_context=context,
@@ -167,7 +201,9 @@ def _envelope(message: ClaimedMessage, segment: Segment, trace_context: dict[str
             attachments=[Attachment.model_validate(item) for item in message.attachments] or None,
         ),
         subrequest=Subrequest(
-            subrequest_id=uuid5(context.request_id, segment.segment_id), segment_id=segment.segment_id
+            subrequest_id=subrequest_id(context.request_id, segment),
+            segment_id=segment.segment_id,
+            fanout_mode=mode,
         ),
         target=Target(butler=segment.butler),
         trace_context=trace_context,

@@ -36,6 +36,7 @@ class MessageRef:
     request_id: UUID
     received_at: datetime
     policy_tier: str
+    source_channel: str = ""  # whose turn it is, within a tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,4 +175,5 @@ def _reference(submission: Submission) -> MessageRef:
         request_id=submission.context.request_id,
         received_at=submission.context.received_at,
         policy_tier=submission.envelope.control.policy_tier,
+        source_channel=submission.envelope.source.channel,
     )

@@ -1,39 +1,41 @@
 """One request from the buffer to its end.
 
-    claim -> decide (or take the decision of a worker that died) -> dispatch -> finish: parsed | errored
-                                                                             -> put off: nobody could be reached
+    claim -> decide (or take the decision of a worker that died) -> fan out -> finish: parsed | errored
+                                                                            -> put off: nobody could be reached
 
 A request is `parsed` when every required target finished well, `errored` with class and message otherwise. A target
 that is not there now (it restarts, or starts later) is no reason to give a message up: it is put off until
-`patience_s` after its arrival.
+`patience_s` after its arrival. Later messages of its thread to other butlers go on; those to the same butler wait
+behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Literal
 from uuid import UUID
 
+from butlers.butler.routing_config import RoutingSection
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError, InternalError, LeaseLost
+from butlers.errors import ClassifiedError, InternalError, LeaseLost, ValidationError
 from butlers.reliability.lease import LeasePolicy
-from butlers.switchboard.dispatch import Dispatcher, SegmentOutcome
-from butlers.switchboard.inbox import ClaimedMessage, MessageInbox
+from butlers.storage.database import Database
+from butlers.switchboard.fanout.executor import Fanout, FanoutResult
+from butlers.switchboard.fanout.outcome import SegmentOutcome
+from butlers.switchboard.fanout.plan import FanoutPlan, make_plan
+from butlers.switchboard.inbox import ClaimedMessage, End, MessageInbox
 from butlers.switchboard.ingress import MessageRef
+from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.registry import Registry
+from butlers.switchboard.request_budget import RequestBudget
+from butlers.switchboard.request_telemetry import RequestTelemetry
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.decision import Decision
-from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import (
-    END_TO_END_LATENCY,
-    INFLIGHT_REQUESTS,
-    REQUEST_FINISHED,
-    ROUTING_DECISION_LATENCY,
-    ROUTING_FALLBACK,
-)
-from butlers.telemetry.spans import REQUEST
+from butlers.switchboard.signals.signals import Ended, Signals
+from butlers.telemetry import get_logger
 
 log = get_logger("butlers.lifecycle")
 
@@ -42,45 +44,69 @@ MAX_ATTEMPTS = 5  # workers that may die over one message before it counts as po
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A message in hand, and what it may take."""
+
+    message: ClaimedMessage
+    budget: RequestBudget
+    task: asyncio.Task[Any] | None  # who works on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestProcessor:
     inbox: MessageInbox
+    database: Database
     registry: Registry
     cascade: Cascade
-    dispatcher: Dispatcher
+    fanout: Fanout
+    signals: Signals
+    dead_letters: DeadLetters
+    settings: RoutingSection
+    observe: RequestTelemetry
     worker: str
     lease: LeasePolicy
     patience_s: float  # how long after its arrival a message waits for a butler that is away
     clock: Clock
-    telemetry: Telemetry
-    _held: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)  # claim token -> message
+    offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
+    after: Callable[[ClaimedMessage, Decision], None] = lambda _message, _decision: None  # when a request was parsed
+    _held: dict[UUID, Work] = field(default_factory=dict, init=False)  # claim token -> what is in hand
+
+    # --- in hand -----------------------------------------------------------------------------------------------------
 
     async def process(self, ref: MessageRef) -> bool:
-        """Bring one request to its end; false when somebody else holds it."""
-        if any(held.ref.request_id == ref.request_id for held in self._held.values()):
+        """Bring one request to its end; false when somebody else holds it, or an earlier one of its thread does."""
+        if any(work.message.ref.request_id == ref.request_id for work in self._held.values()):
             return False  # ours: a stepping clock may make a fresh lease look old
         message = await self.inbox.claim(ref, worker=self.worker, lease_s=self.lease.ttl)
         if message is None:
             return False
-        self._held[message.claim_token] = message
-        self.telemetry.count(INFLIGHT_REQUESTS, 1)
+        budget = RequestBudget.begin(self.settings.tier, ref.policy_tier, self.clock.monotonic())
+        # A task of its own: an operator's abort ends the work, and not the worker.
+        task = asyncio.create_task(self._work(message, budget), name=f"request {ref.request_id}")
+        self._held[message.claim_token] = Work(message=message, budget=budget, task=task)
         try:
-            with self.telemetry.span(REQUEST, request_id=ref.request_id, parent=message.context.trace_context):
-                await self._process(message)
-        except LeaseLost:
-            log.warning("request was taken over", request_id=ref.request_id)
+            with self.observe.in_hand(message):
+                await _ended(task)
         finally:
-            del self._held[message.claim_token]
-            self.telemetry.count(INFLIGHT_REQUESTS, -1)
+            self._held.pop(message.claim_token, None)
+        if (following := await self.inbox.next_in_thread(message)) is not None:
+            self.offer(following)
         return True
+
+    def abort(self, request_id: UUID) -> None:
+        """Stop working on a request whose claim was taken away."""
+        for token, work in list(self._held.items()):
+            if work.message.ref.request_id == request_id:
+                self._stop(token)
 
     async def keep_renewed(self) -> None:
         """Renew the leases of everything in hand; runs beside the workers."""
         while True:
             await self.clock.sleep(self.lease.renew_every)
-            if held := list(self._held.values()):
-                oldest = min(message.ref.received_at for message in held)
-                tokens = [message.claim_token for message in held]
-                await self.inbox.renew(tokens, oldest=oldest, lease_s=self.lease.ttl)
+            if held := {token: work.message.ref.received_at for token, work in self._held.items()}:
+                standing = await self.inbox.renew([*held], oldest=min(held.values()), lease_s=self.lease.ttl)
+                for token in held.keys() - standing:
+                    self._stop(token)  # ended or taken over from outside, in whichever process that was
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until nothing is in hand any more; what takes too long is taken over later by lease."""
@@ -88,100 +114,183 @@ class RequestProcessor:
         while self._held and self.clock.monotonic() < deadline:
             await self.clock.sleep(0.02)
 
-    async def _process(self, message: ClaimedMessage) -> None:
+    def _stop(self, token: UUID) -> None:
+        work = self._held.pop(token, None)
+        if work is not None and work.task is not None:
+            log.warning("work on a request was stopped", request_id=work.message.ref.request_id)
+            work.task.cancel()
+
+    # --- one request -------------------------------------------------------------------------------------------------
+
+    async def _work(self, message: ClaimedMessage, budget: RequestBudget) -> None:
         try:
-            decision = await self._decision(message)
+            with self.observe.request(message):
+                await self._process(message, budget)
+        except LeaseLost:
+            log.warning("request was taken over", request_id=message.ref.request_id)
+
+    async def _process(self, message: ClaimedMessage, budget: RequestBudget) -> None:
+        if message.attempts == 1 and message.override is None:
+            self.signals.received(message.context)
+        try:
+            decision, plan = await self._decision(message, budget)
         except ClassifiedError as error:
             if not (error.retryable and await self._put_off(message)):
-                await self._finish(message, [], error)
+                await self._finish(message, None, error)
             return
-        outcomes = await self.dispatcher.dispatch(message, decision.segments, decision.router)
-        await self._log(message, decision, outcomes)
-        late = [outcome.error for outcome in outcomes if outcome.worth_repeating and outcome.error is not None]
-        if late and await self._put_off(message, max(error.retry_after or 0.0 for error in late)):
+        if await self._waits_behind(message, decision):
             return
-        failed = [outcome.error for outcome in outcomes if outcome.error is not None]
-        await self._finish(message, outcomes, failed[0] if failed else None)
+        result = await self._fan_out(message, decision, plan, budget)
+        if result is None:
+            return
+        try:
+            budget.check_tokens(result.outcomes)
+        except ClassifiedError as error:
+            await self._finish(message, result, error, category="budget_exhausted")
+            return
+        await self._finish(message, result, result.error)
+        if result.error is None:
+            self.after(message, decision)
 
-    async def _put_off(self, message: ClaimedMessage, wait_s: float = 0.0) -> bool:
-        """Try again later, not before it was said to be possible; false when the patience is used up."""
-        now, wait_s = self.clock.now(), max(wait_s, PUT_OFF_S)
-        if (now - message.ref.received_at).total_seconds() + wait_s > self.patience_s:
+    async def _decision(self, message: ClaimedMessage, budget: RequestBudget) -> tuple[Decision, FanoutPlan]:
+        if not message.text.strip():
+            raise ValidationError("there is no text to work on")
+        if message.attempts > MAX_ATTEMPTS:
+            raise InternalError(f"gave up after {MAX_ATTEMPTS} attempts that never finished")
+        if (stored := message.routing_output) is not None:
+            return _stored_decision(stored, self.settings, strict=budget.section.strict)
+        with self.observe.decision() as observed:
+            decision = await self.cascade.decide(message.question(), await self.registry.butlers())
+            observed.append(decision)
+        if decision.prompt_version is not None:
+            budget.invocations.take()  # a model was asked
+        plan = make_plan(decision, self.settings.plan, strict=budget.section.strict)
+        record = decision.to_wire() | {"plan": plan.to_wire(), "policy": budget.to_wire()}
+        await self.inbox.record_routing(message, record)
+        return decision, plan
+
+    async def _waits_behind(self, message: ClaimedMessage, decision: Decision) -> bool:
+        """Whether an earlier message of the thread still waits for one of the same butlers."""
+        butlers = [segment.butler for segment in decision.segments]
+        until = await self.inbox.held_up_until(message, butlers)
+        if until is None or not self._patient(message, until):
             return False
-        await self.inbox.put_off(message, not_before=now + timedelta(seconds=wait_s))
+        await self.inbox.put_off(message, not_before=until, waiting_for=butlers)
+        return True
+
+    async def _fan_out(
+        self, message: ClaimedMessage, decision: Decision, plan: FanoutPlan, budget: RequestBudget
+    ) -> FanoutResult | None:
+        """None: put off."""
+        limits, router = budget.limits(), decision.router
+        done = [SegmentOutcome.from_wire(stored, decision.segments) for stored in message.dispatch_outcomes]
+        keep = _Keeper(self.inbox, message, list(done)) if len(plan.nodes) > 1 else None
+        result = await self.fanout.run(
+            message, plan, router=router, limits=limits, done=done, may_put_off=True, on_end=keep
+        )
+        await self._log(message, decision, result.ended_now)
+        if not result.late:
+            return result
+        if await self._put_off(message, result.retry_after, result):
+            return None
+        rest = await self.fanout.run(message, plan, router=router, limits=limits, done=result.ended)
+        await self._log(message, decision, rest.ended_now)
+        return rest
+
+    async def _put_off(self, message: ClaimedMessage, wait_s: float = 0.0, result: FanoutResult | None = None) -> bool:
+        """Try again later, not before it was said to be possible; false when the patience is used up."""
+        not_before = self.clock.now() + timedelta(seconds=max(wait_s, PUT_OFF_S))
+        if not self._patient(message, not_before):
+            return False
+        late = [outcome.segment.butler for outcome in result.late] if result else []
+        settled = [outcome.to_wire() for outcome in result.settled] if result else []
+        await self.inbox.put_off(message, not_before=not_before, waiting_for=late, settled=settled)
         log.warning("nobody could take the request, put off", request_id=message.context.request_id)
         return True
 
-    async def _decision(self, message: ClaimedMessage) -> Decision:
-        if message.attempts > MAX_ATTEMPTS:
-            raise InternalError(f"gave up after {MAX_ATTEMPTS} attempts that never finished")
-        if message.routing_output is not None:
-            return Decision.from_wire(message.routing_output)
-        started = self.clock.monotonic()
-        decision = await self.cascade.decide(message.question(), await self.registry.butlers())
-        elapsed = (self.clock.monotonic() - started) * 1000
-        self.telemetry.observe(ROUTING_DECISION_LATENCY, elapsed, router=decision.router)
-        if decision.fallback_reason is not None:
-            self.telemetry.count(ROUTING_FALLBACK, reason=decision.fallback_reason)
-        await self.inbox.record_routing(message, decision.to_wire())
-        return decision
+    def _patient(self, message: ClaimedMessage, until: datetime) -> bool:
+        return (until - message.waiting_since).total_seconds() <= self.patience_s
 
     async def _log(self, message: ClaimedMessage, decision: Decision, outcomes: Sequence[SegmentOutcome]) -> None:
         now = self.clock.now()
-        await self.inbox.log_routing(
-            [
-                (
-                    message.context.request_id,
-                    outcome.segment.segment_id,
-                    message.context.source_channel,
-                    outcome.segment.butler,
-                    outcome.error is None,
-                    outcome.duration_ms,
-                    outcome.error.error_class.value if outcome.error else None,
-                    outcome.error.message if outcome.error else None,
-                    decision.router,
-                    outcome.segment.confidence,
-                    decision.prompt_version,
-                    decision.model_version,
-                    now,
-                )
-                for outcome in outcomes
-            ]
-        )
+        await self.inbox.log_routing([_log_line(message, decision, outcome, now) for outcome in outcomes])
 
     async def _finish(
-        self, message: ClaimedMessage, outcomes: Sequence[SegmentOutcome], error: ClassifiedError | None
+        self,
+        message: ClaimedMessage,
+        result: FanoutResult | None,
+        error: ClassifiedError | None,
+        *,
+        category: Literal["budget_exhausted"] | None = None,
     ) -> None:
-        state = "errored" if error else "parsed"
-        await self.inbox.finish(
-            message,
-            state=state,
-            outcomes=[outcome.to_wire() for outcome in outcomes],
-            reply=_aggregate(outcomes),
-            error=error.describe() if error else None,
-        )
-        elapsed = (self.clock.now() - message.ref.received_at).total_seconds() * 1000
-        channel = message.context.source_channel
-        self.telemetry.count(REQUEST_FINISHED, source_channel=channel, lifecycle_state=state)
-        self.telemetry.observe(
-            END_TO_END_LATENCY,
-            elapsed,
-            source_channel=channel,
-            policy_tier=message.ref.policy_tier,
-            lifecycle_state=state,
-        )
-        log.info(
-            "request finished",
-            request_id=message.context.request_id,
-            lifecycle_state=state,
-            error_class=error.error_class if error else None,
-            duration_ms=int(elapsed),
-        )
+        state, signal = "errored" if error else "parsed", self.signals.wanted(message.context)
+        outcomes = [outcome.to_wire() for outcome in result.outcomes] if result else []
+        told = error.describe() if error else None
+        end = End(state=state, outcomes=outcomes, reply=result.reply if result else None, error=told, signal=signal)
+        async with self.database.transaction() as connection:
+            await self.inbox.finish(connection, message, end)
+            await self.dead_letters.ended(
+                connection,
+                message.ref,
+                state=state,
+                outcomes=outcomes,
+                error=error,
+                category=category,
+                override=message.override,
+            )
+        self.observe.finished(message, state, error)
+        self.signals.ended(Ended(context=message.context, state=state, error=told, outcomes=outcomes))
 
 
-def _aggregate(outcomes: Sequence[SegmentOutcome]) -> dict[str, Any] | None:
-    """What the butlers answered, together."""
-    answers = {
-        outcome.segment.butler: outcome.result.get("answer") for outcome in outcomes if outcome.result is not None
-    }
-    return {"answers": answers} if answers else None
+@dataclass(frozen=True, slots=True)
+class _Keeper:
+    """Puts each answer on record as it comes, so that a repeat does not ask for it again."""
+
+    inbox: MessageInbox
+    message: ClaimedMessage
+    outcomes: list[SegmentOutcome]
+
+    async def __call__(self, outcome: SegmentOutcome) -> None:
+        if not outcome.worth_repeating:
+            self.outcomes.append(outcome)
+            await self.inbox.record_outcomes(self.message, [kept.to_wire() for kept in self.outcomes])
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Until the work is over; whoever stops the worker stops it, too, and work that was stopped is over."""
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+def _stored_decision(
+    stored: Mapping[str, Any], settings: RoutingSection, *, strict: bool
+) -> tuple[Decision, FanoutPlan]:
+    decision = Decision.from_wire(stored)
+    if isinstance(plan := stored.get("plan"), Mapping):
+        return decision, FanoutPlan.from_wire(plan, decision.segments)
+    return decision, make_plan(decision, settings.plan, strict=strict)
+
+
+def _log_line(message: ClaimedMessage, decision: Decision, outcome: SegmentOutcome, now: datetime) -> tuple[Any, ...]:
+    error = outcome.error
+    return (
+        message.context.request_id,
+        outcome.segment.segment_id,
+        message.context.source_channel,
+        outcome.segment.butler,
+        error is None,
+        outcome.duration_ms,
+        error.error_class.value if error else None,
+        error.message if error else None,
+        decision.router,
+        outcome.segment.confidence,
+        decision.prompt_version,
+        decision.model_version,
+        now,
+    )

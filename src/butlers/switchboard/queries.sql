@@ -29,25 +29,34 @@ SELECT dedupe_key FROM fresh;
 SELECT dedupe_key, request_id FROM {schema}.ingress_dedupe WHERE dedupe_key = ANY($1::text[]);
 
 -- name: claim_message
--- One worker takes one message: new, or abandoned by a dead worker.
-UPDATE {schema}.message_inbox
+-- One worker takes one message: new, or abandoned by a dead worker; never one whose thread has an earlier one to do. One
+-- that is put off is not to do now.
+UPDATE {schema}.message_inbox AS message
 SET lifecycle_state = 'progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5, attempts = attempts + 1,
     updated_at = $6
 WHERE request_id = $1 AND received_at = $2
   AND ((lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $6))
        OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
+  AND NOT EXISTS (
+      SELECT 1 FROM {schema}.message_inbox AS earlier
+      WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
+        AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
+        AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $6))
 RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
-          routing_output, attempts, raw_payload;
+          routing_output, dispatch_outcomes, attempts, raw_payload, thread_key, override;
 
 -- name: renew_messages
--- Keep what is still being worked on; a row that is locked is just being finished.
+-- Keep what is still being worked on; returns the claims that stand. A row that somebody has locked is just being ended.
 WITH held AS (
     SELECT request_id, received_at FROM {schema}.message_inbox
     WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3
     FOR UPDATE SKIP LOCKED
+), renewed AS (
+    UPDATE {schema}.message_inbox AS message SET lease_expires_at = $2 FROM held
+    WHERE message.request_id = held.request_id AND message.received_at = held.received_at
 )
-UPDATE {schema}.message_inbox AS message SET lease_expires_at = $2 FROM held
-WHERE message.request_id = held.request_id AND message.received_at = held.received_at;
+SELECT claim_token FROM {schema}.message_inbox
+WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3;
 
 -- name: record_routing
 -- The decision is durable before anything is dispatched, so that a repeat dispatches the same.
@@ -56,10 +65,12 @@ WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
 RETURNING 1;
 
 -- name: put_off_message
--- Nobody could take it: back into the queue for later, and the count of dead workers starts anew.
+-- Nobody could take it: back into the queue for later, and the count of dead workers starts anew. It is decided anew
+-- unless somebody has had a part of it already, or an operator decided.
 UPDATE {schema}.message_inbox
-SET lifecycle_state = 'accepted', not_before = $4, attempts = 0, routing_output = NULL, claim_token = NULL,
-    lease_expires_at = NULL, updated_at = $5
+SET lifecycle_state = 'accepted', not_before = $4, waiting_for = $6, dispatch_outcomes = $7, attempts = 0,
+    routing_output = CASE WHEN jsonb_array_length($7) > 0 OR override IS NOT NULL THEN routing_output END,
+    claim_token = NULL, lease_expires_at = NULL, updated_at = $5
 WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
 RETURNING 1;
 
@@ -67,15 +78,41 @@ RETURNING 1;
 -- The end of a request, written only by the holder of the claim.
 UPDATE {schema}.message_inbox
 SET lifecycle_state = $4, dispatch_outcomes = $5, aggregated_reply = $6, lifecycle_error = $7, final_state_at = $8,
-    claim_token = NULL, lease_expires_at = NULL, updated_at = $8
+    signal_pending = $9, claim_token = NULL, lease_expires_at = NULL, waiting_for = NULL, updated_at = $8
 WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
 RETURNING 1;
 
+-- name: record_outcomes
+-- How far the parts of a request have come, so that a repeat does not ask again whoever has answered.
+UPDATE {schema}.message_inbox SET dispatch_outcomes = $4, updated_at = $5
+WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
+RETURNING 1;
+
+-- name: next_in_thread
+-- What may be worked on now that an earlier message of the thread is out of the way.
+SELECT request_id, received_at, policy_tier, request_context ->> 'source_channel' AS source_channel
+FROM {schema}.message_inbox
+WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $2)
+ORDER BY received_at, request_id
+LIMIT 1;
+
+-- name: held_up_in_thread
+-- Until when an earlier message of the thread is put off because one of these butlers is away.
+SELECT max(not_before) FROM {schema}.message_inbox
+WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (received_at, request_id) < ($2, $3)
+  AND not_before > $4 AND waiting_for ?| $5::text[];
+
 -- name: waiting_messages
--- Accepted a while ago and in nobody's queue, or left behind by a dead worker; oldest first.
-SELECT request_id, received_at, policy_tier FROM {schema}.message_inbox
-WHERE (lifecycle_state = 'accepted' AND received_at <= $1 AND (not_before IS NULL OR not_before <= $2))
-   OR (lifecycle_state = 'progress' AND lease_expires_at <= $2)
+-- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first, oldest first.
+SELECT request_id, received_at, policy_tier, request_context ->> 'source_channel' AS source_channel
+FROM {schema}.message_inbox AS message
+WHERE ((lifecycle_state = 'accepted' AND received_at <= $1 AND (not_before IS NULL OR not_before <= $2))
+       OR (lifecycle_state = 'progress' AND lease_expires_at <= $2))
+  AND NOT EXISTS (
+      SELECT 1 FROM {schema}.message_inbox AS earlier
+      WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
+        AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
+        AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $2))
 ORDER BY received_at
 LIMIT $3;
 

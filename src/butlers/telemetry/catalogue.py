@@ -131,6 +131,15 @@ END_TO_END_LATENCY = _latency(
 INFLIGHT_REQUESTS = _up_down(
     "butlers.switchboard.inflight_requests", "{request}", "Requests between accept and terminal state"
 )
+CIRCUIT_TRANSITION = _counter(
+    "butlers.switchboard.circuit_transition",
+    "{transition}",
+    "Changes of a target's circuit, by the state it changed to: closed, open or half-open",
+    "target_butler circuit_state",
+)
+CIRCUIT_OPEN_TARGETS = _gauge(
+    "butlers.switchboard.circuit_open_targets", "{butler}", "Butlers whose circuit is open or half-open"
+)
 
 SWITCHBOARD: tuple[Metric, ...] = (
     MESSAGE_RECEIVED,
@@ -146,6 +155,8 @@ SWITCHBOARD: tuple[Metric, ...] = (
     SUBROUTE_LATENCY,
     END_TO_END_LATENCY,
     INFLIGHT_REQUESTS,
+    CIRCUIT_TRANSITION,
+    CIRCUIT_OPEN_TARGETS,
 )
 
 # --- Durable buffer --------------------------------------------------------------------------------------------------

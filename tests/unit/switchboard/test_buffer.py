@@ -21,8 +21,9 @@ DEADLINE_S = 10.0
 RECHECK_S = 11.0
 
 
-def ref(number: int, tier: str = "default") -> MessageRef:
-    return MessageRef(request_id=UUID(int=number), received_at=datetime(2026, 1, 1, tzinfo=UTC), policy_tier=tier)
+def ref(number: int, tier: str = "default", channel: str = "api") -> MessageRef:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return MessageRef(request_id=UUID(int=number), received_at=moment, policy_tier=tier, source_channel=channel)
 
 
 class Inbox:
@@ -270,3 +271,24 @@ async def settle_down() -> None:
     """Let every task that can run do so."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def test_a_channel_with_nothing_in_hand_gets_a_hand_although_every_worker_is_busy() -> None:
+    bench = Bench(worker_count=2)
+    bench.work.gate.clear()
+    async with bench.running():
+        bench.accept(*(ref(number, channel="telegram") for number in range(1, 6)))
+        await bench.work.until(lambda: bench.work.running == 2)
+        bench.accept(ref(11, channel="email"), ref(12, channel="email"), ref(13, channel="mcp"))
+        await bench.work.until(lambda: bench.work.running == 4)
+        assert bench.buffer.depth()["default"] == 4, "one of the mails and three of the chat's wait"
+        bench.work.gate.set()
+        await bench.work.until(lambda: len(bench.work.done) == 8)
+
+
+async def test_channels_take_turns() -> None:
+    bench = Bench(worker_count=1)
+    bench.accept(*(ref(number, channel="telegram") for number in range(1, 6)), ref(11, channel="email"))
+    async with bench.running():
+        await bench.work.until(lambda: len(bench.work.done) == 6)
+    assert bench.work.done.index(11) <= 1, "the mail came last and did not wait behind the whole chat"

@@ -44,7 +44,7 @@ class Specialist:
     async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
         context, segment_id = envelope.request_context, envelope.subrequest.segment_id
         await self._keep(envelope)
-        answer = await self._answer(envelope)
+        answer, tokens = await self._answer(envelope)
         response = await self.notifier.answer(context, answer, key=f"{context.request_id}:{segment_id}:answer")
         delivery = response.delivery
         # Uncertain is an end, too: Messenger keeps it for a person to settle, and saying it again could repeat it.
@@ -55,7 +55,8 @@ class Specialist:
             raise from_wire(
                 error.error_class, error.message, retryable=retryable, retry_after=error.retry_after_seconds
             )
-        return {"answer": answer, "delivery": delivery.to_wire() if delivery else None}
+        usage = {} if tokens is None else {"usage": {"tokens": tokens}}
+        return {"answer": answer, "delivery": delivery.to_wire() if delivery else None} | usage
 
     async def _keep(self, envelope: RouteEnvelope) -> None:
         context, text = envelope.request_context, envelope.input.prompt
@@ -71,23 +72,22 @@ class Specialist:
             self.clock.now(),
         )
 
-    async def _answer(self, envelope: RouteEnvelope) -> str:
+    async def _answer(self, envelope: RouteEnvelope) -> tuple[str, int | None]:
+        """What is answered, and the tokens that it took now, if anybody said so."""
         key = (envelope.request_context.request_id, envelope.subrequest.segment_id)
         entry = await self.database.fetchrow(self.queries.entry, *key)
         if entry is not None and entry["answer"] is not None:
-            known: str = entry["answer"]
-            return known
-        answer = await self._compose(envelope)
-        stored: str = await self.database.fetchval(self.queries.record_answer, *key, answer)
-        return stored
+            return entry["answer"], None
+        answer, tokens = await self._compose(envelope)
+        return await self.database.fetchval(self.queries.record_answer, *key, answer), tokens
 
-    async def _compose(self, envelope: RouteEnvelope) -> str:
+    async def _compose(self, envelope: RouteEnvelope) -> tuple[str, int | None]:
         context, text = envelope.request_context, envelope.input.prompt
         if self.spawner.runtime_name != "local":
             result = await self.spawner.answer(text, trigger_source="route", request_id=context.request_id)
-            return result.text.strip() or "Done."
+            return result.text.strip() or "Done.", result.tokens
         notes = await self._recall(context.source_sender_identity, text) if is_question(text) else []
-        return local_answer(self.name, text, notes)
+        return local_answer(self.name, text, notes), None
 
     async def _recall(self, sender: str, question: str) -> list[tuple[str, date]]:
         if not (words := search_words(question)):

@@ -29,6 +29,7 @@ def admission_policy(config: ButlerConfig) -> AdmissionPolicy:
             channel_per_minute=section.channel_per_minute,
             recipient_per_minute=section.recipient_per_minute,
             reply_multiplier=section.reply_multiplier,
+            reaction_multiplier=section.reaction_multiplier,
         ),
         breaker=breaker_policy(config),
         recipients=RecipientPolicy(allow=recipients.allow, deny=recipients.deny),

@@ -18,27 +18,35 @@ from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import repeated
+from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.switchboard.api import Api, ApiPolicy
 from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
 from butlers.switchboard.dispatch import Dispatcher
+from butlers.switchboard.fanout.circuits import Circuits
+from butlers.switchboard.fanout.executor import Fanout
+from butlers.switchboard.fanout.targets import TargetReader
 from butlers.switchboard.inbox import MessageInbox
-from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.ingress import Ingress, MessageRef
 from butlers.switchboard.lifecycle import RequestProcessor
 from butlers.switchboard.lineage import LineageReader
 from butlers.switchboard.notify import NotifyDispatcher
+from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.registry import Registry
+from butlers.switchboard.request_telemetry import RequestTelemetry
 from butlers.switchboard.requests import RequestReader
 from butlers.switchboard.retention import InboxKeeper
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.local import TriggerRouter
+from butlers.switchboard.signals.signals import Signals
 from butlers.switchboard.tools import SwitchboardTools
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
 RETENTION_CHECK_S = 3600.0
+SIGNAL_SWEEP_S, SIGNAL_DRAIN_S = 20.0, 5.0
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
@@ -67,26 +75,6 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     queries = Queries.load("butlers.switchboard", schema=schema)
     registry = Registry(database=database, schema=schema, clock=clock, new_id=new_id)
     inbox = MessageInbox(database=database, schema=schema, clock=clock, new_id=new_id)
-    processor = RequestProcessor(
-        inbox=inbox,
-        registry=registry,
-        cascade=Cascade(settings=config.routing, local=TriggerRouter()),
-        dispatcher=_dispatcher(butler),
-        worker=process.instance,
-        lease=process.lease,
-        patience_s=process.settings.request_patience_s,
-        clock=clock,
-        telemetry=butler.telemetry,
-    )
-    buffer = DurableBuffer(
-        inbox=inbox,
-        process=processor.process,
-        policy=BufferPolicy(**config.buffer.model_dump()),
-        recheck_after_s=process.settings.lease_ttl_s + 1,
-        clock=clock,
-        telemetry=butler.telemetry,
-    )
-    ingress = _ingress(butler, buffer, registry)
     lineage = LineageReader(database=database, queries=queries)
     notify = NotifyDispatcher(
         lineage=lineage,
@@ -99,6 +87,43 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         timeout_s=_timeout_of(process.roster, "messenger") + ANSWER_MARGIN_S,
         patience_s=process.settings.messenger_patience_s,
     )
+    signals = Signals(
+        settings=config.lifecycle,
+        notifier=notify,
+        database=database,
+        queries=Queries.load("butlers.switchboard.signals", schema=schema),
+        clock=clock,
+    )
+    dead_letters = DeadLetters(database=database, schema=schema, clock=clock, new_id=new_id)
+
+    def offer(ref: MessageRef) -> None:  # the buffer and its processor know each other
+        buffer.offer(ref)
+
+    processor = RequestProcessor(
+        inbox=inbox,
+        database=database,
+        registry=registry,
+        cascade=Cascade(settings=config.routing, local=TriggerRouter()),
+        fanout=Fanout(dispatcher=_dispatcher(butler)),
+        signals=signals,
+        dead_letters=dead_letters,
+        settings=config.routing,
+        observe=RequestTelemetry(telemetry=butler.telemetry, clock=clock),
+        worker=process.instance,
+        lease=process.lease,
+        patience_s=process.settings.request_patience_s,
+        clock=clock,
+        offer=offer,
+    )
+    buffer = DurableBuffer(
+        inbox=inbox,
+        process=processor.process,
+        policy=BufferPolicy(**config.buffer.model_dump()),
+        recheck_after_s=process.settings.lease_ttl_s + 1,
+        clock=clock,
+        telemetry=butler.telemetry,
+    )
+    ingress = _ingress(butler, buffer, registry)
     requests = RequestReader(database=database, queries=queries, transport=butler.transport)
     finish_butler(
         butler,
@@ -109,8 +134,9 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     )
     _add_api(butler, ingress, requests, registry)
     _add_loops(butler, buffer, processor)
+    butler.loops["signals"] = repeated(clock, SIGNAL_SWEEP_S, signals.sweep)
     _add_connectors(butler, ingress)
-    butler.drains.append(_drain(config, buffer, processor, ingress))
+    butler.drains.append(_drain(config, buffer, processor, ingress, signals))
     return butler
 
 
@@ -135,9 +161,21 @@ def _dispatcher(butler: Butler) -> Dispatcher:
         transport=butler.transport,
         timeout_of=lambda name: _timeout_of(roster, name) + ANSWER_MARGIN_S,
         retry=DISPATCH_RETRY,
+        circuits=_circuits(butler),
+        targets=TargetReader(database=butler.process.database, schema=butler.config.schema_name),
         clock=butler.process.clock,
         telemetry=butler.telemetry,
     )
+
+
+def _circuits(butler: Butler) -> Circuits:
+    settings = butler.config.routing.circuit
+    policy = BreakerPolicy(
+        failure_threshold=settings.failure_threshold,
+        recovery_timeout=settings.recovery_s,
+        success_threshold=settings.success_threshold,
+    )
+    return Circuits(policy=policy, clock=butler.process.clock, telemetry=butler.telemetry)
 
 
 def _timeout_of(roster: Mapping[str, ButlerConfig], name: str) -> float:
@@ -210,11 +248,14 @@ def _add_connectors(butler: Butler, ingress: Ingress) -> None:
     butler.closes.append(connector.close)
 
 
-def _drain(config: ButlerConfig, buffer: DurableBuffer, processor: RequestProcessor, ingress: Ingress) -> Any:
+def _drain(
+    config: ButlerConfig, buffer: DurableBuffer, processor: RequestProcessor, ingress: Ingress, signals: Signals
+) -> Any:
     async def drain() -> None:
         """Finish what is in hand while its targets are still up; what waits stays in the inbox."""
         await ingress.close()
         buffer.stop()
         await processor.drain(config.butler.shutdown.timeout_s)
+        await signals.drain(SIGNAL_DRAIN_S)
 
     return drain

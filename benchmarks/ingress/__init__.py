@@ -1,0 +1,1 @@
+"""What `scripts/bench ingest` is made of."""

@@ -1,0 +1,141 @@
+"""Switchboard as the composition root builds it, with a second door beside the real one that stores nothing.
+
+Both doors are the same application in the same server: routing, authentication, reading, parsing and checking are the
+same code, only `Ingress.accept` differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+from starlette.routing import Mount
+
+from butlers.butler.config import ButlerConfig, load_roster
+from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.butler.routing_config import AdmissionSection
+from butlers.clock import SystemClock
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.daemon.compose import switchboard as composer
+from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.process import Process
+from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings, shipped_roster
+from butlers.daemon.system import System
+from butlers.ids import Uuid7Factory
+from butlers.switchboard.api import Api, ApiPolicy
+from butlers.switchboard.ingress import Ingress
+from butlers.telemetry import configure_logging
+
+HOST = "127.0.0.1"
+WORKERS = ("buffer", "lease keeper")
+NEVER_S = 1e6
+CLIENT = "bench"
+
+
+class NothingStored:
+    """The ingress that says yes and forgets."""
+
+    def __init__(self, new_id: Callable[[], UUID]) -> None:
+        self._new_id = new_id
+
+    async def accept(self, _envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
+        return IngestReply(request_id=self._new_id(), duplicate=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    port: int
+    token: str
+    real: str = "/api/ingest"
+    noop: str = "/noop/ingest"
+
+
+@asynccontextmanager
+async def open_door(folder: Path, dsn: str, *, workers_held: bool, pool: int) -> AsyncIterator[Door]:
+    """Serve; with `workers_held` what is accepted waits, so that accepting alone is measured."""
+    clock = SystemClock()
+    places = Places(folder / "data")
+    places.create()
+    configure_logging(folder / "butlers.jsonl")  # as a process of the system logs
+    port, roster = _free_port(), _roomy(load_roster(shipped_roster()))
+    ports = {name: _free_port() for name in roster} | {"switchboard": port}
+    settings = Settings(
+        data_dir=places.root, database_url=dsn, database_pool=pool, ports=ports, heartbeat_s=NEVER_S, log_level="INFO"
+    )
+    token = TokenFile(places.tokens, clock).issue(CLIENT, Role.CLIENT)
+    with _second_door(workers_held=workers_held):
+        system = System(
+            settings=settings,
+            roster=roster,
+            names=["switchboard"],
+            environment={},
+            clock=clock,
+            new_id=Uuid7Factory(clock),
+        )
+        await system.start()
+    try:
+        yield Door(port=port, token=token.secret)
+    finally:
+        await asyncio.shield(system.stop())
+
+
+def _roomy(roster: dict[str, ButlerConfig]) -> dict[str, ButlerConfig]:
+    """Switchboard without its providers, and with room for everything: overflow is not what is measured."""
+    switchboard = roster["switchboard"]
+    modules = switchboard.modules.model_copy(update={"telegram": None, "email": None, "calendar": None})
+    admission = AdmissionSection(max_waiting=10**9, max_stored=10**9)
+    lifted = switchboard.model_copy(update={"modules": modules, "admission": admission})
+    return roster | {"switchboard": lifted}
+
+
+class _second_door:
+    """While it lasts, Switchboard is built with the other door."""
+
+    def __init__(self, *, workers_held: bool) -> None:
+        self._workers_held = workers_held
+        self._build = composer.build
+
+    def __enter__(self) -> None:
+        def build(process: Process, config: ButlerConfig) -> Butler:
+            butler = self._build(process, config)
+            butler.routes.append(_noop_door(butler))
+            for name in WORKERS if self._workers_held else ():
+                butler.loops.pop(name)
+            return butler
+
+        composer.build = build
+
+    def __exit__(self, *_: object) -> None:
+        composer.build = self._build
+
+
+def _noop_door(butler: Butler) -> Mount:
+    settings, unused = butler.process.settings, cast(Any, None)
+    api = Api(
+        ingress=cast(Ingress, NothingStored(butler.process.new_id)),
+        requests=unused,
+        registry=unused,
+        tokens=butler.process.tokens,
+        transport=butler.transport,
+        telemetry=butler.telemetry,
+        policy=ApiPolicy(
+            max_body_bytes=settings.max_body_bytes,
+            token_required=settings.token_required,
+            loopback_only=settings.loopback_only,
+        ),
+    )
+    return Mount("/noop", app=api.app())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,102 @@
+"""Episodes as rows: stored, claimed to be read, read or given back, and forgotten when their time is over.
+
+    pending ──claim──> processing ──read──> consolidated
+       ^                  │ │
+       └──could not be────┘ └──5th attempt──> dead
+          read, or the lease ran out
+
+A claim carries a token; whoever comes back after its lease ran out writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.memory.values import Episode, MemoryPolicy, NewEpisode
+from butlers.storage.database import Database, Executor
+from butlers.storage.queries import Queries
+
+
+class Episodes:
+    def __init__(
+        self, *, database: Database, queries: Queries, new_id: Callable[[], UUID], policy: MemoryPolicy
+    ) -> None:
+        self._database = database
+        self._queries = queries
+        self._new_id = new_id
+        self._policy = policy
+
+    async def store(self, episode: NewEpisode, *, now: datetime) -> UUID | None:
+        """The new episode's id; None when its session has left one already."""
+        stored: UUID | None = await self._database.fetchval(
+            self._queries.store_episode,
+            self._new_id(),
+            episode.session_id,
+            episode.request_id,
+            episode.source,
+            episode.speaker,
+            episode.content,
+            episode.answer,
+            episode.importance,
+            now,
+            now + self._policy.episode_ttl,
+        )
+        return stored
+
+    async def claim(
+        self, *, run_started: datetime, now: datetime, size: Callable[[int], int]
+    ) -> tuple[UUID, list[Episode]]:
+        """A token and at most `size(attempts so far)` episodes that this run has not tried yet, oldest first."""
+        token = self._new_id()
+        tried = await self._database.fetchval(
+            self._queries.next_attempts, now, self._policy.max_attempts, run_started
+        )
+        if tried is None:
+            return token, []
+        rows = await self._database.fetch(
+            self._queries.claim_episodes, token, now, now + self._policy.lease, tried, run_started, size(tried)
+        )
+        return token, sorted((Episode(**dict(row)) for row in rows), key=lambda e: (e.created_at, e.id))
+
+    async def finish(
+        self, connection: Executor, episodes: Sequence[Episode], token: UUID, *, now: datetime
+    ) -> Collection[UUID]:
+        """Which of them are still ours, and now read."""
+        rows = await connection.fetch(self._queries.finish_episodes, [e.id for e in episodes], token, now)
+        return {row["id"] for row in rows}
+
+    async def release(self, episodes: Sequence[Episode], token: UUID, *, problem: str, excused: bool) -> list[str]:
+        """Give them back; the statuses they have now. `excused`: it was not their fault, the attempt does not count."""
+        ids = [episode.id for episode in episodes]
+        rows = await self._database.fetch(
+            self._queries.release_episodes, ids, token, self._policy.max_attempts, problem, excused
+        )
+        return [row["consolidation_status"] for row in rows]
+
+    async def bury(self, *, now: datetime) -> int:
+        """Give up what killed its reader time after time."""
+        return len(await self._database.fetch(self._queries.bury_episodes, now, self._policy.max_attempts))
+
+    async def remove_expired(self, *, now: datetime, limit: int) -> int:
+        policy = self._policy
+        rows = await self._database.fetch(
+            self._queries.remove_expired, now, policy.important_from, now - policy.important_ttl, limit
+        )
+        return len(rows)
+
+    async def overdue(self, *, now: datetime) -> int:
+        count: int = await self._database.fetchval(self._queries.count_overdue, now)
+        return count
+
+    async def remove_corrections(self, *, now: datetime) -> None:
+        await self._database.execute(self._queries.remove_corrections, now - self._policy.correction_ttl)
+
+    async def get(self, episode_id: UUID) -> dict[str, Any] | None:
+        row = await self._database.fetchrow(self._queries.get_episode, episode_id)
+        return dict(row) if row else None
+
+    async def forget(self, episode_id: UUID) -> int:
+        return 1 if await self._database.fetchval(self._queries.forget_episode, episode_id) else 0

@@ -1,0 +1,226 @@
+"""Facts in plain sentences, without a model.
+
+    "My dentist is Dr. Weiss"            owner          | dentist           | Dr. Weiss
+    "My wife's birthday is 3 May"        owner's wife   | birthday          | 3 May
+    "Anna lives in Graz"                 Anna           | lives in          | Graz
+    "I can't stand olives"               owner          | opinion of olives | hates
+    "I'm allergic to nuts"               owner          | allergy to nuts   | allergic
+
+Only English, and only plain statements (`sentences`). What a thing is *called* is the predicate and what may *change*
+is the content, so that "I like olives" and, later, "I hate olives" are one fact whose newer version wins.
+
+Every pattern copies words of the sentence and adds none of its own, so a hostile text can at most plant its own words,
+under the name of whoever said them. What opens doors or accounts is never made a fact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from butlers.butler.memory.sentences import LEAD, plain_sentences
+from butlers.butler.memory.values import MAX_NAME, Permanence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One thing a sentence says."""
+
+    subject: str
+    predicate: str
+    content: str
+    permanence: Permanence
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """A form of sentence and what it says."""
+
+    form: re.Pattern[str]
+    read: Callable[[re.Match[str], str], Iterator[Statement]]
+
+
+# What somebody has one of, and keeps for years; any other "my X is Y" is more likely a passing state.
+_LASTING = frozenset(
+    {"name", "surname", "nickname", "address", "email", "phone", "number", "doctor", "dentist", "landlord", "insurer"}
+    | {"wife", "husband", "partner", "boss", "employer", "job", "profession", "nationality", "language", "plate"}
+    | {"bank", "school", "team"}
+)
+_SECRET = frozenset({"password", "passcode", "passphrase", "pin", "code", "cvv", "secret", "token", "key", "iban", "card"})
+# "My head is killing me" says nothing about a head.
+_PASSING = frozenset(
+    {"not", "so", "too", "very", "just", "still", "also", "already", "really", "going", "getting", "being", "making"}
+    | {"doing", "killing", "coming", "broken", "here", "there", "late", "ready", "done", "gone", "fine", "good", "bad"}
+    | {"ok", "okay", "sick", "ill", "tired", "full", "empty", "better", "worse"}
+)
+_POINTING = frozenset(
+    {"it", "this", "that", "he", "she", "they", "we", "you", "there", "here", "what", "who", "which", "everything"}
+    | {"everyone", "nobody"}
+)
+_REMARK = re.compile(
+    r"\s+(?:because|since|but|although|when|if|so|very much|a lot|too|now|(?:last|this|next) (?:year|month|week))\b"
+    r"|\s[-–(]",
+    re.IGNORECASE,
+)
+_OPINIONS = {
+    "like": "likes",
+    "love": "loves",
+    "enjoy": "likes",
+    "adore": "loves",
+    "hate": "hates",
+    "dislike": "dislikes",
+    "detest": "hates",
+}
+_VERB = r"(?:really |absolutely |also |just )?(like|love|enjoy|adore|hate|dislike|detest)"
+_NAME = r"(?-i:[A-Z][\w-]+(?: [A-Z][\w-]+){0,2})"
+_MINE = r"my [\w-]+(?: [\w-]+)?"
+_SOMEBODY = rf"(I|{_MINE}|{_NAME})"
+_REST = r"(.{1,120})$"
+
+
+def statements(text: str, speaker: str) -> list[Statement]:
+    """What a text says about the world, in its order."""
+    return [found for sentence in plain_sentences(text) for found in _read(sentence, speaker)]
+
+
+def _read(sentence: str, speaker: str) -> Iterator[Statement]:
+    """The first form that fits: a sentence is read once."""
+    for pattern in PATTERNS:
+        if (match := pattern.form.search(sentence)) is not None:
+            found = [s for s in pattern.read(match, speaker) if len(s.subject) <= MAX_NAME >= len(s.predicate)]
+            if found:
+                yield from found
+                return
+
+
+def _things(text: str) -> list[str]:
+    """ "nuts, milk and eggs" as three."""
+    parts = (_thing(part) for part in re.split(r",\s*(?:and |or )?|\s+(?:and|or)\s+", text))
+    return [part for part in parts if part]
+
+
+def _thing(text: str) -> str:
+    """The name of a thing: what follows is a remark about it."""
+    named = _REMARK.split(text)[0]
+    return re.sub(r"(?i)^(?:the|a|an|any|my) ", "", named.strip(" .,!\"'"))
+
+
+# --- what the forms say ----------------------------------------------------------------------------------------------
+
+
+def _birthday(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    whose, day = match[1], _thing(match[2])
+    subject = _of(whose.removesuffix("'s").removesuffix("'"), speaker)
+    if day and subject:
+        yield Statement(subject=subject, predicate="birthday", content=day, permanence="permanent", confidence=0.9)
+
+
+def _of(whose: str, speaker: str) -> str | None:
+    """Whom the words before "birthday" or "lives" mean."""
+    if whose.casefold() in ("i", "my"):
+        return speaker
+    if (mine := re.fullmatch(r"(?i)my (.+)", whose)) is not None:
+        return f"{speaker}'s {mine[1]}"
+    return None if whose.casefold() in _POINTING else whose
+
+
+def _home(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    subject, place = _of(match[1], speaker), _thing(match[2])
+    if subject and place:
+        yield Statement(subject=subject, predicate="lives in", content=place, permanence="stable", confidence=0.8)
+
+
+def _work(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    subject, place = _of(match[1], speaker), _thing(match[2])
+    if subject and place:
+        yield Statement(subject=subject, predicate="works at", content=place, permanence="stable", confidence=0.75)
+
+
+def _allergy(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    subject = _of(match[1], speaker)
+    content = "not allergic" if match[2] else "allergic"
+    for thing in _things(match[3]) if subject else ():
+        yield Statement(
+            subject=subject or speaker,
+            predicate=f"allergy to {thing}",
+            content=content,
+            permanence="stable",
+            confidence=0.95 if match[1].casefold() == "i" else 0.7,
+        )
+
+
+def _opinions(things: str, subject: str, opinion: str, confidence: float) -> Iterator[Statement]:
+    for thing in _things(things):
+        if thing.casefold() not in _POINTING and not thing.casefold().startswith(("to ", "how ", "that ", "you")):
+            yield Statement(
+                subject=subject,
+                predicate=f"opinion of {thing}",
+                content=opinion,
+                permanence="standard",
+                confidence=confidence,
+            )
+
+
+def _own_opinion(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    return _opinions(match[2], speaker, _OPINIONS[match[1].casefold()], 0.8)
+
+
+def _own_aversion(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    return _opinions(match[2], speaker, "hates" if "stand" in match[1] or "bear" in match[1] else "dislikes", 0.8)
+
+
+def _preference(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    preferred, other = _thing(match[1]), _thing(match[2])
+    if preferred and other:
+        yield Statement(
+            subject=speaker,
+            predicate=f"opinion of {preferred}",
+            content=f"prefers it to {other}",
+            permanence="standard",
+            confidence=0.75,
+        )
+
+
+def _others_opinion(match: re.Match[str], _speaker: str) -> Iterator[Statement]:
+    if match[1].casefold() in _POINTING:
+        return iter(())
+    return _opinions(match[3], match[1], _OPINIONS[match[2].casefold().removesuffix("s")], 0.6)
+
+
+def _attribute(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+    name, value = match[1].strip(), match[2].strip(" .,!\"'")
+    first = value.split()[0].casefold() if value else ""
+    if not value or first in _PASSING or name.casefold() in _POINTING or _SECRET & set(name.casefold().split()):
+        return
+    lasting = name.split()[-1].casefold() in _LASTING or name.casefold().startswith("favo")
+    yield Statement(
+        subject=speaker,
+        predicate=name,
+        content=value,
+        permanence="stable" if lasting else "volatile",
+        confidence=0.85 if lasting else 0.5,
+    )
+
+
+def _pattern(form: str, read: Callable[[re.Match[str], str], Iterator[Statement]]) -> Pattern:
+    return Pattern(form=re.compile(form, re.IGNORECASE), read=read)
+
+
+PATTERNS: tuple[Pattern, ...] = (
+    _pattern(rf"{LEAD}(my|{_MINE}(?:'s|')|{_NAME}(?:'s|')) birthday is (?:on )?{_REST}", _birthday),
+    _pattern(rf"{LEAD}{_SOMEBODY} (?:now )?(?:lives? in|(?:have |has )?moved to|am from|is from) {_REST}", _home),
+    _pattern(rf"{LEAD}{_SOMEBODY} (?:now )?works? (?:at|for) {_REST}", _work),
+    _pattern(rf"{LEAD}{_SOMEBODY}(?:'m| am| is|'s) (not )?allergic to {_REST}", _allergy),
+    _pattern(rf"{LEAD}I(?:'d)? (?:really )?prefer (.+?) (?:to|over) {_REST}", _preference),
+    _pattern(
+        rf"{LEAD}I (?:really )?(don't like|do not like|don't enjoy|can't stand|cannot stand|can't bear) {_REST}",
+        _own_aversion,
+    ),
+    _pattern(rf"{LEAD}I {_VERB} {_REST}", _own_opinion),
+    _pattern(
+        rf"{LEAD}({_NAME}) (?:really )?(likes|loves|enjoys|adores|hates|dislikes|detests) {_REST}", _others_opinion
+    ),
+    _pattern(rf"{LEAD}my ([\w'-]+(?: [\w'-]+){{0,3}}?) is {_REST}", _attribute),
+)

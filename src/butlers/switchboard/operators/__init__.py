@@ -1,0 +1,1 @@
+"""What failed for good, and what people do about requests."""

@@ -1,0 +1,64 @@
+"""What one request may take, by its policy tier: time, calls, tokens (seed 003, "Per-Request Budget Contract").
+
+The clock runs while the request is worked on; a request that waits for a butler to come back spends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from butlers.butler.routing_config import TierSection, TiersSection
+from butlers.errors import OverloadRejected, TimeoutExceeded
+from butlers.switchboard.fanout.limits import DispatchLimits, Invocations
+from butlers.switchboard.fanout.outcome import SegmentOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestBudget:
+    tier: str
+    section: TierSection
+    deadline: float | None  # on the monotonic clock
+    invocations: Invocations  # shared by whoever calls butlers or models for this request
+
+    @classmethod
+    def begin(cls, tiers: TiersSection, policy_tier: str, now: float) -> RequestBudget:
+        """An unknown tier is worked on like `default`, as it is queued."""
+        name = policy_tier if policy_tier in type(tiers).model_fields else "default"
+        section: TierSection = getattr(tiers, name)
+        deadline = None if section.wall_clock_s is None else now + section.wall_clock_s
+        return cls(tier=name, section=section, deadline=deadline, invocations=Invocations(section.max_invocations))
+
+    def limits(self) -> DispatchLimits:
+        return DispatchLimits(
+            deadline=self.deadline,
+            invocations=self.invocations,
+            attempts=self.section.attempts,
+            route_timeout_s=self.section.route_timeout_s,
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """Which policy was chosen, for the record of the request."""
+        return {"tier": self.tier} | self.section.model_dump(exclude_none=True)
+
+    def check_time(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline:
+            raise TimeoutExceeded(
+                f"the request's {self.section.wall_clock_s:g} s are used up (tier {self.tier})", retryable=False
+            )
+
+    def check_tokens(self, outcomes: Iterable[SegmentOutcome], routing: int = 0) -> None:
+        """Whether the models have spent more than the request may."""
+        limit = self.section.max_tokens
+        spent = routing + sum(map(_tokens, outcomes))
+        if limit is not None and spent > limit:
+            raise OverloadRejected(
+                f"the request's {limit} tokens are used up: {spent} were spent (tier {self.tier})", retryable=False
+            )
+
+
+def _tokens(outcome: SegmentOutcome) -> int:
+    usage = (outcome.result or {}).get("usage")
+    tokens = usage.get("tokens") if isinstance(usage, dict) else None
+    return tokens if type(tokens) is int else 0

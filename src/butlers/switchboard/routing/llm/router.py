@@ -1,0 +1,128 @@
+"""Asks a model who should get a message, when nobody before it in the cascade is sure.
+
+    version of prompt and model -> instructions (skill, prompt, registry) + data (message, conversation) -> runtime
+        -> answer, checked -> spans and butlers
+
+Only the skill, its prompt and the registry are instructions. The message and the conversation are data, fenced off and
+encoded (`data.py`); the answer can only name spans of the message and butlers that may take it (`answer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from butlers.butler.routing_config import RoutingSection
+from butlers.butler.runtime import Prompt, RuntimeResult, Turn
+from butlers.clock import Clock
+from butlers.errors import ClassificationError, ClassifiedError
+from butlers.switchboard.registry import RegisteredButler
+from butlers.switchboard.routing.cascade import LlmAnswer
+from butlers.switchboard.routing.decision import Segment
+from butlers.switchboard.routing.history import Conversations
+from butlers.switchboard.routing.llm.answer import read_segments
+from butlers.switchboard.routing.llm.asking import Asker
+from butlers.switchboard.routing.llm.data import as_data, message_data
+from butlers.switchboard.routing.llm.rollout import ModelCall, Rollout, Version
+from butlers.switchboard.routing.llm.skill import Skill, registry_text
+from butlers.switchboard.routing.question import RoutingQuestion
+
+TRIAGE = "message-triage"
+TRIGGER = "routing"  # as the sessions show where they come from
+MAX_TEXT = 40_000  # characters of a message that a model is asked about
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRouter:
+    settings: RoutingSection
+    skill: Skill
+    askers: Mapping[str | None, Asker]  # by model; None: the runtime's own
+    model: str | None  # the runtime's own, by name
+    conversations: Conversations
+    rollout: Rollout
+    clock: Clock
+
+    async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> LlmAnswer:
+        """Raises a `ClassifiedError` when there is no usable answer; it carries the versions in `partial`."""
+        version = await self.rollout.version_for(question.request_id)
+        model = version.model or self._tier_model(question)
+        call = ModelCall(request_id=question.request_id, version=version, model_version=self._named(model, None))
+        started = self.clock.monotonic()
+        try:
+            result, segments = await self._ask(question, butlers, version, model)
+        except ClassifiedError as error:
+            error.partial = {"prompt_version": version.prompt, "model_version": call.model_version}
+            failed = replace(call, error_class=error.error_class.value, duration_ms=self._since(started))
+            await self.rollout.record(failed)
+            raise
+        answered = replace(
+            call,
+            model_version=self._named(model, result.model),
+            outcome="answered" if self._is_sure(segments) else "unsure",
+            input_tokens=result.input_tokens,
+            output_tokens=result.output_tokens,
+            duration_ms=self._since(started),
+        )
+        await self.rollout.record(answered)
+        return LlmAnswer(
+            segments=segments,
+            why=_why(segments),
+            prompt_version=version.prompt,
+            model_version=answered.model_version,
+        )
+
+    async def _ask(
+        self,
+        question: RoutingQuestion,
+        butlers: Sequence[RegisteredButler],
+        version: Version,
+        model: str | None,
+    ) -> tuple[RuntimeResult, tuple[Segment, ...]]:
+        if len(question.text) > MAX_TEXT:
+            raise ClassificationError(f"the message is longer than {MAX_TEXT} characters")
+        prompt = Prompt(
+            system=self.skill.system(version.prompt, registry_text(butlers)),
+            text=message_data(question.text),
+            history=await self._history(question),
+        )
+        result = await self.askers[model].ask(prompt, trigger_source=TRIGGER, request_id=question.request_id)
+        names = frozenset(butler.name for butler in butlers)
+        return result, read_segments(result.text, question.text, names)
+
+    async def _history(self, question: RoutingQuestion) -> tuple[Turn, ...]:
+        turns = tuple(question.history) or tuple(said.turn() for said in await self.conversations.before(question))
+        return tuple(Turn(speaker=turn.speaker, text=as_data(turn.text)) for turn in turns)
+
+    def _tier_model(self, question: RoutingQuestion) -> str | None:
+        tiers = self.settings.tier
+        tier = {"interactive": tiers.interactive, "high_priority": tiers.high_priority}.get(question.policy_tier)
+        return (tier or tiers.default).model
+
+    def _named(self, model: str | None, said: str | None) -> str:
+        """A model by its program and by the name that the program, or else the configuration, gives it."""
+        runtime, name = self.askers[model].runtime_name, said or model or self.model
+        return f"{runtime}:{name}" if name else runtime
+
+    def _is_sure(self, segments: Sequence[Segment]) -> bool:
+        return min(segment.confidence for segment in segments) >= self.settings.confidence_threshold
+
+    def _since(self, started: float) -> int:
+        return int((self.clock.monotonic() - started) * 1000)
+
+
+def models_of(settings: RoutingSection) -> set[str | None]:
+    """Every model that some request may be asked with, besides the runtime's own."""
+    tiers = settings.tier
+    canary = settings.llm.canary
+    return {tier.model for tier in (tiers.default, tiers.interactive, tiers.high_priority)} | {
+        canary.model if canary else None
+    }
+
+
+def prompts_of(settings: RoutingSection) -> set[str]:
+    canary = settings.llm.canary
+    return {settings.llm.prompt_version, *([canary.prompt_version] if canary and canary.prompt_version else [])}
+
+
+def _why(segments: Sequence[Segment]) -> str:
+    return f"the model chose {', '.join(segment.butler for segment in segments)}"

@@ -1,0 +1,104 @@
+-- name: chat_before
+-- A chat before one message: the last $4 messages, or all since $5 when those are more; newest first.
+SELECT request_id, received_at, normalized_text, aggregated_reply
+FROM (
+    SELECT request_id, received_at, normalized_text, aggregated_reply,
+           row_number() OVER (ORDER BY received_at DESC, request_id DESC) AS place
+    FROM {schema}.message_inbox
+    WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+    ORDER BY received_at DESC, request_id DESC
+    LIMIT $6
+) AS recent
+WHERE place <= $4 OR received_at >= $5
+ORDER BY received_at DESC, request_id DESC;
+
+-- name: chain_before
+-- A chain of mail before one message, newest first, as far back as $4 characters reach.
+SELECT request_id, received_at, normalized_text, aggregated_reply
+FROM (
+    SELECT request_id, received_at, normalized_text, aggregated_reply,
+           sum(length(normalized_text)) OVER newest_first - length(normalized_text) AS newer_characters
+    FROM {schema}.message_inbox
+    WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+    WINDOW newest_first AS (ORDER BY received_at DESC, request_id DESC)
+) AS chain
+WHERE newer_characters < $4
+ORDER BY received_at DESC, request_id DESC
+LIMIT $5;
+
+-- name: answers_to
+-- What butlers said in answer to some requests and what may have arrived, oldest first.
+SELECT request_id, source_butler, message, created_at
+FROM {schema}.notifications
+WHERE request_id = ANY($1::uuid[]) AND status <> 'failed'
+ORDER BY created_at;
+
+-- name: last_choice_in_thread
+-- The newest earlier message of a thread that somebody, not nobody, was chosen for.
+SELECT request_id, received_at, routing_output, override
+FROM {schema}.message_inbox
+WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+  AND (routing_output ->> 'router' <> 'fallback' OR override IS NOT NULL)
+ORDER BY received_at DESC, request_id DESC
+LIMIT 1;
+
+-- name: last_in_thread
+-- The message of a thread just before another, and who got it.
+SELECT request_id, received_at, routing_output, override
+FROM {schema}.message_inbox
+WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+ORDER BY received_at DESC, request_id DESC
+LIMIT 1;
+
+-- name: record_model_call
+-- What one question to a model came to.
+INSERT INTO {schema}.routing_model_calls
+    (id, request_id, rollout_key, prompt_version, model_version, outcome, error_class, input_tokens, output_tokens,
+     duration_ms, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: rollout_state
+-- How a version on trial stands.
+SELECT state, judged_from, changed_by, reason, changed_at FROM {schema}.routing_rollout WHERE rollout_key = $1;
+
+-- name: begin_rollout
+-- A version that was not on trial before.
+INSERT INTO {schema}.routing_rollout (rollout_key, state, judged_from, changed_by, reason, changed_at)
+VALUES ($1, 'active', $2, $3, $4, $2)
+ON CONFLICT (rollout_key) DO NOTHING
+RETURNING rollout_key;
+
+-- name: move_rollout
+-- From one state to the other, once, whoever comes first.
+UPDATE {schema}.routing_rollout
+SET state = $3, changed_by = $4, reason = $5, changed_at = $6,
+    judged_from = CASE WHEN $3 = 'active' THEN $6 ELSE judged_from END
+WHERE rollout_key = $1 AND state = $2
+RETURNING rollout_key;
+
+-- name: log_rollout
+-- Who changed what on a trial, and why.
+INSERT INTO {schema}.routing_rollout_log (id, rollout_key, previous, new, changed_by, reason, figures, changed_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: rollout_history
+-- The latest changes.
+SELECT rollout_key, previous, new, changed_by, reason, figures, changed_at
+FROM {schema}.routing_rollout_log ORDER BY changed_at DESC LIMIT $1;
+
+-- name: version_figures
+-- How the last $3 calls of a version since a moment went; what a person sent elsewhere afterwards counts as wrong.
+SELECT count(*) AS requests,
+       count(*) FILTER (WHERE outcome = 'failed') AS failed,
+       count(*) FILTER (WHERE outcome = 'unsure') AS unsure,
+       count(*) FILTER (WHERE outcome = 'answered' AND corrected) AS corrected
+FROM (
+    SELECT call.outcome,
+           EXISTS (SELECT FROM {schema}.message_inbox AS message
+                   WHERE message.request_id = call.request_id
+                     AND message.override ->> 'action' = 'reroute') AS corrected
+    FROM {schema}.routing_model_calls AS call
+    WHERE call.rollout_key = $1 AND call.created_at >= $2
+    ORDER BY call.created_at DESC
+    LIMIT $3
+) AS judged;

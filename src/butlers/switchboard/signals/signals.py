@@ -1,0 +1,152 @@
+"""The life of a request as its author sees it (seed 003, "Interactive Lifecycle Contract").
+
+    received    eyes
+    parsed      thumbs up
+    errored     alien monster, and a reply that says what happened and what can be done
+
+All of it goes through Messenger like everything else that leaves. A reaction is a courtesy: it never holds a request
+up, and what Telegram does not allow is logged and forgotten. The end is not: until it was handed to Messenger the
+row says `signal_pending`, so that a reply survives a crash. Messenger knows both by key and sends neither twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from butlers.butler.identity import Caller, Role
+from butlers.butler.routing_config import LifecycleSection
+from butlers.clock import Clock
+from butlers.contracts.context import RequestContext
+from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
+from butlers.storage.database import Database, Record
+from butlers.storage.queries import Queries
+from butlers.switchboard.signals.wording import error_reply
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.signals")
+
+SELF = Caller(name="switchboard", role=Role.BUTLER)
+REACTIONS = frozenset({"telegram"})  # channels on which a message can carry a reaction
+STALE = timedelta(minutes=2)  # an eye that comes later says nothing
+SWEEP_GRACE, SWEEP_WINDOW, SWEEP_BATCH = timedelta(seconds=15), timedelta(hours=6), 50
+AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A request that came to its end."""
+
+    context: RequestContext
+    state: str  # parsed | errored
+    error: Mapping[str, Any] | None = None
+    outcomes: Sequence[Mapping[str, Any]] = ()
+    silent: bool = False  # an operator ended it: its author is not told that something failed
+
+
+class Notifier(Protocol):
+    async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    settings: LifecycleSection
+    notifier: Notifier
+    database: Database
+    queries: Queries
+    clock: Clock
+    _chains: dict[UUID, asyncio.Task[None]] = field(default_factory=dict, init=False)  # in order within a request
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
+
+    def wanted(self, context: RequestContext) -> bool:
+        """Whether somebody is waiting to see what becomes of it."""
+        return self.settings.enabled and context.source_channel in REACTIONS and bool(context.source_thread_identity)
+
+    def received(self, context: RequestContext) -> None:
+        if self.wanted(context):
+            self._soon(context.request_id, self._react(context, "progress", self.settings.progress))
+
+    def ended(self, ended: Ended) -> None:
+        if self.wanted(ended.context):
+            self._soon(ended.context.request_id, self._show_end(ended))
+
+    async def sweep(self) -> None:
+        """Show the ends that a dead process has left unsaid."""
+        now = self.clock.now()
+        rows = await self.database.fetch(self.queries.unsignalled, now - SWEEP_WINDOW, now - SWEEP_GRACE, SWEEP_BATCH)
+        for row in rows:
+            if row["request_id"] not in self._chains:
+                self.ended(ended_of(row))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let what is being said be said."""
+        if self._chains:
+            await asyncio.wait(list(self._chains.values()), timeout=timeout_s)
+
+    def _soon(self, request_id: UUID, saying: Any) -> None:
+        task = asyncio.create_task(self._after(self._chains.get(request_id), saying), name=f"signal {request_id}")
+        self._chains[request_id] = task
+        task.add_done_callback(lambda done: self._forget(request_id, done))
+
+    async def _after(self, previous: asyncio.Task[None] | None, saying: Any) -> None:
+        if previous is not None:
+            await asyncio.wait([previous])
+        async with self._slots:
+            await saying
+
+    def _forget(self, request_id: UUID, done: asyncio.Task[None]) -> None:
+        if self._chains.get(request_id) is done:
+            del self._chains[request_id]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.warning("signal failed", error=error, request_id=request_id)
+
+    async def _show_end(self, ended: Ended) -> None:
+        emoji = self.settings.parsed if ended.state == "parsed" else self.settings.errored
+        await self._react(ended.context, ended.state, emoji)
+        if ended.state == "errored" and self.settings.error_replies and not ended.silent:
+            words = error_reply(ended.error or {}, ended.outcomes, ended.context.request_id)
+            response = await self._notify(ended.context, Delivery(intent="reply", channel="telegram", message=words))
+            if response.error is not None and response.error.retryable:
+                log.warning("error reply waits", request_id=ended.context.request_id)
+                return  # the sweep says it again, under the same key
+        await self.database.execute(self.queries.signalled, ended.context.request_id, ended.context.received_at)
+
+    async def _react(self, context: RequestContext, state: str, emoji: str) -> None:
+        not_after = self.clock.now() + STALE
+        wish = Delivery(intent="react", channel="telegram", message=f"{state} {emoji}", emoji=emoji)
+        response = await self._notify(context, wish, not_after=not_after, suffix=state)
+        if response.error is not None:
+            log.warning("reaction was not set", request_id=context.request_id, error_class=response.error.error_class)
+
+    async def _notify(
+        self,
+        context: RequestContext,
+        delivery: Delivery,
+        *,
+        not_after: datetime | None = None,
+        suffix: str = "error_reply",
+    ) -> NotifyResponse:
+        envelope = NotifyEnvelope(
+            origin_butler=SELF.name,
+            delivery=delivery,
+            request_context=NotifyContext.answering(context),
+            idempotency_key=f"lifecycle:{context.request_id}:{suffix}",
+            not_after=not_after,
+            priority="high" if delivery.intent == "reply" else "low",
+        )
+        return await self.notifier.dispatch(SELF, envelope.to_wire())
+
+
+def ended_of(row: Record) -> Ended:
+    """A stored request that has ended."""
+    return Ended(
+        context=RequestContext.model_validate(row["request_context"], strict=False),
+        state=row["lifecycle_state"],
+        error=row["lifecycle_error"],
+        outcomes=row["dispatch_outcomes"] or (),
+        silent=row["override"] is not None,
+    )
