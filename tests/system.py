@@ -226,12 +226,14 @@ class Providers:
         return ports
 
 
-def _roster(directory: Path, *, shipped_limits: bool) -> dict[str, ButlerConfig]:
+def _roster(directory: Path, *, shipped_limits: bool, reactions: bool) -> dict[str, ButlerConfig]:
     roster = load_roster(directory)
-    return {name: config if shipped_limits else _lifted(config) for name, config in roster.items()}
+    if shipped_limits:
+        return roster
+    return {name: _lifted(config, reactions=reactions) for name, config in roster.items()}
 
 
-def _lifted(config: ButlerConfig) -> ButlerConfig:
+def _lifted(config: ButlerConfig, *, reactions: bool) -> ButlerConfig:
     """The same butler without a rate limit, a notice to the owner, or reactions in the way of what a test is about."""
     limits = LimitsSection(
         max_in_flight=100_000,
@@ -241,7 +243,7 @@ def _lifted(config: ButlerConfig) -> ButlerConfig:
     )
     delivery = config.delivery.model_copy(update={"limits": limits, "tell_owner": False})
     # Reactions are deliveries, too, and most tests count deliveries.
-    lifecycle = config.lifecycle.model_copy(update={"enabled": False})
+    lifecycle = config.lifecycle.model_copy(update={"enabled": reactions})
     return config.model_copy(update={"delivery": delivery, "lifecycle": lifecycle})
 
 
@@ -255,13 +257,14 @@ async def running_system(
     roster_dir: Path | None = None,
     environment: Mapping[str, str] | None = None,  # credentials beside the simulators' own
     shipped_limits: bool = False,  # True: deliveries are limited, and the owner is told, as the roster says
+    reactions: bool = False,  # True: people see the eyes, the thumb, and what failed, as the roster says
     start: bool = True,
     simulated: Simulated = EVERY_PROVIDER,  # who is not among them has no credentials
     **settings: Any,
 ) -> AsyncIterator[RunningSystem]:
     """Everything started; `settings` are fields of `Settings`. Stopped, drained and dropped at the end."""
     clock = clock or SystemClock()
-    roster = _roster(roster_dir or shipped_roster(), shipped_limits=shipped_limits)
+    roster = _roster(roster_dir or shipped_roster(), shipped_limits=shipped_limits, reactions=reactions)
     places = Places(tmp_path / "data")
     places.create()
     async with AsyncExitStack() as stack:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -29,7 +29,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
-from butlers.switchboard.api import Api, ApiPolicy
+from butlers.switchboard.api import Api
 from butlers.switchboard.ingress import Ingress
 from butlers.telemetry import configure_logging
 
@@ -95,43 +95,29 @@ def _roomy(roster: dict[str, ButlerConfig]) -> dict[str, ButlerConfig]:
     return roster | {"switchboard": lifted}
 
 
-class _second_door:
+@contextmanager
+def _second_door(*, workers_held: bool) -> Iterator[None]:
     """While it lasts, Switchboard is built with the other door."""
+    build, real = composer.build, composer.Api
+    apis: list[Api] = []
 
-    def __init__(self, *, workers_held: bool) -> None:
-        self._workers_held = workers_held
-        self._build = composer.build
+    def api(**parts: Any) -> Api:
+        apis.append(real(**parts))
+        return apis[-1]
 
-    def __enter__(self) -> None:
-        def build(process: Process, config: ButlerConfig) -> Butler:
-            butler = self._build(process, config)
-            butler.routes.append(_noop_door(butler))
-            for name in WORKERS if self._workers_held else ():
-                butler.loops.pop(name)
-            return butler
+    def build_with_both(process: Process, config: ButlerConfig) -> Butler:
+        butler = build(process, config)
+        noop = replace(apis[-1], ingress=cast(Ingress, NothingStored(process.new_id)))
+        butler.routes.append(Mount("/noop", app=noop.app()))
+        for name in WORKERS if workers_held else ():
+            butler.loops.pop(name)
+        return butler
 
-        composer.build = build
-
-    def __exit__(self, *_: object) -> None:
-        composer.build = self._build
-
-
-def _noop_door(butler: Butler) -> Mount:
-    settings, unused = butler.process.settings, cast(Any, None)
-    api = Api(
-        ingress=cast(Ingress, NothingStored(butler.process.new_id)),
-        requests=unused,
-        registry=unused,
-        tokens=butler.process.tokens,
-        transport=butler.transport,
-        telemetry=butler.telemetry,
-        policy=ApiPolicy(
-            max_body_bytes=settings.max_body_bytes,
-            token_required=settings.token_required,
-            loopback_only=settings.loopback_only,
-        ),
-    )
-    return Mount("/noop", app=api.app())
+    composer.build, composer.Api = build_with_both, api  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        composer.build, composer.Api = build, real  # type: ignore[misc]
 
 
 def _free_port() -> int:

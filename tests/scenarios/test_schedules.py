@@ -79,7 +79,7 @@ async def test_the_running_switchboard_is_the_configured_one(running: RunningSys
 
 
 async def test_scheduled_task_inventory(running: RunningSystem) -> None:
-    """All six are there and native by configuration; five of them get their native code with later systems."""
+    """All six are there and native by configuration; the connectors' three get their native code with later systems."""
     listed = (await ask(running, "schedule_list"))["schedules"]
     assert {entry["name"]: entry["cron"] for entry in listed} == INVENTORY
     assert {entry["dispatch_mode"] for entry in listed} == {"job"}
@@ -118,10 +118,12 @@ async def test_runtime_mode_fallback_for_schedules(running: RunningSystem) -> No
     assert whole["result"] == outcome["result"]["text"]
 
 
+@pytest.mark.scenario("S3-091")
 async def test_a_job_without_native_code_falls_back_and_does_not_pretend(running: RunningSystem) -> None:
-    outcome = await run_now(running, "memory-episode-cleanup")
+    outcome = await run_now(running, "connector-stats-pruning")
     assert (outcome["status"], outcome["mode"]) == ("skipped", "runtime")
-    assert [s for s in await sessions(running) if s["trigger_source"] == "schedule:memory-episode-cleanup"]
+    [session] = [s for s in await sessions(running) if s["trigger_source"] == "schedule:connector-stats-pruning"]
+    assert session["status"] == "completed"
 
 
 async def test_what_is_due_runs_once_however_many_tick(running: RunningSystem) -> None:

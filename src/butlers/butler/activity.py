@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
@@ -40,7 +40,20 @@ class Activity:
 
 
 Sink = Callable[[Sequence[Activity]], Awaitable[None]]
-Report = Callable[[Activity], None]
+
+
+class Report(Protocol):
+    """How the parts of a butler tell what they did."""
+
+    def __call__(
+        self, operation: str, summary: Mapping[str, Any], *, result: str, error: str | None, actor: str | None = None
+    ) -> None: ...
+
+
+def unreported(
+    operation: str, summary: Mapping[str, Any], *, result: str, error: str | None, actor: str | None = None
+) -> None:
+    """For whoever has nobody to tell."""
 
 
 @dataclass(slots=True, kw_only=True)

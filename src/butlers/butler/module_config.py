@@ -134,7 +134,16 @@ class CalendarModule(ModuleSection):
 
 
 class MemoryModule(ModuleSection):
-    pass
+    episode_ttl_days: float = Field(
+        default=7.0, gt=0, le=365, allow_inf_nan=False, description="days until what happened is forgotten"
+    )
+    important_from: float = Field(
+        default=0.7,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="importance from which an episode that nobody has read outlives that, up to 30 days",
+    )
 
 
 GATED_BY_DEFAULT = ("telegram_send_message", "email_send_message", "notify")

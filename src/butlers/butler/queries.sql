@@ -141,13 +141,13 @@ SELECT * FROM {schema}.scheduled_tasks ORDER BY name;
 -- One schedule.
 SELECT * FROM {schema}.scheduled_tasks WHERE name = $1;
 
--- name: due_schedules
--- Due work, locked for this transaction so that two processes never run one twice.
+-- name: due_schedule
+-- What is due longest and not under way here, locked for this transaction so that two processes never run it twice.
 SELECT name, cron, dispatch_mode, job_name, job_args, prompt, next_run_at
 FROM {schema}.scheduled_tasks
-WHERE enabled AND next_run_at <= $1
+WHERE enabled AND next_run_at <= $1 AND name <> ALL($2::text[])
 ORDER BY next_run_at
-LIMIT $2
+LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
 -- name: advance_schedule

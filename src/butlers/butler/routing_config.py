@@ -171,9 +171,15 @@ class OverflowSection(Section):
 
 
 class AdmissionSection(Section):
-    """What the door does when more comes in than goes out."""
+    """What the door does when more comes in than goes out. Of both limits every channel has a share of its own."""
 
-    max_waiting: int = Field(default=2_000, ge=1, description="messages that wait before overflow begins, all channels")
-    max_stored: int = Field(default=100_000, ge=1, description="messages that wait before everything is refused")
+    max_waiting: int = Field(default=2_000, ge=8, description="messages that wait before overflow begins, all channels")
+    max_stored: int = Field(default=100_000, ge=8, description="messages that wait before everything is refused")
     retry_after_s: float = Field(default=5.0, gt=0, description="told to whoever is refused")
     overflow: OverflowSection = OverflowSection()
+
+    @model_validator(mode="after")
+    def _defers_somewhere(self) -> AdmissionSection:
+        if self.max_stored < self.max_waiting:
+            raise ValueError("max_stored must not be less than max_waiting")
+        return self

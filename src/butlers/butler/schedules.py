@@ -1,7 +1,9 @@
 """Cron schedules. A native job runs as code; a schedule without one falls back to a prompt in the runtime.
 
-A schedule is moved on before it runs, in the transaction that locked it: two processes never run one twice, and a
-crash skips a run rather than repeating it. Missed runs of a sleeping machine are run once, not once per miss.
+A schedule is taken by itself and moved on before it runs, in the transaction that locked it: two processes never run
+one twice, and a crash skips the run that was under way rather than repeating it. Missed runs of a sleeping machine are
+run once, not once per miss. A run that fails is logged and recorded, and the next one comes by the calendar; a run that
+takes longer than its schedule's pause is not joined by another of the same process.
 
 A schedule for one moment has no next run to make up for a skipped one, so it is only put off: a crash repeats it, and
 the key of its side effect makes the repetition harmless. Its record of the result ends it.
@@ -13,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from butlers.butler.activity import Report, unreported
 from butlers.butler.config import ScheduleSection
 from butlers.butler.cron import cron_problem, next_run
 from butlers.butler.sessions import Spawner
@@ -43,6 +46,7 @@ class Scheduler:
         spawner: Spawner,
         clock: Clock,
         telemetry: Telemetry,
+        report: Report = unreported,
     ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.butler", schema=schema)
@@ -50,6 +54,8 @@ class Scheduler:
         self._spawner = spawner
         self._clock = clock
         self._telemetry = telemetry
+        self._report = report
+        self._running: set[str] = set()
 
     @property
     def job_names(self) -> frozenset[str]:
@@ -76,23 +82,30 @@ class Scheduler:
 
     async def tick(self) -> list[dict[str, Any]]:
         """Run everything that is due now; returns what ran and how it went."""
-        due = await self._take_due()
-        return [await self._run(task) for task in due]
+        ran: list[dict[str, Any]] = []
+        while len(ran) < _BATCH and (task := await self._take_due()) is not None:
+            self._running.add(task["name"])
+            try:
+                ran.append(await self._run(task))
+            finally:
+                self._running.discard(task["name"])
+        return ran
 
-    async def _take_due(self) -> list[Record]:
+    async def _take_due(self) -> Record | None:
         now = self._clock.now()
         async with self._database.transaction() as connection:
-            due = await connection.fetch(self._queries.due_schedules, now, _BATCH)
-            for task in due:
+            task = await connection.fetchrow(self._queries.due_schedule, now, list(self._running))
+            if task is not None:
                 following = next_run(task["cron"], now) if task["cron"] else now + _AGAIN
                 await connection.execute(self._queries.advance_schedule, task["name"], following, now)
-        return due
+        return task
 
     async def _run(self, task: Record) -> dict[str, Any]:
         name = task["name"]
         try:
             outcome = await self._dispatch(task)
         except ClassifiedError as error:
+            log.warning("schedule failed", schedule=name, error_class=error.error_class.value)
             outcome = {"status": "error", "error": error.describe()}
         except Exception as error:
             log.error("schedule failed", error=error, schedule=name)
@@ -100,6 +113,9 @@ class Scheduler:
         self._telemetry.count(SCHEDULE_RUNS, 1, outcome=outcome["status"])
         again = bool(outcome.get("error", {}).get("retryable"))
         await self._database.execute(self._queries.record_schedule_result, name, outcome, self._clock.now(), again)
+        told = f"{failure['class']}: {failure['message']}" if (failure := outcome.get("error")) else None
+        summary = {"schedule": name, "job_name": task["job_name"], "mode": outcome.get("mode")}
+        self._report("schedule", summary, result=outcome["status"], error=told)
         return {"name": name, **outcome}
 
     async def _dispatch(self, task: Record) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.activity import Report, unreported
 from butlers.butler.runtime import Prompt, Runtime, RuntimeResult
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, InternalError
@@ -20,6 +22,34 @@ log = get_logger("butlers.sessions")
 
 
 NO_MESSAGE = "(nobody wrote anything; carry out the task above)"
+OWNER = "owner"  # who speaks where no sender is known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedSession:
+    """A session that came to a good end, for whoever remembers it."""
+
+    session_id: UUID
+    trigger_source: str
+    request_id: UUID | None
+    runtime: str
+    speaker: str
+    said: str  # what somebody wrote, or the task of an operator
+    answered: str
+
+
+Observer = Callable[[EndedSession], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """What a session is for."""
+
+    prompt: Prompt
+    said: str
+    trigger_source: str
+    speaker: str = OWNER
+    request_id: UUID | None = None
 
 
 class Spawner:
@@ -37,6 +67,7 @@ class Spawner:
         telemetry: Telemetry,
         max_concurrent: int,
         timeout_s: float,
+        report: Report = unreported,
     ) -> None:
         self._runtime = runtime
         self._instructions = instructions
@@ -47,6 +78,12 @@ class Spawner:
         self._telemetry = telemetry
         self._slots = asyncio.Semaphore(max_concurrent)
         self._timeout_s = timeout_s
+        self._report = report
+        self._observers: list[Observer] = []
+
+    def observe(self, observer: Observer) -> None:
+        """Tell it of every session that ends well."""
+        self._observers.append(observer)
 
     @property
     def runtime_name(self) -> str:
@@ -55,13 +92,22 @@ class Spawner:
     async def instruct(self, task: str, *, trigger_source: str) -> RuntimeResult:
         """Carry out what an operator wrote: a schedule's prompt, or a trigger."""
         prompt = Prompt(system=f"{self._instructions}\n\n{task}".strip(), text=NO_MESSAGE)
-        return await self._session(prompt, trigger_source, None)
+        return await self._session(_Wish(prompt=prompt, said=task, trigger_source=trigger_source))
 
-    async def answer(self, text: str, *, trigger_source: str, request_id: UUID) -> RuntimeResult:
+    async def answer(self, text: str, *, trigger_source: str, request_id: UUID, speaker: str = OWNER) -> RuntimeResult:
         """Answer what somebody wrote. The text is data, whatever it says."""
-        return await self._session(Prompt(system=self._instructions, text=text), trigger_source, request_id)
+        prompt = Prompt(system=self._instructions, text=text)
+        return await self._session(
+            _Wish(prompt=prompt, said=text, trigger_source=trigger_source, speaker=speaker, request_id=request_id)
+        )
 
-    async def _session(self, prompt: Prompt, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
+    async def ask(self, task: str, data: str, *, trigger_source: str) -> RuntimeResult:
+        """A question of the program's own about data, without the instructions that are meant for conversations."""
+        prompt = Prompt(system=task, text=data)
+        return await self._session(_Wish(prompt=prompt, said=data, trigger_source=trigger_source))
+
+    async def _session(self, wish: _Wish) -> RuntimeResult:
+        trigger_source, request_id = wish.trigger_source, wish.request_id
         async with self._slots:
             session_id = self._new_id()
             await self._database.execute(
@@ -73,7 +119,40 @@ class Spawner:
                 None,
                 self._clock.now(),
             )
-            return await self._run(session_id, prompt)
+            about = {"session_id": str(session_id), "trigger_source": trigger_source, "runtime": self._runtime.name}
+            result = await self._reported(about, request_id, self._run(session_id, wish.prompt))
+        await self._tell(session_id, wish, result)
+        return result
+
+    async def _tell(self, session_id: UUID, wish: _Wish, result: RuntimeResult) -> None:
+        """The answer is there; whoever fails to take note of it must not spoil it."""
+        ended = EndedSession(
+            session_id=session_id,
+            trigger_source=wish.trigger_source,
+            request_id=wish.request_id,
+            runtime=self._runtime.name,
+            speaker=wish.speaker,
+            said=wish.said,
+            answered=result.text,
+        )
+        for observer in self._observers:
+            try:
+                await observer(ended)
+            except Exception as error:
+                log.error("session not remembered", error=error, session_id=session_id)
+
+    async def _reported(
+        self, about: dict[str, Any], request_id: UUID | None, session: Awaitable[RuntimeResult]
+    ) -> RuntimeResult:
+        summary = about | ({"request_id": str(request_id)} if request_id else {})
+        try:
+            result = await session
+        except ClassifiedError as error:
+            told = f"{error.error_class.value}: {error.message}"
+            self._report("session", summary, result="failed", error=told)
+            raise
+        self._report("session", summary, result="completed", error=None)
+        return result
 
     async def _run(self, session_id: UUID, prompt: Prompt) -> RuntimeResult:
         started = self._clock.monotonic()

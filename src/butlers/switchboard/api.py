@@ -38,6 +38,7 @@ from butlers.switchboard.answers import (
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
 from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.query_keys import refuse_unknown_keys
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
@@ -66,6 +67,7 @@ class Api:
     transport: Transport  # to the butlers whose records are shown
     telemetry: Telemetry
     policy: ApiPolicy
+    operator_routes: AddRoutes
     butlers: Collection[str] = ()  # all that there are; none: nobody is told apart from one that is away
 
     def app(self) -> FastAPI:
@@ -97,6 +99,7 @@ class Api:
             openapi_extra=schema,
             summary="Hand in one message (ingest.v1)",
         )
+        self.operator_routes(app, self._caller, self._body)
         app.add_api_route("/requests", self._list, methods=["GET"], summary="Recent requests, newest first")
         app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
         app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")

@@ -177,6 +177,11 @@ class DurableBuffer:
         self._stopping = True
         self._wake.set()
 
+    def full(self) -> bool:
+        """Whether no tier has room left."""
+        depths = self._queue.depth_by_tier().values()
+        return all(depth >= self._policy.queue_capacity for depth in depths)
+
     def depth(self) -> dict[str, int]:
         return {tier.value: depth for tier, depth in self._queue.depth_by_tier().items()}
 

@@ -1,7 +1,13 @@
-"""The door in: accept, deduplicate, store; then tell the buffer.
+"""The door in: accept, deduplicate, decide whether there is room, store; then tell the buffer.
 
 Many submissions at once share one transaction (group commit), so durability costs little. A reply means that the
 message is on disk.
+
+    accept -> group commit: ask admission -> insert what has a place -> look up what was known -> reply | refusal
+
+Being known comes before being refused: a retry of something that is stored gets its request back however full it is,
+because refusing it would free nothing and make the caller come again. Within the transaction that costs one look-up,
+and only for what is not new.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from butlers.butler.identity import Caller, Role
@@ -17,13 +23,21 @@ from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
-from butlers.storage.database import Database
+from butlers.storage.database import Database, Executor
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
-from butlers.switchboard.dedupe import DedupeIdentity, dedupe_identity
+from butlers.switchboard.admission.admission import Admission
+from butlers.switchboard.admission.decision import Outcome
+from butlers.switchboard.dedupe import dedupe_identity
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
+from butlers.switchboard.submission import Submission, columns
 from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import INGRESS_ACCEPT_LATENCY, MESSAGE_DEDUPLICATED, MESSAGE_RECEIVED
+from butlers.telemetry.catalogue import (
+    INGRESS_ACCEPT_LATENCY,
+    MESSAGE_DEDUPLICATED,
+    MESSAGE_RECEIVED,
+    REQUEST_FINISHED,
+)
 from butlers.telemetry.spans import INGEST
 
 log = get_logger("butlers.ingress")
@@ -40,32 +54,17 @@ class MessageRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    envelope: IngestEnvelope
-    context: RequestContext
-    identity: DedupeIdentity
-    submitted_by: str
+class Placed:
+    """What became of one submission."""
 
-    def row(self) -> dict[str, Any]:
-        payload, control = self.envelope.payload, self.envelope.control
-        return {
-            "dedupe_key": self.identity.key,
-            "strategy": self.identity.strategy,
-            "request_id": self.context.request_id,
-            "received_at": self.context.received_at,
-            "request_context": self.context.to_wire(),
-            "raw_payload": payload.raw if control.ingestion_tier == "full" else None,
-            "normalized_text": payload.normalized_text,
-            "attachments": [attachment.to_wire() for attachment in payload.attachments],
-            "policy_tier": control.policy_tier,
-            "pinned_target": control.pinned_target,
-            "submitted_by": self.submitted_by,
-            "schema_version": self.envelope.schema_version,
-        }
+    request_id: UUID | None  # the canonical one; None: rejected, nothing is stored
+    outcome: Outcome | None  # None: it was known already
 
 
 class HotPath(Protocol):
     def offer(self, message: MessageRef) -> None: ...
+
+    def full(self) -> bool: ...
 
 
 class Ingress:
@@ -77,45 +76,51 @@ class Ingress:
         database: Database,
         schema: str,
         hot_path: HotPath,
+        admission: Admission,
         roster: Collection[str],
         registry: Registry,  # knows butlers beyond the roster, too
         clock: Clock,
         new_id: Callable[[], UUID],
         telemetry: Telemetry,
         content_window_s: float = 300.0,
+        shows_end: Callable[[RequestContext], bool] = lambda _: False,  # its author is told when it is shed
     ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.switchboard", schema=schema)
         self._hot_path = hot_path
+        self._admission = admission
         self._roster = roster
         self._registry = registry
         self._clock = clock
         self._new_id = new_id
         self._telemetry = telemetry
         self._window = timedelta(seconds=content_window_s)
+        self._shows_end = shows_end
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
-        """Store one message, or find the request it repeats."""
+        """Store one message, or find the request it repeats; raises `OverloadRejected` when there is no room."""
         started = self._clock.monotonic()
-        await self._check_target(envelope.control.pinned_target)
+        if envelope.control.pinned_target is not None:
+            await self._check_target(envelope.control.pinned_target)
         with self._telemetry.span(
             INGEST, parent=envelope.control.trace_context, source_channel=envelope.source.channel
         ):
             submission = self._submission(envelope, submitted_by)
-            request_id = await self._committer.submit(submission)
-        duplicate = request_id != submission.context.request_id
-        self._record(submission, request_id, duplicate, started)
-        if not duplicate:
+            placed = await self._committer.submit(submission)
+        self._record(submission, placed, started)
+        if placed.request_id is None:
+            raise self._admission.refusal()
+        if placed.outcome in (Outcome.ACCEPTED, Outcome.DEFERRED):
             self._hot_path.offer(_reference(submission))
-        return IngestReply(request_id=request_id, duplicate=duplicate)
+        return IngestReply(request_id=placed.request_id, duplicate=placed.outcome is None)
 
     async def close(self) -> None:
         await self._committer.close()
 
-    async def _check_target(self, target: str | None) -> None:
+    async def _check_target(self, target: str) -> None:
         """Nobody of that name will ever take it, so whoever hands it in hears that now."""
-        if target is None or target in self._roster:
+        if target in self._roster:
             return
         known = {*self._roster, *(butler.name for butler in await self._registry.butlers())}
         if target not in known:
@@ -139,41 +144,110 @@ class Ingress:
             submitted_by=submitted_by.name,
         )
 
-    async def _commit(self, submissions: Sequence[Submission]) -> Sequence[UUID]:
-        """One transaction for the whole batch; returns the canonical request of each."""
+    async def _commit(self, submissions: Sequence[Submission]) -> Sequence[Placed]:
+        """One transaction for the whole batch; returns what became of each."""
         first_of_key: dict[str, Submission] = {}
         for submission in submissions:
             first_of_key.setdefault(submission.identity.key, submission)
-        rows = [submission.row() for submission in first_of_key.values()]
-        async with self._database.transaction() as connection:
-            fresh = await connection.fetch(self._queries.admit_events, rows, self._window)
-            canonical = {row["dedupe_key"]: first_of_key[row["dedupe_key"]].context.request_id for row in fresh}
-            if known := list(first_of_key.keys() - canonical.keys()):
-                stored = await connection.fetch(self._queries.known_requests, known)
-                canonical |= {row["dedupe_key"]: row["request_id"] for row in stored}
-        return [canonical[submission.identity.key] for submission in submissions]
+        outcomes = self._ask(first_of_key)
+        fresh: set[str] = set()
+        try:
+            async with self._database.transaction() as connection:
+                stored = await self._insert(connection, first_of_key, outcomes)
+                known = await self._known(connection, first_of_key, first_of_key.keys() - stored)
+            fresh = stored
+        finally:
+            for key, outcome in outcomes.items():
+                self._admission.settle(outcome, channel=first_of_key[key].channel, stored=key in fresh)
+        return [_placed(submission, first_of_key, fresh, known, outcomes) for submission in submissions]
 
-    def _record(self, submission: Submission, request_id: UUID, duplicate: bool, started: float) -> None:
-        channel, control = submission.envelope.source.channel, submission.envelope.control
-        self._telemetry.count(MESSAGE_RECEIVED, source_channel=channel, policy_tier=control.policy_tier)
-        if duplicate:
+    def _ask(self, submissions: dict[str, Submission]) -> dict[str, Outcome]:
+        full = self._hot_path.full()
+        return {
+            key: self._admission.ask(channel=submission.channel, tier=submission.tier, queues_full=full)
+            for key, submission in submissions.items()
+        }
+
+    async def _insert(
+        self, connection: Executor, submissions: dict[str, Submission], outcomes: dict[str, Outcome]
+    ) -> set[str]:
+        """The keys that were new and are stored now."""
+        rows = [
+            self._row(submission, outcomes[key])
+            for key, submission in submissions.items()
+            if outcomes[key] is not Outcome.REJECTED
+        ]
+        if not rows:
+            return set()
+        stored = await connection.fetch(self._queries.admit_events, *columns(rows), self._window)
+        return {row["dedupe_key"] for row in stored}
+
+    def _row(self, submission: Submission, outcome: Outcome) -> tuple[object, ...]:
+        shed = outcome is Outcome.SHED
+        return submission.row(shed=shed, signal_pending=shed and self._shows_end(submission.context))
+
+    async def _known(
+        self, connection: Executor, submissions: dict[str, Submission], keys: Collection[str]
+    ) -> dict[str, UUID]:
+        """The requests that these keys belong to already."""
+        if not keys:
+            return {}
+        oldest = min(submissions[key].context.received_at for key in keys) - self._window
+        rows = await connection.fetch(self._queries.known_requests, list(keys), oldest)
+        return {row["dedupe_key"]: row["request_id"] for row in rows}
+
+    def _record(self, submission: Submission, placed: Placed, started: float) -> None:
+        channel, tier, outcome = submission.channel, submission.tier, placed.outcome
+        self._telemetry.count(MESSAGE_RECEIVED, source_channel=channel, policy_tier=tier)
+        if outcome is None:
             self._telemetry.count(MESSAGE_DEDUPLICATED, source_channel=channel, strategy=submission.identity.strategy)
+        else:
+            self._admission.record(outcome, channel=channel, tier=tier)
+        if outcome is Outcome.SHED:
+            self._telemetry.count(REQUEST_FINISHED, source_channel=channel, lifecycle_state="errored")
         self._telemetry.observe(
             INGRESS_ACCEPT_LATENCY, (self._clock.monotonic() - started) * 1000, source_channel=channel
         )
         log.info(
-            "ingest deduplicated" if duplicate else "ingest accepted",
-            request_id=request_id,
+            _EVENTS[outcome],
+            request_id=placed.request_id,
             source_channel=channel,
             dedupe_key=submission.identity.key,
-            dedupe_action="deduped" if duplicate else "accepted",
+            dedupe_action=_ACTIONS.get(outcome, "accepted"),
+            outcome=outcome,
         )
+
+
+_EVENTS = {
+    None: "ingest deduplicated",
+    Outcome.ACCEPTED: "ingest accepted",
+    Outcome.DEFERRED: "ingest deferred",
+    Outcome.SHED: "ingest shed",
+    Outcome.REJECTED: "ingest rejected",
+}
+_ACTIONS = {None: "deduped", Outcome.REJECTED: "rejected"}
+
+
+def _placed(
+    submission: Submission,
+    first_of_key: dict[str, Submission],
+    fresh: Collection[str],
+    known: dict[str, UUID],
+    outcomes: dict[str, Outcome],
+) -> Placed:
+    key = submission.identity.key
+    first = first_of_key[key]
+    if key in fresh:
+        return Placed(request_id=first.context.request_id, outcome=outcomes[key] if submission is first else None)
+    if key in known:
+        return Placed(request_id=known[key], outcome=None)
+    return Placed(request_id=None, outcome=Outcome.REJECTED)
 
 
 def _reference(submission: Submission) -> MessageRef:
     return MessageRef(
         request_id=submission.context.request_id,
         received_at=submission.context.received_at,
-        policy_tier=submission.envelope.control.policy_tier,
-        source_channel=submission.envelope.source.channel,
+        policy_tier=submission.tier,
+        source_channel=submission.channel,
     )

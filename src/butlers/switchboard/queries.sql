@@ -1,32 +1,39 @@
 -- name: admit_events
--- Deduplicate and store a batch in one statement; returns the keys that were new. A content key may be reused once
--- its window has passed.
+-- Deduplicate and store a batch in one statement, an array per column; returns the keys that were new. A content key may
+-- be reused once its window has passed. What is shed comes to its end at once.
 WITH incoming AS (
-    SELECT * FROM jsonb_to_recordset($1::jsonb) AS event (
-        dedupe_key text, strategy text, request_id uuid, received_at timestamptz, request_context jsonb,
-        raw_payload jsonb, normalized_text text, attachments jsonb, policy_tier text, pinned_target text,
-        submitted_by text, schema_version text)
+    SELECT * FROM unnest(
+        $1::text[], $2::text[], $3::uuid[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+        $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::boolean[]
+    ) AS event (
+        dedupe_key, strategy, request_id, received_at, request_context, raw_payload, normalized_text, attachments,
+        policy_tier, pinned_target, submitted_by, schema_version, source_channel, thread_key, lifecycle_state,
+        lifecycle_error, signal_pending)
 ), fresh AS (
     INSERT INTO {schema}.ingress_dedupe AS known (dedupe_key, request_id, received_at, strategy)
     SELECT dedupe_key, request_id, received_at, strategy FROM incoming
     ORDER BY dedupe_key
     ON CONFLICT (dedupe_key) DO UPDATE
         SET request_id = excluded.request_id, received_at = excluded.received_at
-        WHERE known.strategy = 'content' AND known.received_at < excluded.received_at - $2::interval
+        WHERE known.strategy = 'content' AND known.received_at < excluded.received_at - $18::interval
     RETURNING dedupe_key
 ), stored AS (
     INSERT INTO {schema}.message_inbox
         (request_id, received_at, request_context, raw_payload, normalized_text, attachments, policy_tier,
-         pinned_target, dedupe_key, submitted_by, schema_version, updated_at)
-    SELECT request_id, received_at, request_context, raw_payload, normalized_text, attachments, policy_tier,
-           pinned_target, dedupe_key, submitted_by, schema_version, received_at
+         pinned_target, dedupe_key, submitted_by, schema_version, source_channel, thread_key, lifecycle_state,
+         lifecycle_error, signal_pending, final_state_at, updated_at)
+    SELECT request_id, received_at, request_context::jsonb, raw_payload::jsonb, normalized_text, attachments::jsonb,
+           policy_tier, pinned_target, dedupe_key, submitted_by, schema_version, source_channel, thread_key,
+           lifecycle_state, lifecycle_error::jsonb, signal_pending,
+           CASE WHEN lifecycle_state = 'errored' THEN received_at END, received_at
     FROM incoming JOIN fresh USING (dedupe_key)
 )
 SELECT dedupe_key FROM fresh;
 
 -- name: known_requests
--- The canonical request of keys that were there before.
-SELECT dedupe_key, request_id FROM {schema}.ingress_dedupe WHERE dedupe_key = ANY($1::text[]);
+-- The canonical request of keys that were there before; a content key counts for as long as its window.
+SELECT dedupe_key, request_id FROM {schema}.ingress_dedupe
+WHERE dedupe_key = ANY($1::text[]) AND (strategy <> 'content' OR received_at >= $2);
 
 -- name: claim_message
 -- One worker takes one message: new, or abandoned by a dead worker; never one whose thread has an earlier one to do. One

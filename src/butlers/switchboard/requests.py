@@ -12,6 +12,10 @@ from butlers.butler.transport import Transport
 from butlers.errors import ClassifiedError
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
+from butlers.switchboard.operators.audit import OperatorAudit
+from butlers.switchboard.operators.dead_letters import DeadLetters
+from butlers.switchboard.operators.decisions import possible
+from butlers.switchboard.operators.paging import LONGEST_PAGE
 
 TRACE_TIMEOUT_S = 5.0
 
@@ -21,6 +25,8 @@ class RequestReader:
     database: Database
     queries: Queries
     transport: Transport
+    dead_letters: DeadLetters
+    audit: OperatorAudit
 
     async def list(self, *, before: UUID | None, state: str | None, limit: int) -> dict[str, Any]:
         rows = [dict(row) for row in await self.database.fetch(self.queries.list_requests, before, state, limit)]
@@ -34,6 +40,8 @@ class RequestReader:
             return None
         routing = await self.database.fetch(self.queries.routing_of_request, request_id)
         notifications = await self.database.fetch(self.queries.notifications_of_request, request_id)
+        letters = await self.dead_letters.list(request_id=request_id, include_resolved=True, limit=LONGEST_PAGE)
+        actions = await self.audit.list(request_id=request_id, limit=LONGEST_PAGE)
         hops = await self._hops(request_id, _butlers_of(row["routing_output"]))
         deliveries = hops.get("messenger", {}).pop("deliveries", [])
         return {
@@ -41,11 +49,21 @@ class RequestReader:
             "lifecycle_state": row["lifecycle_state"],
             "lifecycle_error": row["lifecycle_error"],
             "ingress": _ingress(row),
-            "routing": {"decision": row["routing_output"], "dispatches": [dict(line) for line in routing]},
+            "routing": {
+                "decision": row["routing_output"],
+                "dispatches": [dict(line) for line in routing],
+                "outcomes": row["dispatch_outcomes"] or [],
+                "waiting_for": row["waiting_for"],
+                "not_before": row["not_before"],
+            },
             "butlers": hops,
             "notifications": _with_present_status(notifications, deliveries),
             "deliveries": deliveries,
             "reply": row["aggregated_reply"],
+            "override": row["override"],
+            "overrides": actions["actions"][::-1],
+            "dead_letters": letters["dead_letters"][::-1],
+            "possible": [action.value for action in possible(row["lifecycle_state"])],
             "final_state_at": row["final_state_at"],
         }
 

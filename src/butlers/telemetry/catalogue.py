@@ -80,6 +80,12 @@ MESSAGE_REJECTED = _counter(
     "Messages that were refused at the door",
     "source_channel error_class",
 )
+ADMISSION = _counter(
+    "butlers.switchboard.admission_total",
+    "{message}",
+    "New messages at the door by what was done with them: accepted, deferred, shed or rejected",
+    "source_channel policy_tier outcome",
+)
 SUBROUTE_DISPATCHED = _counter(
     "butlers.switchboard.subroute_dispatched",
     "{subroute}",
@@ -145,6 +151,7 @@ SWITCHBOARD: tuple[Metric, ...] = (
     MESSAGE_RECEIVED,
     MESSAGE_DEDUPLICATED,
     MESSAGE_REJECTED,
+    ADMISSION,
     SUBROUTE_DISPATCHED,
     SUBROUTE_RESULT,
     ROUTING_FALLBACK,

@@ -51,9 +51,7 @@ class Episodes:
     ) -> tuple[UUID, list[Episode]]:
         """A token and at most `size(attempts so far)` episodes that this run has not tried yet, oldest first."""
         token = self._new_id()
-        tried = await self._database.fetchval(
-            self._queries.next_attempts, now, self._policy.max_attempts, run_started
-        )
+        tried = await self._database.fetchval(self._queries.next_attempts, now, self._policy.max_attempts, run_started)
         if tried is None:
             return token, []
         rows = await self._database.fetch(

@@ -48,7 +48,9 @@ _LASTING = frozenset(
     | {"wife", "husband", "partner", "boss", "employer", "job", "profession", "nationality", "language", "plate"}
     | {"bank", "school", "team"}
 )
-_SECRET = frozenset({"password", "passcode", "passphrase", "pin", "code", "cvv", "secret", "token", "key", "iban", "card"})
+_SECRET = frozenset(
+    {"password", "passcode", "passphrase", "pin", "code", "cvv", "secret", "token", "key", "iban", "card"}
+)
 # "My head is killing me" says nothing about a head.
 _PASSING = frozenset(
     {"not", "so", "too", "very", "just", "still", "also", "already", "really", "going", "getting", "being", "making"}

@@ -162,8 +162,13 @@ SELECT id, content, maturity, helpful_count, harmful_count, origin, created_at, 
 FROM {schema}.memory_rules WHERE id = $1;
 
 -- name: forget_rule
--- Forget one rule.
-DELETE FROM {schema}.memory_rules WHERE id = $1 RETURNING id;
+-- Forget one rule, and what led to it.
+WITH gone AS (
+    DELETE FROM {schema}.memory_rules WHERE id = $1 RETURNING id, rule_key
+), evidence AS (
+    DELETE FROM {schema}.memory_corrections USING gone WHERE memory_corrections.rule_key = gone.rule_key
+)
+SELECT id FROM gone;
 
 -- name: note_correction
 -- An episode corrected the butler; true when another episode said the same before.

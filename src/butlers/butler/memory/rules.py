@@ -41,6 +41,7 @@ class Rules:
 
     async def note(self, connection: Executor, correction: Correction, *, now: datetime) -> bool:
         """Remember that an episode corrected the butler; the second one makes it a rule."""
+        await connection.execute(self._queries.lock_facts)  # two who say the same at once see each other
         repeated: bool = await connection.fetchval(
             self._queries.note_correction, folded(correction.content), correction.episode_id, now
         )

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import UUID
 
+from butlers.butler.sessions import OWNER
+
 Kind = Literal["episode", "fact", "rule"]
 Origin = Literal["tool", "local", "model"]
 Permanence = Literal["permanent", "stable", "standard", "volatile", "ephemeral"]
@@ -23,7 +25,6 @@ DECAY_RATES: Mapping[Permanence, float] = {
     "ephemeral": 0.1,
 }
 
-OWNER = "owner"  # who speaks where no sender is known: the operator, or the owner's own session
 MAX_CONTENT = 2_000  # characters of one memory
 MAX_NAME = 200  # characters of a subject or a predicate
 

@@ -84,7 +84,12 @@ class Specialist:
     async def _compose(self, envelope: RouteEnvelope) -> tuple[str, int | None]:
         context, text = envelope.request_context, envelope.input.prompt
         if self.spawner.runtime_name != "local":
-            result = await self.spawner.answer(text, trigger_source="route", request_id=context.request_id)
+            result = await self.spawner.answer(
+                text,
+                trigger_source="route",
+                request_id=context.request_id,
+                speaker=context.source_sender_identity,
+            )
             return result.text.strip() or "Done.", result.tokens
         notes = await self._recall(context.source_sender_identity, text) if is_question(text) else []
         return local_answer(self.name, text, notes), None

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from butlers import __version__
-from butlers.daemon.cli import approvals, ask, dead_letters, deliveries, demo, doctor, token, up, why
+from butlers.daemon.cli import (
+    approvals,
+    ask,
+    dead_letters,
+    deliveries,
+    demo,
+    doctor,
+    extractions,
+    requests,
+    token,
+    up,
+    why,
+)
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
 
 app = typer.Typer(
@@ -36,9 +48,10 @@ app.command("demo")(exiting(demo.demo))
 app.command("status")(exiting(ask.status))
 app.command("ingest")(ask.ingest)
 app.command("trace")(ask.trace)
-app.command("requests")(ask.requests)
 app.command("doctor")(exiting(doctor.doctor))
 app.command("why")(why.why)
+app.command("extractions")(extractions.extractions)
+app.add_typer(requests.app, name="requests")
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(approvals.app, name="approvals")

@@ -19,6 +19,7 @@ def trace_lines(document: dict[str, Any]) -> Iterator[str]:
     yield from _butlers(document["butlers"])
     yield from _deliveries(document["deliveries"])
     yield from _end(document)
+    yield from _interventions(document)
 
 
 def _ingress(ingress: dict[str, Any]) -> Iterator[str]:
@@ -27,6 +28,8 @@ def _ingress(ingress: dict[str, Any]) -> Iterator[str]:
         f"in       {_clock(ingress['received_at'])}  {context['source_channel']} message from "
         f"{context['source_sender_identity']}, handed in by {ingress['submitted_by']}"
     )
+    what = "the same words from there" if ingress["dedupe_key"].startswith("content-") else "the same event"
+    yield f"once     {what}, handed in again, is this request ({ingress['dedupe_key']})"
 
 
 def _routing(routing: dict[str, Any], *, ended: bool) -> Iterator[str]:
@@ -34,12 +37,37 @@ def _routing(routing: dict[str, Any], *, ended: bool) -> Iterator[str]:
     if decision is None:
         yield "route    nobody" if ended else "route    not decided yet"
         return
-    targets = ", ".join(segment["butler"] for segment in decision["segments"])
-    yield f"route    to {targets} by {decision['router']}: {decision['why']}"
+    targets = ", ".join(f"{segment['butler']} ({segment['confidence']:g})" for segment in decision["segments"])
+    yield f"route    to {targets} by {decision['router']}: {decision['why']}{_versions(decision)}"
+    yield from _plan(decision)
+    attempts = {outcome["segment_id"]: outcome.get("attempts") for outcome in routing["outcomes"]}
     for dispatch in routing["dispatches"]:
         outcome = "ok" if dispatch["success"] else f"{dispatch['error_class']}: {dispatch['error']}"
         target = f"{dispatch['target_butler']} {dispatch['segment_id']}"
-        yield f"dispatch {target}: {outcome} in {milliseconds(dispatch['duration_ms'])}"
+        tried = f" after {count} attempts" if (count := attempts.get(dispatch["segment_id"]) or 1) > 1 else ""
+        yield f"dispatch {target}: {outcome}{tried} in {milliseconds(dispatch['duration_ms'])}"
+    for outcome in routing["outcomes"]:
+        if outcome.get("skipped"):
+            yield f"skipped  {outcome['target_butler']} {outcome['segment_id']}: {outcome['skipped']}"
+    if routing["not_before"] and not ended:
+        for_whom = f" for {', '.join(routing['waiting_for'])}" if routing["waiting_for"] else ""
+        yield f"waits    until {_clock(routing['not_before'])}{for_whom}"
+
+
+def _versions(decision: dict[str, Any]) -> str:
+    named = {"prompt": decision.get("prompt_version"), "model": decision.get("model_version")}
+    told = ", ".join(f"{name} {version}" for name, version in named.items() if version)
+    return f" [{told}]" if told else ""
+
+
+def _plan(decision: dict[str, Any]) -> Iterator[str]:
+    if len((plan := decision.get("plan") or {}).get("nodes", ())) > 1:
+        yield f"plan     {plan['mode']}, {plan['join']}, after a failure {plan['abort']}"
+        for node in plan["nodes"]:
+            after = f", after {', '.join(node['depends_on'])} ({node['run_if']})" if node["depends_on"] else ""
+            yield f"part     {node['segment_id']}: {'required' if node['required'] else 'optional'}{after}"
+    if policy := decision.get("policy"):
+        yield f"budget   {', '.join(f'{name} {value}' for name, value in policy.items())}"
 
 
 def _butlers(butlers: dict[str, Any]) -> Iterator[str]:
@@ -69,6 +97,16 @@ def _end(document: dict[str, Any]) -> Iterator[str]:
         yield f"error    {document['lifecycle_error']['class']}: {document['lifecycle_error']['message']}"
     if document["final_state_at"]:
         yield f"end      {_clock(document['final_state_at'])}  {document['lifecycle_state']}"
+
+
+def _interventions(document: dict[str, Any]) -> Iterator[str]:
+    for action in document["overrides"]:
+        problem = action["outcome_details"].get("problem")
+        told = f"{action['outcome']} ({problem})" if problem else action["outcome"]
+        who = f"{action['operator']}, {when(action['performed_at'])}"
+        yield f"operator {who}: {action['action']}: {action['reason']} -> {told}"
+    if annotation := (document["override"] or {}).get("annotation"):
+        yield f"note     {annotation}"
 
 
 def when(timestamp: str) -> str:

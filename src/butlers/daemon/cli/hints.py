@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import typer
 
 _COMMAND = re.compile(
-    r"\bbutlers (?:approvals rules [a-z-]+|(?:deliveries|dead-letters|approvals) [a-z-]+|why|trace|requests)\b"
+    r"\bbutlers (?:approvals rules [a-z-]+|(?:deliveries|dead-letters|approvals) [a-z-]+"
+    r"|requests [a-z][a-z-]*|why|trace|requests)\b"
 )
 _WHERE = {"data_dir": "--data-dir", "config": "--config"}
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import typer
 
-from butlers.daemon.cli import approval_lines, explain
+from butlers.daemon.cli import approval_lines, explain, request_lines
 from butlers.daemon.cli.asking import Document, an_id, asking
 from butlers.daemon.cli.hints import Hint
 from butlers.daemon.client import SystemClient
@@ -33,7 +33,12 @@ def why(
 ) -> Document:
     """In plain words: which rule decided what, and what can be done now."""
     wanted = an_id(identity)
-    found = _known(client, f"/api/deliveries/{wanted}/why") or _of_request(client, wanted) or _of_action(client, wanted)
+    found = (
+        _known(client, f"/api/deliveries/{wanted}/why")
+        or _of_request(client, wanted)
+        or _of_dead_letter(client, wanted)
+        or _of_action(client, wanted)
+    )
     if found is None:
         raise ValidationError(f"{wanted}: no such delivery and no such request, dead letter or action")
     return found
@@ -44,10 +49,17 @@ def _of_request(client: SystemClient, request_id: UUID) -> Document | None:
     trace = _known(client, f"/api/requests/{request_id}")
     # A butler's own message may carry an id that never came in at the door.
     listed = client.get("/api/deliveries", request_id=request_id, limit=500)["deliveries"]
-    if trace is None and not listed:
+    letters = client.get("/api/requests/dead-letters", request_id=request_id, include_resolved="true")["dead_letters"]
+    if trace is None and not listed and not letters:
         return None
     reasons = [client.get(f"/api/deliveries/{delivery['id']}/why") for delivery in reversed(listed)]
-    return {"request_id": str(request_id), "trace": trace, "deliveries": reasons}
+    return {"request_id": str(request_id), "trace": trace, "dead_letters": letters, "deliveries": reasons}
+
+
+def _of_dead_letter(client: SystemClient, dead_letter_id: UUID) -> Document | None:
+    """The request that failed, whole or in part."""
+    found = _known(client, f"/api/requests/dead-letters/{dead_letter_id}")
+    return _of_request(client, UUID(found["dead_letter"]["request_id"])) if found else None
 
 
 def _of_action(client: SystemClient, action_id: UUID) -> Document | None:
@@ -86,7 +98,14 @@ def _request(document: Document) -> Iterator[str]:
     if document["trace"] is not None:
         yield from explain.trace(document["trace"])
     else:
-        yield f"request {document['request_id']}: not known to switchboard"
+        yield f"request {document['request_id']}: not known to switchboard" + (
+            " any more" * bool(document["dead_letters"])
+        )
+    for letter in document["dead_letters"]:
+        yield f"  {request_lines.letter_line(letter)}"
+        yield from (Hint(f"  {line}") for line in request_lines.letter_hints(letter))
+    if document["trace"] is not None:
+        yield from (Hint(f"  {line}") for line in request_lines.request_hints(document["trace"]))
     for delivery in document["deliveries"]:
         yield from _delivery(delivery)
     if not document["deliveries"]:

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
 from butlers import __version__
+from butlers.butler.activity import ActivityReporter
 from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import REMIND, CoreTools, remind_job
 from butlers.butler.identity import Caller
@@ -30,6 +31,7 @@ from butlers.butler.transport import Transport
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.approvals import gated
+from butlers.daemon.compose.memory import add_memory
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Loop, Services
 from butlers.storage.migrations import MigrationSet
@@ -37,6 +39,7 @@ from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry
 
 TICK_S = 1.0
+SCHEDULE_HANDS = 3  # schedules that run at one time: a long one must not keep the others waiting
 LOST_SESSIONS_S = 60.0
 
 
@@ -55,6 +58,7 @@ class Butler:
     notifier: Notifier
     contacts: Contacts
     spawner: Spawner
+    report: ActivityReporter
     services: Services
     tools: ToolBox
     modules: ModuleHost
@@ -100,7 +104,8 @@ class Butler:
         for recover in self.before_loops:
             await recover()
         if self.scheduler is not None:
-            self.services.every("schedules", TICK_S, self.scheduler.tick)
+            for hand in range(1, SCHEDULE_HANDS + 1):
+                self.services.every(f"schedules {hand}", TICK_S, self.scheduler.tick)
         self.services.every("lost sessions", LOST_SESSIONS_S, self.spawner.close_lost)
         for name, loop in (self.loops | self.sources).items():
             self.services.start(name, loop)
@@ -153,6 +158,7 @@ def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str
     """The parts that need no system behind them."""
     telemetry = process.telemetry(config.name)
     transport = process.transport(config.name)
+    report = ActivityReporter(butler=config.name, transport=transport, clock=process.clock)
     return Butler(
         config=config,
         process=process,
@@ -160,11 +166,13 @@ def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str
         transport=transport,
         notifier=Notifier(butler=config.name, transport=transport),
         contacts=Contacts(database=process.database, clock=process.clock, new_id=process.new_id),
-        spawner=_spawner(process, config, telemetry),
+        spawner=_spawner(process, config, telemetry, report),
+        report=report,
         services=Services(process.clock),
         tools=ToolBox(),
         modules=ModuleHost(modules, source=config.source),
-        closes=[transport.close],
+        loops={"activity reporter": report.run},
+        closes=[report.close, transport.close],
     )
 
 
@@ -179,7 +187,8 @@ def finish_butler(
 ) -> None:
     """Add schedules, the route door and all tools."""
     process, config = butler.process, butler.config
-    own_jobs = {REMIND: remind_job(butler.notifier)} if speaks else {}
+    memory_tools, memory_jobs = add_memory(butler)
+    own_jobs = memory_jobs | ({REMIND: remind_job(butler.notifier)} if speaks else {})
     butler.scheduler = Scheduler(
         database=process.database,
         schema=config.schema_name,
@@ -187,6 +196,7 @@ def finish_butler(
         spawner=butler.spawner,
         clock=process.clock,
         telemetry=butler.telemetry,
+        report=butler.report,
     )
     core = CoreTools(
         butler=config.name,
@@ -200,7 +210,7 @@ def finish_butler(
         clock=process.clock,
         new_id=process.new_id,
     )
-    own = [*core.tools(), *tools, *(core.speaking_tools() if speaks else ())]
+    own = [*core.tools(), *tools, *memory_tools, *(core.speaking_tools() if speaks else ())]
     butler.tools.add(_route_tool(butler, handle), *(gated(butler, own) if speaks else own))
     process.tool_boxes[config.name] = butler.tools
 
@@ -229,7 +239,7 @@ def _route_tool(butler: Butler, handle: RouteHandler) -> EnvelopeTool:
     )
 
 
-def _spawner(process: Process, config: ButlerConfig, telemetry: Telemetry) -> Spawner:
+def _spawner(process: Process, config: ButlerConfig, telemetry: Telemetry, report: ActivityReporter) -> Spawner:
     section = config.butler.runtime
     runtime: Runtime = LocalRuntime(config.name, process.clock)
     if process.settings.llm == "on" and section.type != "local":
@@ -246,4 +256,5 @@ def _spawner(process: Process, config: ButlerConfig, telemetry: Telemetry) -> Sp
         telemetry=telemetry,
         max_concurrent=section.max_concurrent_sessions,
         timeout_s=section.timeout_s,
+        report=report,
     )

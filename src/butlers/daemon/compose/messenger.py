@@ -16,6 +16,7 @@ from butlers.daemon.compose.approvals import build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
 from butlers.daemon.compose.channels import build_channels, mail_client, receipt_keys
+from butlers.daemon.compose.memory import memory_migrations
 from butlers.daemon.compose.messenger_policy import (
     admission_policy,
     breaker_policy,
@@ -46,7 +47,7 @@ from butlers.storage.queries import Queries
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
     schema = config.schema_name
-    return [base_migrations(schema), migrations(schema), approval_migrations(schema)]
+    return [base_migrations(schema), migrations(schema), approval_migrations(schema), *memory_migrations(config)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

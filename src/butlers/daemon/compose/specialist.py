@@ -9,8 +9,10 @@ from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
 from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
 from butlers.butler.specialist import Specialist, migrations
+from butlers.butler.specialist.signals import RELATIONSHIP, SignalRecorder
 from butlers.daemon.compose.approvals import approval_migrations
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
+from butlers.daemon.compose.memory import memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import repeated
 from butlers.storage.migrations import MigrationSet
@@ -20,7 +22,9 @@ RESCUE_S = 2.0
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
-    return [base_migrations(config.schema_name), migrations(config.schema_name), *approval_migrations(config)]
+    schema = config.schema_name
+    own = [base_migrations(schema), migrations(schema)]
+    return [*own, *approval_migrations(config), *memory_migrations(config)]
 
 
 def build(process: Process, config: ButlerConfig) -> Butler:
@@ -58,7 +62,11 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     async def rescue() -> None:
         await inbox.rescue(grace_s=0)
 
-    finish_butler(butler, handle=inbox.handle, jobs={}, trace=trace)
+    recorder = SignalRecorder(
+        database=process.database, queries=specialist.queries, clock=process.clock, new_id=process.new_id
+    )
+    own_tools = recorder.tools() if config.name == RELATIONSHIP else []
+    finish_butler(butler, handle=inbox.handle, jobs={}, trace=trace, tools=own_tools)
     butler.before_loops.append(rescue)
     butler.loops["route inbox rescuer"] = repeated(process.clock, RESCUE_S, inbox.rescue)
     butler.drains.append(drain)

@@ -16,12 +16,18 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.calendar import calendar_module
+from butlers.daemon.compose.memory import memory_migrations
+from butlers.daemon.compose.operators import add_operators, operator_audit
 from butlers.daemon.compose.process import Process
+from butlers.daemon.compose.routing import add_routing, together
 from butlers.daemon.services import repeated
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
+from butlers.switchboard.admission.admission import Admission
+from butlers.switchboard.admission.decision import AdmissionPolicy
 from butlers.switchboard.api import Api, ApiPolicy
 from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
 from butlers.switchboard.dispatch import Dispatcher
@@ -33,6 +39,7 @@ from butlers.switchboard.ingress import Ingress, MessageRef
 from butlers.switchboard.lifecycle import RequestProcessor
 from butlers.switchboard.lineage import LineageReader
 from butlers.switchboard.notify import NotifyDispatcher
+from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.request_telemetry import RequestTelemetry
@@ -54,6 +61,7 @@ def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
     return [
         base_migrations(schema),
         MigrationSet(schema=schema, package="butlers.switchboard", component="switchboard"),
+        *memory_migrations(config),
     ]
 
 
@@ -70,6 +78,9 @@ class _DirectIngest:
 
 def build(process: Process, config: ButlerConfig) -> Butler:
     modules = {name: Module(name=name) for name in config.modules.enabled()}
+    calendar = calendar_module(process, config)
+    if calendar is not None:
+        modules["calendar"] = calendar[0]
     butler = build_butler(process, config, modules=modules)
     database, clock, new_id, schema = process.database, process.clock, process.new_id, config.schema_name
     queries = Queries.load("butlers.switchboard", schema=schema)
@@ -95,6 +106,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         clock=clock,
     )
     dead_letters = DeadLetters(database=database, schema=schema, clock=clock, new_id=new_id)
+    routing = add_routing(butler)
 
     def offer(ref: MessageRef) -> None:  # the buffer and its processor know each other
         buffer.offer(ref)
@@ -103,7 +115,9 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         inbox=inbox,
         database=database,
         registry=registry,
-        cascade=Cascade(settings=config.routing, local=TriggerRouter()),
+        cascade=Cascade(
+            settings=config.routing, local=TriggerRouter(), threads=routing.threads, llm=routing.llm
+        ),
         fanout=Fanout(dispatcher=_dispatcher(butler)),
         signals=signals,
         dead_letters=dead_letters,
@@ -114,25 +128,44 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         patience_s=process.settings.request_patience_s,
         clock=clock,
         offer=offer,
+        after=routing.extractor.offer,
     )
+    admission = _admission(butler)
     buffer = DurableBuffer(
         inbox=inbox,
-        process=processor.process,
+        process=admission.counting_down(processor.process),
         policy=BufferPolicy(**config.buffer.model_dump()),
         recheck_after_s=process.settings.lease_ttl_s + 1,
         clock=clock,
         telemetry=butler.telemetry,
     )
-    ingress = _ingress(butler, buffer, registry)
-    requests = RequestReader(database=database, queries=queries, transport=butler.transport)
+    ingress = _ingress(butler, buffer, registry, admission, signals)
+    audit = operator_audit(butler)
+    operator_tools, operator_routes = add_operators(
+        butler,
+        registry=registry,
+        dead_letters=dead_letters,
+        audit=audit,
+        processor=processor,
+        buffer=buffer,
+        signals=signals,
+    )
+    requests = RequestReader(
+        database=database, queries=queries, transport=butler.transport, dead_letters=dead_letters, audit=audit
+    )
     finish_butler(
         butler,
         handle=_refuse_route,
         jobs={"eligibility_sweep": lambda _arguments: registry.sweep()},
         trace=_tracer(requests),
-        tools=SwitchboardTools(ingress=ingress, registry=registry, notify=notify, lineage=lineage).tools(),
+        tools=[
+            *SwitchboardTools(ingress=ingress, registry=registry, notify=notify, lineage=lineage).tools(),
+            *operator_tools,
+            *routing.tools,
+            *(calendar[1] if calendar else ()),
+        ],
     )
-    _add_api(butler, ingress, requests, registry)
+    _add_api(butler, ingress, requests, registry, together(operator_routes, routing.add_routes))
     _add_loops(butler, buffer, processor)
     butler.loops["signals"] = repeated(clock, SIGNAL_SWEEP_S, signals.sweep)
     _add_connectors(butler, ingress)
@@ -140,18 +173,35 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     return butler
 
 
-def _ingress(butler: Butler, buffer: DurableBuffer, registry: Registry) -> Ingress:
+def _admission(butler: Butler) -> Admission:
+    admission = Admission(
+        policy=AdmissionPolicy.of(butler.config.admission),
+        database=butler.process.database,
+        schema=butler.config.schema_name,
+        clock=butler.process.clock,
+        telemetry=butler.telemetry,
+    )
+    butler.before_serving.append(admission.look)
+    butler.loops["admission"] = admission.run
+    return admission
+
+
+def _ingress(
+    butler: Butler, buffer: DurableBuffer, registry: Registry, admission: Admission, signals: Signals
+) -> Ingress:
     process = butler.process
     return Ingress(
         database=process.database,
         schema=butler.config.schema_name,
         hot_path=buffer,
+        admission=admission,
         roster=frozenset(process.roster),
         registry=registry,
         clock=process.clock,
         new_id=process.new_id,
         telemetry=butler.telemetry,
         content_window_s=process.settings.content_dedupe_window_s,
+        shows_end=signals.wanted,
     )
 
 
@@ -197,7 +247,9 @@ def _tracer(requests: RequestReader) -> Any:
     return trace
 
 
-def _add_api(butler: Butler, ingress: Ingress, requests: RequestReader, registry: Registry) -> None:
+def _add_api(
+    butler: Butler, ingress: Ingress, requests: RequestReader, registry: Registry, operator_routes: AddRoutes
+) -> None:
     settings = butler.process.settings
     api = Api(
         ingress=ingress,
@@ -206,6 +258,7 @@ def _add_api(butler: Butler, ingress: Ingress, requests: RequestReader, registry
         tokens=butler.process.tokens,
         transport=butler.transport,
         telemetry=butler.telemetry,
+        operator_routes=operator_routes,
         butlers=frozenset(butler.process.roster),
         policy=ApiPolicy(
             max_body_bytes=settings.max_body_bytes,

@@ -7,7 +7,7 @@ Whoever cancels `run` cancels every dispatch that is under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from butlers.switchboard.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Router
 
 OnEnd = Callable[[SegmentOutcome], Awaitable[None]]
-Send = Callable[[FanoutNode], Awaitable[SegmentOutcome]]
+Send = Callable[[FanoutNode], Coroutine[Any, Any, SegmentOutcome]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +93,15 @@ class Fanout:
         limits: DispatchLimits,
         done: Sequence[SegmentOutcome] = (),
         may_put_off: bool = False,  # what comes after a target that is away waits, so that the order holds later
-        on_end: OnEnd | None = None,  # told of each end as it comes
+        on_end: OnEnd | None = None,  # told of each end as it comes, one after the other
     ) -> FanoutResult:
         """Everything that can be done now."""
 
         async def send(node: FanoutNode) -> SegmentOutcome:
-            outcome = await self.dispatcher.send(message, node.segment, router=router, mode=plan.mode, limits=limits)
-            if on_end is not None:
-                await on_end(outcome)
-            return outcome
+            return await self.dispatcher.send(message, node.segment, router=router, mode=plan.mode, limits=limits)
 
         before = {outcome.segment.segment_id: outcome for outcome in done if outcome.skipped is None}
-        now = await _execute(plan, before, send, may_put_off=may_put_off)
+        now = await _execute(plan, before, send, on_end or _nobody, may_put_off=may_put_off)
         ended = before | now
         left_out = advance(plan, _ends(ended, may_put_off=may_put_off)).skipped
         request_id = message.context.request_id
@@ -117,7 +114,7 @@ class Fanout:
 
 
 async def _execute(
-    plan: FanoutPlan, before: Mapping[str, SegmentOutcome], send: Send, *, may_put_off: bool
+    plan: FanoutPlan, before: Mapping[str, SegmentOutcome], send: Send, on_end: OnEnd, *, may_put_off: bool
 ) -> dict[str, SegmentOutcome]:
     """What this run dispatched, as it ended."""
     ended: dict[str, SegmentOutcome] = {}
@@ -126,20 +123,21 @@ async def _execute(
         while True:
             step = advance(plan, _ends({**before, **ended}, may_put_off=may_put_off), running)
             for node in step.start:
-                running[node.segment_id] = asyncio.create_task(_sent(send, node), name=f"dispatch {node.segment_id}")
+                running[node.segment_id] = asyncio.create_task(send(node), name=f"dispatch {node.segment_id}")
             if not running:
                 return ended
             await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
             for segment_id in [name for name, task in running.items() if task.done()]:
                 ended[segment_id] = running.pop(segment_id).result()
+                await on_end(ended[segment_id])
     finally:
         for task in running.values():
             task.cancel()
         await asyncio.gather(*running.values(), return_exceptions=True)
 
 
-async def _sent(send: Send, node: FanoutNode) -> SegmentOutcome:
-    return await send(node)
+async def _nobody(_outcome: SegmentOutcome) -> None:
+    """Nobody wants to be told."""
 
 
 def _ends(outcomes: Mapping[str, SegmentOutcome], *, may_put_off: bool) -> dict[str, End]:

@@ -1,18 +1,23 @@
 """Reading a butler's route_response.v1.
 
 A missing or unknown version, or another request's id, is a `validation_error` and never guessed at. An error class that
-is not in the taxonomy becomes `internal_error`, and the butler's own word is kept for the audit.
+is not one of those that butlers share (two of the taxonomy are Switchboard's alone) becomes `internal_error`, and the
+butler's own word is kept for the audit.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from butlers.contracts.envelope import holds_nul
 from butlers.contracts.route import RouteEnvelope, RouteResponse, WireError
-from butlers.errors import ClassifiedError, ValidationError, from_wire
+from butlers.errors import ClassifiedError, ErrorClass, ValidationError, from_wire
+
+SHARED_CLASSES = frozenset(ErrorClass) - {ErrorClass.CLASSIFICATION_ERROR, ErrorClass.ROUTING_ERROR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ def read_reply(raw: Mapping[str, Any], envelope: RouteEnvelope) -> Reply:
         response = parse_response(raw, envelope.request_context.request_id)
     except ValidationError as error:
         about = ValidationError(f"{envelope.target.butler}'s answer: {error.message}", fields=error.fields)
-        return Reply(error=about, raw=raw)
+        return Reply(error=about, raw=_storable(raw))
     reply = Reply(raw=raw, target_ms=response.timing.duration_ms)
     try:
         return replace(reply, result=result_of(response))
@@ -42,7 +47,16 @@ def read_reply(raw: Mapping[str, Any], envelope: RouteEnvelope) -> Reply:
 
 
 def _unknown_class(error: WireError | None) -> str | None:
-    return error.error_class if error and error.error_class != error.known_class().value else None
+    return error.error_class if error and error.error_class not in SHARED_CLASSES else None
+
+
+def _storable(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As it came, or as escaped text where the database could not hold it."""
+    try:
+        json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return {"text": json.dumps(raw)}
+    return {"text": json.dumps(raw)} if holds_nul(raw) else raw
 
 
 def parse_response(raw: Mapping[str, Any], request_id: UUID) -> RouteResponse:
@@ -57,7 +71,6 @@ def result_of(response: RouteResponse) -> Mapping[str, Any]:
     """What a response brings, or the error it carries."""
     if response.error is not None:
         error = response.error
-        raise from_wire(
-            error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
-        )
+        own = error.error_class if error.error_class in SHARED_CLASSES else ErrorClass.INTERNAL_ERROR.value
+        raise from_wire(own, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds)
     return response.result or {}

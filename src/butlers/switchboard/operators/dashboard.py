@@ -1,4 +1,4 @@
-"""`dashboard_audit_log`: what butlers and operators did (seed 003, "Audit log writes"). Writing never blocks or fails."""
+"""`dashboard_audit_log`: what butlers and operators did (seed 003, "Audit log writes"). Telling it costs nothing."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ There is one letter per part, however often it fails, so that the count of its r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -40,11 +40,13 @@ class DeadLetters:
         state: str,  # parsed | errored
         outcomes: Sequence[Outcome],
         error: ClassifiedError | None,
+        override: Mapping[str, Any] | None,  # what an operator decided about the request
         category: str | None = None,
     ) -> None:
         """Within the transaction that ended the request, after its row was written."""
         failures = failures_of(ref.request_id, outcomes=outcomes, error=error, category=category)
-        await self._settle(connection, ref.request_id, state, [failure.segment_id for failure in failures])
+        if override is not None:  # only an operator can have opened a request again that has letters
+            await self._settle(connection, ref.request_id, state, [failure.segment_id for failure in failures])
         for failure in failures:
             await self._capture(connection, ref, failure)
 

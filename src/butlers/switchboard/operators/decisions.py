@@ -133,8 +133,8 @@ def handed_to(routing_output: Mapping[str, Any] | None) -> list[str]:
 
 
 def _answered_for_good(outcome: Outcome) -> bool:
-    error = outcome.get("error")
-    return bool(error) and not error.get("retryable") and outcome.get("raw_response") is not None
+    error = outcome.get("error") or {"retryable": True}
+    return not error.get("retryable") and outcome.get("raw_response") is not None
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:

@@ -14,12 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.errors import FieldError, RoutingError, ValidationError
+from butlers.errors import ClassifiedError, FieldError, RoutingError, ValidationError
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress import MessageRef
-from butlers.switchboard.operators.audit import OperatorAudit, Wish
+from butlers.switchboard.operators.audit import ActionOutcome, OperatorAudit, Wish
 from butlers.switchboard.operators.dashboard import AuditLog
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import (
@@ -81,7 +81,6 @@ class Operators:
         wish = self._wish(Action.MANUAL_REROUTE, request_id, operator, reason, target=target)
 
         async def change(connection: Executor) -> Change:
-            await self._check_target(target)
             row = await self._locked(connection, request_id, wish.action)
             turn = round_after(row["override"])
             why = f"operator {operator}: {reason}"
@@ -90,7 +89,7 @@ class Operators:
             await self._reopen(connection, row, beginning, override, pinned_target=target)
             return _reopened(row, target=target)
 
-        return await self._act(wish, change)
+        return await self._act(wish, change, first=self._check_target(target))
 
     async def cancel(self, request_id: UUID, *, operator: str, reason: str) -> dict[str, Any]:
         return await self._stop(self._wish(Action.CANCEL, request_id, operator, reason))
@@ -143,16 +142,21 @@ class Operators:
     # --- how they are done -------------------------------------------------------------------------------------------
 
     async def _act(
-        self, wish: Wish, change: Callable[[Executor], Awaitable[Change]], *, request_id: UUID | None = None
+        self,
+        wish: Wish,
+        change: Callable[[Executor], Awaitable[Change]],
+        *,
+        request_id: UUID | None = None,
+        first: Awaitable[None] | None = None,
     ) -> dict[str, Any]:
         about = request_id or wish.request_id
         try:
+            if first is not None:
+                await first
             async with self.database.transaction() as connection:
                 done = await change(connection)
-                outcome = "partial" if done.partial else "success"
-                audit_id = await self.audit.record(
-                    wish, outcome, done.details, request_id=about, connection=connection
-                )
+                outcome: ActionOutcome = "partial" if done.partial else "success"
+                audit_id = await self.audit.record(wish, outcome, done.details, request_id=about, connection=connection)
         except Exception as error:
             await self._tell_failure(wish, about, error)
             raise
@@ -179,16 +183,16 @@ class Operators:
             await self.on_end(done.ref.request_id, done.state)
 
     async def _tell_failure(self, wish: Wish, request_id: UUID | None, error: Exception) -> None:
-        outcome, problem = ("rejected", str(error)) if isinstance(error, Rejected) else ("failed", type(error).__name__)
+        outcome: ActionOutcome = "rejected" if isinstance(error, Rejected) else "failed"
+        problem = error.message if isinstance(error, ClassifiedError) else type(error).__name__
         self._tell(wish, request_id, outcome, problem)
         try:
-            recorded = "rejected" if outcome == "rejected" else "failed"
-            await self.audit.record(wish, recorded, {"problem": problem}, request_id=request_id)
+            await self.audit.record(wish, outcome, {"problem": problem}, request_id=request_id)
         except Exception as unrecorded:
             # The operator hears of the failure itself; that it is not on record is for the log.
             log.error("operator action not recorded", error=unrecorded, request_id=request_id)
 
-    def _tell(self, wish: Wish, request_id: UUID | None, outcome: str, problem: str | None = None) -> None:
+    def _tell(self, wish: Wish, request_id: UUID | None, outcome: ActionOutcome, problem: str | None = None) -> None:
         log.info("operator action", request_id=request_id, caller=wish.operator, outcome=outcome, reason=wish.action)
         self.log.write(
             butler="switchboard",
@@ -261,7 +265,7 @@ class Operators:
         letter = await connection.fetchrow(self.queries.lock_letter, dead_letter_id)
         if letter is None:
             raise Rejected("dead_letter_id", "no such dead letter")
-        if problem := replay_refusal(letter, self.policy, self.clock.now()):
+        if problem := replay_refusal(dict(letter), self.policy, self.clock.now()):
             raise Rejected("dead_letter_id", problem)
         return letter
 

@@ -102,12 +102,19 @@ WHERE request_id = $1 AND received_at = $2;
 -- the moment of its arrival stands; the row itself belongs to the present month.
 INSERT INTO {schema}.message_inbox
     (request_id, received_at, request_context, raw_payload, normalized_text, attachments, policy_tier, pinned_target,
-     dedupe_key, submitted_by, schema_version, thread_key, routing_output, dispatch_outcomes, override, updated_at)
-SELECT $1, $2, $3, copy.raw_payload, copy.normalized_text, copy.attachments, copy.policy_tier, copy.pinned_target,
-       copy.dedupe_key, copy.submitted_by, copy.schema_version, copy.thread_key, $5, $6, $7, $2
+     dedupe_key, submitted_by, schema_version, source_channel, thread_key, routing_output, dispatch_outcomes, override,
+     updated_at)
+SELECT $1, $2, $3::jsonb, copy.raw_payload, copy.normalized_text, copy.attachments, copy.policy_tier, copy.pinned_target,
+       copy.dedupe_key, copy.submitted_by, copy.schema_version, $3::jsonb ->> 'source_channel', copy.thread_key, $5, $6, $7, $2
 FROM jsonb_to_record($4::jsonb) AS copy (
     raw_payload jsonb, normalized_text text, attachments jsonb, policy_tier text, pinned_target text,
     dedupe_key text, submitted_by text, schema_version text, thread_key text);
+
+-- name: ended_request
+-- A request as its author is shown it.
+SELECT request_id, received_at, request_context, lifecycle_state, lifecycle_error, dispatch_outcomes, override,
+       thread_key
+FROM {schema}.message_inbox WHERE request_id = $1;
 
 -- name: record_action
 -- What an operator did or wanted to do.

@@ -48,11 +48,6 @@ class Said:
         return wire | ({"butler": self.butler} if self.butler else {})
 
 
-def thread_key(question: RoutingQuestion) -> str | None:
-    """A conversation, as the inbox names it."""
-    return f"{question.channel}:{question.endpoint}:{question.thread}" if question.thread is not None else None
-
-
 def as_wire(history: Sequence[Said]) -> list[dict[str, Any]] | None:
     """What a butler gets beside its part of the message; None when nothing was said before."""
     return [said.to_wire() for said in history] or None
@@ -65,19 +60,18 @@ class Conversations:
 
     async def before(self, question: RoutingQuestion) -> tuple[Said, ...]:
         """What was said before this message in its conversation, oldest first."""
-        key = thread_key(question)
-        if key is None or question.request_id is None or question.received_at is None:
+        if question.thread is None or question.request_id is None or question.received_at is None:
             return ()
-        rows = await self._messages(key, question, question.received_at)
+        rows = await self._messages(question.channel, question.received_at, question.request_id)
         answers = await self.database.fetch(self.queries.answers_to, [row["request_id"] for row in rows])
         return newest(_said(rows, answers), tokens=MAX_TOKENS - tokens_of(question.text))
 
-    async def _messages(self, key: str, question: RoutingQuestion, now: datetime) -> list[Record]:
-        place = (key, now, question.request_id)
-        if question.channel == "email":
+    async def _messages(self, channel: str, received_at: datetime, request_id: UUID) -> list[Record]:
+        place = (received_at, request_id)
+        if channel == "email":
             characters = MAX_TOKENS * CHARACTERS_PER_TOKEN
             return await self.database.fetch(self.queries.chain_before, *place, characters, MOST_MESSAGES)
-        since = now - CHAT_WINDOW
+        since = received_at - CHAT_WINDOW
         return await self.database.fetch(self.queries.chat_before, *place, CHAT_MESSAGES, since, MOST_MESSAGES)
 
 

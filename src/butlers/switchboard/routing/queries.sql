@@ -1,30 +1,32 @@
 -- name: chat_before
--- A chat before one message: the last $4 messages, or all since $5 when those are more; newest first.
+-- A chat before one message: the last $3 messages, or all since $4 when those are more; newest first.
 SELECT request_id, received_at, normalized_text, aggregated_reply
 FROM (
     SELECT request_id, received_at, normalized_text, aggregated_reply,
            row_number() OVER (ORDER BY received_at DESC, request_id DESC) AS place
     FROM {schema}.message_inbox
-    WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+    WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
+      AND (received_at, request_id) < ($1, $2)
     ORDER BY received_at DESC, request_id DESC
-    LIMIT $6
+    LIMIT $5
 ) AS recent
-WHERE place <= $4 OR received_at >= $5
+WHERE place <= $3 OR received_at >= $4
 ORDER BY received_at DESC, request_id DESC;
 
 -- name: chain_before
--- A chain of mail before one message, newest first, as far back as $4 characters reach.
+-- A chain of mail before one message, newest first, as far back as $3 characters reach.
 SELECT request_id, received_at, normalized_text, aggregated_reply
 FROM (
     SELECT request_id, received_at, normalized_text, aggregated_reply,
            sum(length(normalized_text)) OVER newest_first - length(normalized_text) AS newer_characters
     FROM {schema}.message_inbox
-    WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+    WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
+      AND (received_at, request_id) < ($1, $2)
     WINDOW newest_first AS (ORDER BY received_at DESC, request_id DESC)
 ) AS chain
-WHERE newer_characters < $4
+WHERE newer_characters < $3
 ORDER BY received_at DESC, request_id DESC
-LIMIT $5;
+LIMIT $4;
 
 -- name: answers_to
 -- What butlers said in answer to some requests and what may have arrived, oldest first.
@@ -37,8 +39,9 @@ ORDER BY created_at;
 -- The newest earlier message of a thread that somebody, not nobody, was chosen for.
 SELECT request_id, received_at, routing_output, override
 FROM {schema}.message_inbox
-WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
-  AND (routing_output ->> 'router' <> 'fallback' OR override IS NOT NULL)
+WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
+  AND (received_at, request_id) < ($1, $2)
+  AND (routing_output ->> 'router' <> 'fallback' OR override ->> 'action' = 'manual_reroute')
 ORDER BY received_at DESC, request_id DESC
 LIMIT 1;
 
@@ -46,7 +49,8 @@ LIMIT 1;
 -- The message of a thread just before another, and who got it.
 SELECT request_id, received_at, routing_output, override
 FROM {schema}.message_inbox
-WHERE thread_key = $1 AND (received_at, request_id) < ($2, $3)
+WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
+  AND (received_at, request_id) < ($1, $2)
 ORDER BY received_at DESC, request_id DESC
 LIMIT 1;
 
@@ -96,7 +100,7 @@ FROM (
     SELECT call.outcome,
            EXISTS (SELECT FROM {schema}.message_inbox AS message
                    WHERE message.request_id = call.request_id
-                     AND message.override ->> 'action' = 'reroute') AS corrected
+                     AND message.override ->> 'action' = 'manual_reroute') AS corrected
     FROM {schema}.routing_model_calls AS call
     WHERE call.rollout_key = $1 AND call.created_at >= $2
     ORDER BY call.created_at DESC

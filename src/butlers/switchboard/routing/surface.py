@@ -64,7 +64,7 @@ class RoutingDesk:
             ),
         ]
 
-    def add_routes(self, app: FastAPI, *, caller_of: CallerOf, body_of: BodyOf) -> None:
+    def add_routes(self, app: FastAPI, caller_of: CallerOf, body_of: BodyOf) -> None:
         doors = _RoutingRoutes(desk=self, caller_of=caller_of, body_of=body_of)
         add_routes(
             app,

@@ -21,7 +21,6 @@ from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.registry import FALLBACK
 from butlers.switchboard.routing.decision import Decision, whole
-from butlers.switchboard.routing.history import thread_key
 from butlers.switchboard.routing.question import RoutingQuestion
 from butlers.switchboard.routing.words import words
 
@@ -64,10 +63,9 @@ class Threads:
         return one_butler(row["routing_output"], row["override"]) if row else None
 
     async def _last(self, query: str, question: RoutingQuestion) -> Record | None:
-        key = thread_key(question)
-        if key is None or question.request_id is None or question.received_at is None:
+        if question.thread is None or question.request_id is None or question.received_at is None:
             return None
-        return await self.database.fetchrow(query, key, question.received_at, question.request_id)
+        return await self.database.fetchrow(query, question.received_at, question.request_id)
 
 
 def replied_to(question: RoutingQuestion) -> str | None:
@@ -87,7 +85,7 @@ def replied_to(question: RoutingQuestion) -> str | None:
 def one_butler(routing_output: Any, override: Any) -> str | None:
     """Who got it, when it was one; what an operator decided counts more."""
     decided = _mapping(override)
-    if decided.get("action") == "reroute" and isinstance(decided.get("target"), str):
+    if decided.get("action") == "manual_reroute" and isinstance(decided.get("target"), str):
         return str(decided["target"])
     segments = _mapping(routing_output).get("segments")
     names = {_mapping(segment).get("butler") for segment in segments} if isinstance(segments, list) else set()

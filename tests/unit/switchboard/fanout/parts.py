@@ -40,9 +40,7 @@ def ok(number: int, butler: str, answer: Any = "yes", **result: Any) -> SegmentO
 def failed(number: int, butler: str, error: ClassifiedError | None = None, **fields: Any) -> SegmentOutcome:
     one = segment(number, butler)
     error = error or InternalError("it broke")
-    return SegmentOutcome(
-        segment=one, subrequest_id=subrequest_id(REQUEST, one), attempts=1, error=error, **fields
-    )
+    return SegmentOutcome(segment=one, subrequest_id=subrequest_id(REQUEST, one), attempts=1, error=error, **fields)
 
 
 def away(number: int, butler: str) -> SegmentOutcome:

@@ -54,7 +54,10 @@ def test_ordered_follows_the_text_unless_depends_on_says_otherwise() -> None:
 
 def test_who_depends_on_a_butler_depends_on_all_its_parts() -> None:
     conditional = section(
-        "finance", "travel", mode="conditional", node=[{"butler": "finance", "depends_on": ["travel"], "run_if": "always"}]
+        "finance",
+        "travel",
+        mode="conditional",
+        node=[{"butler": "finance", "depends_on": ["travel"], "run_if": "always"}],
     )
     plan = make_plan(decision("travel", "finance", "travel"), [conditional], strict=False)
 

@@ -85,9 +85,7 @@ def test_the_first_success_leaves_the_others_out() -> None:
 
 def test_what_comes_after_a_target_that_is_away_waits_with_it() -> None:
     ordered = plan(node(1, "finance"), node(2, "travel"), mode="ordered")
-    conditional = plan(
-        node(1, "finance"), node(2, "travel", depends_on=("s1",)), node(3, "health"), mode="conditional"
-    )
+    conditional = plan(node(1, "finance"), node(2, "travel", depends_on=("s1",)), node(3, "health"), mode="conditional")
 
     assert (started(ordered, {"s1": End.AWAY}), dict(advance(ordered, {"s1": End.AWAY}).skipped)) == ([], {})
     assert started(conditional, {"s1": End.AWAY}) == ["s3"]
@@ -199,9 +197,7 @@ def test_nothing_is_started_after_the_first_success_or_after_an_abort(of: Fanout
 
 
 @given(of=plans(), data=st.data())
-def test_taking_up_again_what_a_dead_worker_left_starts_nothing_that_ended(
-    of: FanoutPlan, data: st.DataObject
-) -> None:
+def test_taking_up_again_what_a_dead_worker_left_starts_nothing_that_ended(of: FanoutPlan, data: st.DataObject) -> None:
     course = Course(of, data, DECIDED)
     known = {name: end for name, end in course.ended.items() if data.draw(st.booleans())}
     assert not {one.segment_id for one in advance(of, known).start} & known.keys()

@@ -16,7 +16,7 @@ from butlers.butler.config import RuntimeSection
 from butlers.butler.runtime import Prompt, RuntimeResult
 from butlers.butler.runtimes import DIALECTS, build_runtime
 from butlers.butler.runtimes.cli import CliRuntime, Dialect
-from butlers.butler.sessions import Spawner
+from butlers.butler.sessions import Spawner, _Wish
 from butlers.clock import Clock
 from butlers.errors import ClassificationError
 from butlers.storage.database import Database
@@ -30,8 +30,9 @@ _OPENCODE = {"OPENCODE_CONFIG_CONTENT": json.dumps({"permission": {"*": "deny"}}
 class Asker(Spawner):
     """Sessions that answer one question each, recorded as all sessions are."""
 
-    async def ask(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
-        result = await self._session(prompt, trigger_source, request_id)
+    async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
+        wish = _Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
+        result = await self._session(wish)
         if result.tool_calls:
             raise ClassificationError("the model used tools, which it has none of")
         return result

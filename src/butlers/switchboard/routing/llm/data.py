@@ -20,6 +20,7 @@ from typing import Any
 
 # Where one thought may end: after a full stop and the like, or at a line break.
 _BORDER = re.compile(r"(?:[.!?…。！？]+[\"'»”’)\]]*(?:\s+|$))|\n+")
+_ORDINAL_DAY = re.compile(r"\d\.\s+(?:jan|feb|mär|apr|mai|jun|jul|aug|sep|okt|nov|dez)", re.IGNORECASE)
 _UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 _UNSEEN_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | {
     chr(code) for code in range(0x180B, 0x1810)
@@ -44,7 +45,8 @@ def pieces_of(text: str) -> Iterator[tuple[int, int]]:
     """The spans of a text, side by side from beginning to end."""
     start = 0
     for border in _BORDER.finditer(text):
-        if text[start : border.end()].strip():
+        is_day = _ORDINAL_DAY.match(text, max(border.start() - 1, 0)) is not None
+        if text[start : border.end()].strip() and not is_day:
             yield start, border.end()
             start = border.end()
     if start < len(text):

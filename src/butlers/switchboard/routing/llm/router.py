@@ -85,7 +85,7 @@ class ModelRouter:
             text=message_data(question.text),
             history=await self._history(question),
         )
-        result = await self.askers[model].ask(prompt, trigger_source=TRIGGER, request_id=question.request_id)
+        result = await self.askers[model].pose(prompt, trigger_source=TRIGGER, request_id=question.request_id)
         names = frozenset(butler.name for butler in butlers)
         return result, read_segments(result.text, question.text, names)
 

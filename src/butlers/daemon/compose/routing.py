@@ -1,0 +1,127 @@
+"""Switchboard's routing, wired: threads, the model that is asked when unsure, and what is learned on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from butlers.butler.surface import Tool
+from butlers.daemon.compose.base import Butler
+from butlers.storage.queries import Queries
+from butlers.switchboard.extraction.extractor import Extractor
+from butlers.switchboard.extraction.model import EXTRACTOR, PROMPT_VERSION, ModelExtractor
+from butlers.switchboard.extraction.queue import ExtractionQueue
+from butlers.switchboard.extraction.surface import ExtractionDesk
+from butlers.switchboard.operators.api import AddRoutes
+from butlers.switchboard.proxy import BodyOf, CallerOf
+from butlers.switchboard.routing.history import Conversations
+from butlers.switchboard.routing.llm.asking import Asker, build_askers
+from butlers.switchboard.routing.llm.rollout import Rollout
+from butlers.switchboard.routing.llm.router import TRIAGE, ModelRouter, models_of, prompts_of
+from butlers.switchboard.routing.llm.skill import Skill
+from butlers.switchboard.routing.surface import RoutingDesk
+from butlers.switchboard.routing.threads import Threads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    threads: Threads
+    llm: ModelRouter | None  # None: no model is asked
+    conversations: Conversations
+    extractor: Extractor
+    tools: Sequence[Tool]
+    add_routes: AddRoutes
+
+
+def add_routing(butler: Butler) -> Routing:
+    process, settings = butler.process, butler.config.routing
+    queries = Queries.load("butlers.switchboard.routing", schema=butler.config.schema_name)
+    conversations = Conversations(database=process.database, queries=queries)
+    rollout = Rollout(
+        settings=settings.llm,
+        database=process.database,
+        queries=queries,
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    askers = _askers(butler)
+    llm = _model_router(butler, askers, conversations, rollout) if askers else None
+    extractor = _extractor(butler, askers[None] if askers else None)
+    butler.loops["extraction"] = extractor.run
+    runtime = butler.config.butler.runtime
+    desk = RoutingDesk(
+        rollout=rollout,
+        runtime=runtime.type if askers else None,
+        model=runtime.model if askers else None,
+        skills=butler.config.skills,
+    )
+    extractions = ExtractionDesk(queue=extractor.queue, confirmed=extractor.wake)
+    return Routing(
+        threads=Threads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
+        llm=llm,
+        conversations=conversations,
+        extractor=extractor,
+        tools=[*desk.tools(), *extractions.tools()],
+        add_routes=together(desk.add_routes, extractions.add_routes),
+    )
+
+
+def together(*adding: AddRoutes) -> AddRoutes:
+    def add(app: FastAPI, caller_of: CallerOf, body_of: BodyOf) -> None:
+        for one in adding:
+            one(app, caller_of, body_of)
+
+    return add
+
+
+def _askers(butler: Butler) -> dict[str | None, Asker]:
+    """By model; none when no model may be asked."""
+    process, runtime, settings = butler.process, butler.config.butler.runtime, butler.config.routing
+    if process.settings.llm != "on" or runtime.type == "local" or not settings.llm.enabled:
+        return {}
+    return build_askers(
+        runtime,
+        models_of(settings),
+        timeout_s=settings.llm.timeout_s,
+        environ=process.environment,
+        database=process.database,
+        schema=butler.config.schema_name,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=butler.telemetry,
+    )
+
+
+def _model_router(
+    butler: Butler, askers: dict[str | None, Asker], conversations: Conversations, rollout: Rollout
+) -> ModelRouter:
+    settings = butler.config.routing
+    return ModelRouter(
+        settings=settings,
+        skill=Skill.load(_folder(butler), TRIAGE, prompts_of(settings), key="routing.llm.prompt_version"),
+        askers=askers,
+        model=butler.config.butler.runtime.model,
+        conversations=conversations,
+        rollout=rollout,
+        clock=butler.process.clock,
+    )
+
+
+def _extractor(butler: Butler, asker: Asker | None) -> Extractor:
+    process = butler.process
+    queue = ExtractionQueue(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.extraction", schema=butler.config.schema_name),
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    skill = Skill.load(_folder(butler), EXTRACTOR, [PROMPT_VERSION], key="skills") if asker else None
+    model = ModelExtractor(skill=skill, asker=asker) if skill and asker else None
+    return Extractor(queue=queue, transport=butler.transport, clock=process.clock, model=model)
+
+
+def _folder(butler: Butler) -> Path:
+    return Path(butler.config.source).parent

@@ -1,0 +1,1 @@
+"""What messages tell about people: taken out, weighed, recorded or kept for a person to decide."""

@@ -1,0 +1,81 @@
+"""One message on its way to its row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+from butlers.contracts.context import RequestContext
+from butlers.contracts.ingest import IngestEnvelope
+from butlers.switchboard.dedupe import DedupeIdentity
+
+LONGEST_THREAD_KEY = 300
+_SHED = to_json(
+    {
+        "class": "overload_rejected",
+        "message": "more messages wait than may wait; this one is not worked on",
+        "retryable": True,
+    }
+).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    envelope: IngestEnvelope
+    context: RequestContext
+    identity: DedupeIdentity
+    submitted_by: str
+
+    @property
+    def channel(self) -> str:
+        return self.envelope.source.channel
+
+    @property
+    def tier(self) -> str:
+        return self.envelope.control.policy_tier
+
+    def row(self, *, shed: bool, signal_pending: bool) -> tuple[Any, ...]:
+        """Its values, in the order of the query `admit_events`."""
+        payload, control, context = self.envelope.payload, self.envelope.control, self.context
+        keep_raw = control.ingestion_tier == "full" and payload.raw is not None
+        return (
+            self.identity.key,
+            self.identity.strategy,
+            context.request_id,
+            context.received_at,
+            _json(context.to_wire()),
+            _json(payload.raw) if keep_raw else None,
+            payload.normalized_text,
+            _json([attachment.to_wire() for attachment in payload.attachments]),
+            control.policy_tier,
+            control.pinned_target,
+            self.submitted_by,
+            self.envelope.schema_version,
+            context.source_channel,
+            thread_key(context),
+            "errored" if shed else "accepted",
+            _SHED if shed else None,
+            signal_pending,
+        )
+
+
+def columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows turned into one array per column: the database takes them apart faster than a document."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def thread_key(context: RequestContext) -> str | None:
+    """What orders the messages of one thread, or None for a message that stands alone."""
+    if context.source_thread_identity is None:
+        return None
+    key = f"{context.source_channel}:{context.source_endpoint_identity}:{context.source_thread_identity}"
+    return key if len(key) <= LONGEST_THREAD_KEY else hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _json(value: Any) -> str:
+    # As text: in an array, a list would be taken for a dimension more.
+    return to_json(value).decode()

@@ -1,0 +1,236 @@
+"""What is due runs once, by one process, whatever fails; what was missed is not made up for in bursts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from butlers.butler.config import ScheduleSection
+from butlers.butler.local_runtime import LocalRuntime
+from butlers.butler.schedules import Job, Scheduler
+from butlers.butler.sessions import EndedSession, Spawner
+from butlers.clock import ManualClock
+from butlers.errors import TargetUnavailable
+from butlers.ids import Uuid7Factory
+from butlers.storage.database import Database, Record
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.migrations import MigrationSet
+from butlers.telemetry import Telemetry
+from tests.database import cloned_database
+
+SCHEMA = "general"
+START = datetime(2026, 6, 1, 11, 58, tzinfo=UTC)
+HOURLY = ScheduleSection(name="hourly", cron="0 * * * *", dispatch_mode="job", job_name="work")
+OTHER = ScheduleSection(name="other", cron="0 * * * *", dispatch_mode="job", job_name="more_work")
+
+
+class World:
+    def __init__(self, database: Database, telemetry: Telemetry) -> None:
+        self.database = database
+        self.telemetry = telemetry
+        self.clock = ManualClock(START)
+        self.ran: list[datetime] = []
+
+    async def work(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        self.ran.append(self.clock.now())
+        await asyncio.sleep(0)
+        return {"run": len(self.ran)}
+
+    def spawner(self) -> Spawner:
+        return Spawner(
+            runtime=LocalRuntime(SCHEMA, self.clock),
+            instructions="",
+            database=self.database,
+            schema=SCHEMA,
+            clock=self.clock,
+            new_id=Uuid7Factory(self.clock),
+            telemetry=self.telemetry,
+            max_concurrent=3,
+            timeout_s=5,
+        )
+
+    def scheduler(self, **jobs: Job) -> Scheduler:
+        """The scheduler of one process."""
+        return Scheduler(
+            database=self.database,
+            schema=SCHEMA,
+            jobs={"work": self.work} | jobs,
+            spawner=self.spawner(),
+            clock=self.clock,
+            telemetry=self.telemetry,
+        )
+
+    async def row(self, name: str = "hourly") -> Record:
+        row = await self.database.fetchrow(f"SELECT * FROM {SCHEMA}.scheduled_tasks WHERE name = $1", name)
+        assert row is not None
+        return row
+
+    def until(self, hour: int, minute: int = 0, *, day: int = 1) -> None:
+        target = datetime(2026, 6, day, hour, minute, tzinfo=UTC)
+        self.clock.advance((target - self.clock.now()).total_seconds())
+
+
+@pytest.fixture
+async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+    base = MigrationSet(schema=SCHEMA, package="butlers.butler", component="butler")
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(cloned_database(postgres_server, [base]))
+        telemetry = Telemetry.create("general", "test-1", clock=ManualClock(START))
+        stack.callback(telemetry.shutdown)
+        yield World(database, telemetry)
+
+
+async def test_a_run_is_recorded(world: World) -> None:
+    scheduler = world.scheduler()
+    await scheduler.sync([HOURLY])
+    assert await scheduler.tick() == []
+    world.until(12)
+    assert await scheduler.tick() == [{"name": "hourly", "status": "ok", "mode": "native", "result": {"run": 1}}]
+    row = await world.row()
+    assert (row["last_run_at"], row["next_run_at"]) == (world.clock.now(), world.clock.now() + timedelta(hours=1))
+    assert row["last_result"] == {"status": "ok", "mode": "native", "result": {"run": 1}}
+
+
+async def test_many_processes_run_one_tick_once(world: World) -> None:
+    processes = [world.scheduler() for _ in range(6)]
+    await processes[0].sync([HOURLY])
+    for hour in (12, 13, 14):
+        world.until(hour)
+        await asyncio.gather(*(process.tick() for process in processes for _ in range(2)))
+    assert [moment.hour for moment in world.ran] == [12, 13, 14]
+
+
+async def test_missed_ticks_are_run_once(world: World) -> None:
+    await world.scheduler().sync([HOURLY])
+    world.until(9, 30, day=5)  # the machine slept for days
+    scheduler = world.scheduler()
+    await scheduler.sync([HOURLY])  # and was started again
+    for _ in range(3):
+        await scheduler.tick()
+    assert len(world.ran) == 1
+    assert (await world.row())["next_run_at"] == datetime(2026, 6, 5, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class"),
+    [(TargetUnavailable("away"), "target_unavailable"), (RuntimeError("a secret"), "internal_error")],
+)
+async def test_a_failed_job_is_logged_and_runs_at_the_next_tick(
+    world: World, error: Exception, error_class: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = True
+
+    async def work(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if failing:
+            raise error
+        return await world.work(arguments)
+
+    scheduler = world.scheduler(work=work)
+    await scheduler.sync([HOURLY])
+    world.until(12)
+    [outcome] = await scheduler.tick()
+    assert (outcome["status"], outcome["error"]["class"]) == ("error", error_class)
+    assert (await world.row())["last_result"]["error"]["class"] == error_class
+    assert "a secret" not in str((await world.row())["last_result"])
+    assert [record.getMessage() for record in caplog.records] == ["schedule failed"]
+    assert await scheduler.tick() == []  # not in a burst
+    failing = False
+    world.until(13)
+    [outcome] = await scheduler.tick()
+    assert outcome["status"] == "ok"
+    assert (await world.row())["last_result"]["status"] == "ok"
+
+
+async def test_a_failing_job_does_not_keep_others_from_running(world: World) -> None:
+    async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("broken")
+
+    scheduler = world.scheduler(work=work, more_work=world.work)
+    await scheduler.sync([HOURLY, OTHER])
+    world.until(12)
+    outcomes = {outcome["name"]: outcome["status"] for outcome in await scheduler.tick()}
+    assert outcomes == {"hourly": "error", "other": "ok"}
+
+
+async def test_a_process_that_stops_skips_only_what_was_under_way(world: World) -> None:
+    """Nothing is moved on before its turn comes."""
+    begun = asyncio.Event()
+
+    async def endless(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    first = world.scheduler(work=endless, more_work=endless)
+    await first.sync([HOURLY, OTHER])
+    world.until(12)
+    ticking = asyncio.create_task(first.tick())
+    await begun.wait()
+    ticking.cancel()
+    await asyncio.gather(ticking, return_exceptions=True)
+    ran = await world.scheduler(more_work=world.work).tick()
+    assert len(ran) == 1
+
+
+async def test_a_long_job_keeps_nobody_waiting_and_does_not_overtake_itself(world: World) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    long_runs = 0
+
+    async def long(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        nonlocal long_runs
+        long_runs += 1
+        begun.set()
+        await may_end.wait()
+        return {}
+
+    scheduler = world.scheduler(work=long, more_work=world.work)
+    await scheduler.sync([HOURLY, OTHER])
+    world.until(12)
+    hands = [asyncio.create_task(scheduler.tick())]
+    await begun.wait()
+    await scheduler.tick()
+    for hour in (13, 14):
+        world.until(hour)
+        await scheduler.tick()
+    assert long_runs == 1
+    assert len(world.ran) == 3
+    may_end.set()
+    await asyncio.gather(*hands)
+    await scheduler.tick()
+    assert long_runs == 2  # what became due meanwhile runs once
+
+
+async def test_a_schedule_without_native_code_is_a_prompt_under_its_name(world: World) -> None:
+    entry = ScheduleSection(name="digest", cron="0 * * * *", dispatch_mode="job", job_name="no_such_job")
+    scheduler = world.scheduler()
+    await scheduler.sync([entry])
+    world.until(12)
+    [outcome] = await scheduler.tick()
+    assert (outcome["mode"], outcome["status"]) == ("runtime", "skipped")
+    assert await world.database.fetchval(f"SELECT trigger_source FROM {SCHEMA}.sessions") == "schedule:digest"
+
+
+# --- sessions that are observed --------------------------------------------------------------------------------------
+
+
+async def test_sessions_are_told_and_a_failing_observer_spoils_nothing(world: World) -> None:
+    heard: list[EndedSession] = []
+
+    async def broken(_session: EndedSession) -> None:
+        raise RuntimeError("full")
+
+    async def listening(session: EndedSession) -> None:
+        heard.append(session)
+
+    spawner = world.spawner()
+    spawner.observe(broken)
+    spawner.observe(listening)
+    result = await spawner.instruct("Sum up the week.", trigger_source="trigger:operator")
+    [session] = heard
+    assert (session.said, session.answered, session.speaker) == ("Sum up the week.", result.text, "owner")
+    assert await world.database.fetchval(f"SELECT id FROM {SCHEMA}.sessions") == session.session_id
