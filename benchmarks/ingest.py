@@ -19,7 +19,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,7 @@ async def _bare(size: Size, bare: BareInserts) -> Measured:
 
 
 async def _hand_in(size: Size, door: Door, path: str) -> Measured:
-    load = Load(
-        port=door.port, path=path, token=door.token, connections=size.connections, messages=size.messages
-    )
+    load = Load(port=door.port, path=path, token=door.token, connections=size.connections, messages=size.messages)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -132,8 +130,8 @@ async def _rounds(size: Size, ways: Mapping[str, Way]) -> dict[str, Any]:
     }
 
 
-def _middle(values: Any) -> float:
-    return statistics.median(list(values))
+def _middle(values: Iterable[float]) -> float:
+    return statistics.median(values)
 
 
 def _ratio(rates: Mapping[str, float], other: str) -> float:

@@ -66,7 +66,7 @@ class Caller:
 
     async def _knock(self) -> None:
         await self.rig.clock.sleep(PAUSE_S)
-        while not await self.rig.answers():
+        while not await self.rig.answers("messenger"):
             await self.rig.clock.sleep(PAUSE_S)
 
     async def _submit(self, wish: Wish) -> dict[str, Any]:

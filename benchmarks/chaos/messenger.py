@@ -46,7 +46,7 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
     clock = SystemClock()
     began = clock.monotonic()
     roster = lifted_roster(folder / "roster", LIFTED, route_timeout_s=10.0)
-    async with rig(folder / "data", roster, clock=clock, settings=plan.settings) as given:
+    async with rig(folder / "data", roster, clock=clock) as given:
         dice = random.Random(plan.seed)
         new_id = Uuid7Factory(clock)
         wishes = make_wishes(plan.messages, dice=dice, new_id=new_id, now=clock.now())
@@ -85,15 +85,15 @@ class _Storm:
 
     async def blow(self, wishes: list[Wish]) -> list[Kill]:
         """Submit everything over as many lives as there are kills, and one more."""
-        await self.rig.spawn_messenger()
-        await self.rig.until_healthy()
+        await self.rig.spawn("messenger", self.plan.settings)
+        await self.rig.until_healthy("messenger")
         lives = self.plan.kills + 1
         kills: list[Kill] = []
         while len(kills) < self.plan.kills:
             self._release(wishes[len(kills) :: lives])
             await self._live(kills)
             kills.append(await self._kill())
-            await self.rig.spawn_messenger()
+            await self.rig.spawn("messenger", self.plan.settings)
             say(f"kill {len(kills)}/{self.plan.kills}: {len(kills[-1].waiting)} open deliveries hit")
         await self._until_healthy_after(kills)
         self._release(wishes[self.plan.kills :: lives])
@@ -124,13 +124,13 @@ class _Storm:
             await self.rig.clock.sleep(0.005)
 
     async def _until_healthy_after(self, kills: list[Kill]) -> None:
-        await self.rig.until_healthy()
+        await self.rig.until_healthy("messenger")
         if kills:
             took = (self.rig.clock.now() - kills[-1].at).total_seconds()
             kills[-1] = replace(kills[-1], healthy_after_s=took)
 
     async def _kill(self) -> Kill:
-        at = await self.rig.kill_messenger()
+        at = await self.rig.kill("messenger")
         return Kill(at=at, waiting=await waiting(self.rig, at))
 
     async def settle(self) -> bool:

@@ -19,7 +19,7 @@ class Plan:
     kills: int
     messages: int
     seed: int
-    settings: Sequence[str] = ()  # key=value, for Messenger
+    settings: Sequence[str] = ()  # key=value, for the one that is killed
 
 
 def make_report(

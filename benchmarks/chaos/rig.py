@@ -1,8 +1,8 @@
 """The processes of a chaos run, each as an operator would start it.
 
-    this process      the database (durable), the caller, the hand that kills
+    this process      the database (durable), the callers, the hand that kills
     butlers simulate  the providers; it ends when this process does, however that ends
-    butlers run messenger   killed and started again
+    butlers run ROLE  one per butler that takes part; one of them is killed and started again
 
 Everything is on the loopback address, on ports that nobody else uses, in a temporary directory. Only processes that
 were started here are ended, by their id.
@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ DATABASE = "butlers"
 
 @dataclass(slots=True, kw_only=True)
 class Rig:
-    """Where everything is, and the Messenger that lives at present."""
+    """Where everything is, and the butlers that live at present."""
 
     folder: Path
     roster: Path
@@ -52,44 +52,44 @@ class Rig:
     dsn: str
     http: httpx2.AsyncClient
     clock: Clock
-    settings: Sequence[str]  # key=value, for Messenger
     token: str = ""
-    _messenger: asyncio.subprocess.Process | None = None
+    _living: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
 
     def url(self, name: str, path: str = "") -> str:
         return f"http://{HOST}:{self.ports[name] + self.offset}{path}"
 
-    async def spawn_messenger(self) -> None:
-        """Start the process; it is not ready yet."""
-        arguments = ["run", "messenger", *self._places(), "--set", "simulators=on", "--set", f"roster={self.roster}"]
-        for setting in self.settings:
+    async def spawn(self, role: str, settings: Sequence[str] = (), ports: Mapping[str, int] | None = None) -> None:
+        """Start a butler's process; it is not ready yet. Settings are key=value, ports those of its neighbours."""
+        arguments = ["run", role, *self._places(), "--set", "simulators=on", "--set", f"roster={self.roster}"]
+        for setting in settings:
             arguments += ["--set", setting]
-        with (self.folder / "messenger.err").open("ab") as words:
-            self._messenger = await _butlers(*arguments, stderr=words, environment={"DATABASE_URL": self.dsn})
+        for name, port in (ports or {}).items():
+            arguments += ["--port", f"{name}={port}"]
+        with self._words_of(role).open("ab") as words:
+            self._living[role] = await _butlers(*arguments, stderr=words, environment={"DATABASE_URL": self.dsn})
 
-    async def kill_messenger(self) -> datetime:
+    async def kill(self, role: str) -> datetime:
         """kill -9, and the moment of it."""
-        process = self._messenger
+        process = self._living.get(role)
         if process is None or process.returncode is not None:
-            raise ButlersError(f"Messenger ended by itself: {self._last_words()}")
+            raise ButlersError(f"{role} ended by itself: {self._last_words(role)}")
         moment = self.clock.now()
         os.kill(process.pid, signal.SIGKILL)
         await process.wait()
         return moment
 
-    async def until_healthy(self) -> None:
+    async def until_healthy(self, role: str) -> None:
         deadline = self.clock.monotonic() + START_TIMEOUT_S
         while self.clock.monotonic() < deadline:
-            if await self.answers(healthy=True):
+            if await self.answers(role, healthy=True):
                 return
-            if self._messenger is None or self._messenger.returncode is not None:
-                raise ButlersError(f"Messenger did not start: {self._last_words()}")
+            if role not in self._living or self._living[role].returncode is not None:
+                raise ButlersError(f"{role} did not start: {self._last_words(role)}")
             await self.clock.sleep(0.02)
-        raise TimeoutExceeded(f"Messenger was not healthy within {START_TIMEOUT_S:g} s")
+        raise TimeoutExceeded(f"{role} was not healthy within {START_TIMEOUT_S:g} s")
 
-    async def end_messenger(self) -> None:
-        if self._messenger is not None:
-            await _end(self._messenger)
+    async def end_butlers(self) -> None:
+        await asyncio.gather(*(_end(process) for process in self._living.values()))
 
     async def control(self, verb: str, path: str, body: Any = None) -> Any:
         """Move or read the simulated world; mail's control stands beside Telegram's."""
@@ -98,10 +98,10 @@ class Rig:
         response.raise_for_status()
         return response.json() if response.content else None
 
-    async def answers(self, *, healthy: bool = False) -> bool:
-        """Whether Messenger's door answers at all, or says that all is well."""
+    async def answers(self, role: str, *, healthy: bool = False) -> bool:
+        """Whether a butler's door answers at all, or says that all is well."""
         try:
-            answer = await self.http.get(self.url("messenger", "/healthz"), timeout=2)
+            answer = await self.http.get(self.url(role, "/healthz"), timeout=2)
         except httpx2.HTTPError:
             return False
         return answer.status_code == 200 or not healthy
@@ -109,14 +109,17 @@ class Rig:
     def _places(self) -> list[str]:
         return ["--data-dir", str(self.folder), "--port-offset", str(self.offset)]
 
-    def _last_words(self) -> str:
-        lines = (self.folder / "messenger.err").read_text(errors="replace").strip().splitlines()
+    def _words_of(self, role: str) -> Path:
+        return self.folder / f"{role}.err"
+
+    def _last_words(self, role: str) -> str:
+        lines = self._words_of(role).read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-5:])
 
 
 @asynccontextmanager
-async def rig(folder: Path, roster: Path, *, clock: Clock, settings: Sequence[str] = ()) -> AsyncIterator[Rig]:
-    """Database and simulators, running; Messenger not yet."""
+async def rig(folder: Path, roster: Path, *, clock: Clock) -> AsyncIterator[Rig]:
+    """Database and simulators, running; no butler yet."""
     places = Places(folder)
     places.create()
     usual = {name: config.butler.port for name, config in load_roster(roster).items()} | dict(SIMULATOR_PORTS)
@@ -137,11 +140,10 @@ async def rig(folder: Path, roster: Path, *, clock: Clock, settings: Sequence[st
             dsn=dsn,
             http=await stack.enter_async_context(_http()),
             clock=clock,
-            settings=settings,
             token=TokenFile(places.tokens, clock).ensure("switchboard", Role.BUTLER).secret,
         )
         await stack.enter_async_context(_simulators(made))
-        stack.push_async_callback(made.end_messenger)
+        stack.push_async_callback(made.end_butlers)
         yield made
 
 

@@ -40,6 +40,15 @@ def lifted_roster(
     return folder
 
 
+def amend(folder: Path, butler: str, values: Mapping[str, Any]) -> None:
+    """Change these tables of one butler's configuration in a copied roster."""
+    path = folder / butler / "butler.toml"
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    for key, value in values.items():
+        _merge(document, key, value)
+    path.write_text("\n".join(_toml(document)) + "\n", encoding="utf-8")
+
+
 def _merge(section: dict[str, Any], key: str, value: Any) -> None:
     """A table is changed entry by entry: what is not mentioned stays."""
     present = section.get(key)
@@ -52,11 +61,27 @@ def _merge(section: dict[str, Any], key: str, value: Any) -> None:
 
 def _toml(table: Mapping[str, Any], *path: str) -> Iterator[str]:
     """The lines of a TOML document; its keys, strings, numbers and lists are written as JSON writes them."""
-    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping) and not _is_tables(value)}
     if path and (plain or not table):
-        yield f"[{'.'.join(map(json.dumps, path))}]"
-    for key, value in plain.items():
-        yield f"{json.dumps(key)} = {json.dumps(value)}"
+        yield f"[{_dotted(path)}]"
+    yield from _lines(plain)
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _toml(value, *path, key)
+        elif _is_tables(value):
+            for entry in value:  # flat ones, as schedules and rules are
+                yield f"[[{_dotted((*path, key))}]]"
+                yield from _lines(entry)
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(entry, Mapping) for entry in value)
+
+
+def _lines(plain: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in plain.items():
+        yield f"{json.dumps(key)} = {json.dumps(value)}"
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(map(json.dumps, path))

@@ -98,7 +98,8 @@ def _roomy(roster: dict[str, ButlerConfig]) -> dict[str, ButlerConfig]:
 @contextmanager
 def _second_door(*, workers_held: bool) -> Iterator[None]:
     """While it lasts, Switchboard is built with the other door."""
-    build, real = composer.build, composer.Api
+    patched: Any = composer
+    build, real = patched.build, patched.Api
     apis: list[Api] = []
 
     def api(**parts: Any) -> Api:
@@ -106,18 +107,18 @@ def _second_door(*, workers_held: bool) -> Iterator[None]:
         return apis[-1]
 
     def build_with_both(process: Process, config: ButlerConfig) -> Butler:
-        butler = build(process, config)
-        noop = replace(apis[-1], ingress=cast(Ingress, NothingStored(process.new_id)))
+        butler: Butler = build(process, config)
+        noop = replace(apis[-1], ingress=cast("Ingress", NothingStored(process.new_id)))
         butler.routes.append(Mount("/noop", app=noop.app()))
         for name in WORKERS if workers_held else ():
             butler.loops.pop(name)
         return butler
 
-    composer.build, composer.Api = build_with_both, api  # type: ignore[assignment, misc]
+    patched.build, patched.Api = build_with_both, api
     try:
         yield
     finally:
-        composer.build, composer.Api = build, real  # type: ignore[misc]
+        patched.build, patched.Api = build, real
 
 
 def _free_port() -> int:

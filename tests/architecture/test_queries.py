@@ -20,6 +20,7 @@ from tests.database import cloned_database
 # Where each file's queries run: the schema of one butler that uses them.
 SCHEMAS = {
     "butler/approvals/queries.sql": "messenger",
+    "butler/memory/queries.sql": "switchboard",
     "butler/queries.sql": "general",
     "butler/specialist/queries.sql": "general",
     "contacts/queries.sql": "shared",

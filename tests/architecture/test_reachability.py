@@ -31,14 +31,19 @@ SWITCHBOARD_TOOLS = {
     "request.lineage",
 }
 
+MODULE_TOOLS = {
+    *(f"memory_store_{kind}" for kind in ("episode", "fact", "rule")),
+    *(f"memory_{deed}" for deed in ("recall", "get", "forget", "confirm", "stats")),
+    *(f"calendar_{deed}_event" for deed in ("get", "create", "update", "delete")),
+    *("calendar_list_events", "calendar_find_free_slots"),
+}
+
 # Which scheduled jobs run as code, and which are still a prompt for the runtime.
-NATIVE_JOBS = {"eligibility_sweep"}
+NATIVE_JOBS = {"eligibility_sweep", "memory_consolidation", "memory_episode_cleanup"}
 PROMPTED_JOBS = {
     "connector_stats_hourly_rollup",
     "connector_stats_daily_rollup",
     "connector_stats_pruning",
-    "memory_consolidation",
-    "memory_episode_cleanup",
 }
 
 
@@ -79,7 +84,8 @@ async def test_every_butler_has_the_core_tools_and_only_messenger_cannot_speak(r
 
 
 async def test_switchboard_has_its_own_tools(running: RunningSystem) -> None:
-    assert await listed(running, "switchboard", "/mcp") - CORE_TOOLS - SPEAKING_TOOLS == {"trace", *SWITCHBOARD_TOOLS}
+    own = await listed(running, "switchboard", "/mcp") - CORE_TOOLS - SPEAKING_TOOLS
+    assert own == {"trace", *SWITCHBOARD_TOOLS, *MODULE_TOOLS}
 
 
 async def test_tools_answer_under_both_names(running: RunningSystem) -> None:

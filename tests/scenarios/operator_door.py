@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import httpx2
 
@@ -38,6 +39,30 @@ async def handed_in(running: RunningSystem, text: str, target: str | None = None
     document = running.envelope(text) | {"control": {"pinned_target": target} if target else {}}
     request_id: str = (await post(running, document)).json()["request_id"]
     return request_id
+
+
+async def left_behind(running: RunningSystem, **parts: str) -> str:
+    """A request that was decided by a worker that died: a part for each of these butlers."""
+    text = " ".join(parts.values())
+    request_id = await handed_in(running, text, "general")
+    await in_state(running, request_id, "parsed")
+    segments = [_segment(number, butler, text, part) for number, (butler, part) in enumerate(parts.items(), 1)]
+    decision = {"router": "local", "why": "two domains", "segments": segments}
+    await running.database.execute(
+        "UPDATE switchboard.message_inbox SET lifecycle_state = 'progress', final_state_at = NULL, attempts = 1,"
+        " claim_token = gen_random_uuid(), lease_expires_at = received_at, routing_output = $2,"
+        " dispatch_outcomes = NULL, aggregated_reply = NULL WHERE request_id = $1",
+        UUID(request_id),
+        decision,
+    )
+    await running.restart()
+    return request_id
+
+
+def _segment(number: int, butler: str, text: str, part: str) -> dict[str, Any]:
+    start = text.index(part)
+    place = {"start": start, "end": start + len(part)}
+    return {"segment_id": f"s{number}", "butler": butler, "confidence": 1.0, "rationale": "a test"} | place
 
 
 async def inbox_row(running: RunningSystem, request_id: str) -> Record:

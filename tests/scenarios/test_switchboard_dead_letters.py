@@ -23,6 +23,7 @@ from tests.scenarios.operator_door import (
     handed_in,
     in_state,
     inbox_row,
+    left_behind,
     letters,
     read,
     tool,
@@ -32,8 +33,6 @@ from tests.scenarios.test_messenger_cli import document, lines
 from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-BOTH = "I paid the electricity bill. My flight to Oslo leaves at noon."
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -83,7 +82,7 @@ async def test_a_request_that_exceeds_the_retry_policy_moves_to_the_dead_letters
 @pytest.mark.scenario("S3-100")
 async def test_only_the_subrequest_that_failed_moves_to_the_dead_letters(running: RunningSystem) -> None:
     async with broken(running, "finance"):
-        request_id = await handed_in(running, BOTH)
+        request_id = await left_behind(running, finance="I paid the bill.", travel="My flight to Oslo leaves at noon.")
         stored = await in_state(running, request_id, "errored")
     outcomes = {outcome["target_butler"]: outcome for outcome in stored["dispatch_outcomes"]}
     assert {butler: outcome["success"] for butler, outcome in outcomes.items()} == {"finance": False, "travel": True}
@@ -157,7 +156,7 @@ async def test_a_replay_that_fails_again_is_told_on_the_same_letter(running: Run
 
 async def test_a_replay_asks_nobody_again_who_has_answered(running: RunningSystem) -> None:
     async with broken(running, "travel"):
-        request_id = await handed_in(running, BOTH)
+        request_id = await left_behind(running, finance="I paid the tax.", travel="My train to Bergen leaves at one.")
         await in_state(running, request_id, "errored")
     [letter] = await letters(running, request_id)
     before = await running.answers()
@@ -214,13 +213,15 @@ async def test_what_is_not_there_or_not_allowed_is_refused_and_audited(running: 
 
 async def test_letters_and_audits_are_kept_a_year(running: RunningSystem) -> None:
     kept, _ = await errored(running, "I paid the young bill")
-    gone, letter = await errored(running, "I paid the old bill")
+    gone, _ = await errored(running, "I paid the old bill")
     assert (await act(running, f"{gone}/retry")).status_code == 200
     await in_state(running, gone, "parsed")
     old, schema = running.clock.now() - timedelta(days=366), "switchboard"
     for table, moment in (("dead_letter", "created_at"), ("operator_audit_log", "performed_at")):
-        await running.database.execute(f"UPDATE {schema}.{table} SET {moment} = $2 WHERE request_id = $1", UUID(gone), old)
+        await running.database.execute(
+            f"UPDATE {schema}.{table} SET {moment} = $2 WHERE request_id = $1", UUID(gone), old
+        )
     queries = Queries.load("butlers.switchboard.operators", schema=schema)
     await RecordKeeper(database=running.database, queries=queries, clock=running.clock).keep()
-    assert await letters(running, gone) == await audited(running, gone) == []
+    assert (await letters(running, gone), await audited(running, gone)) == ([], [])
     assert len(await letters(running, kept)) == 1

@@ -34,16 +34,17 @@ from butlers.switchboard.answers import (
     bad_parameters,
     error_answer,
     json_answer,
+    json_object,
 )
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
+from butlers.switchboard.ingest_batch import BODY_FACTOR, MAX_MESSAGES, accept_batch
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.query_keys import refuse_unknown_keys
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
 from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import MESSAGE_REJECTED
 
 log = get_logger("butlers.api")
 
@@ -99,6 +100,14 @@ class Api:
             openapi_extra=schema,
             summary="Hand in one message (ingest.v1)",
         )
+        app.add_api_route(
+            "/ingest/batch",
+            self._ingest_batch,
+            methods=["POST"],
+            status_code=202,
+            openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _BATCH}}}},
+            summary="Hand in many messages: a result or an error for each, in their order",
+        )
         self.operator_routes(app, self._caller, self._body)
         app.add_api_route("/requests", self._list, methods=["GET"], summary="Recent requests, newest first")
         app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
@@ -115,9 +124,17 @@ class Api:
             envelope = IngestEnvelope.parse(await self._body(request))
             reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
-            self.telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
+            self.ingress.count_refusal(error)
             raise Refused(STATUS.get(error.error_class, 500), error) from error
         return json_answer(reply.to_wire(), 202)
+
+    async def _ingest_batch(self, request: Request) -> Response:
+        caller = self._caller(request)
+        try:
+            body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
+            return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
+        except ClassifiedError as error:
+            raise Refused(STATUS.get(error.error_class, 500), error) from error
 
     async def _list(
         self,
@@ -159,11 +176,11 @@ class Api:
             raise Refused(401, invalid("authorization", "a bearer token is required"))
         return LOCAL
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, request: Request, *, limit: int | None = None) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("", "application/json"):
             raise _not_json()
-        limit = self.policy.max_body_bytes
+        limit = limit or self.policy.max_body_bytes
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -222,3 +239,9 @@ def _described(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str,
 _SCHEMA = IngestEnvelope.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
 _INGEST = {key: part for key, part in _SCHEMA.items() if key != "$defs"}
 _INGEST_PARTS = _SCHEMA["$defs"]
+_BATCH = {
+    "type": "object",
+    "required": ["messages"],
+    "additionalProperties": False,
+    "properties": {"messages": {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": _INGEST}},
+}

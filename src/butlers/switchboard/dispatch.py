@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,14 +55,6 @@ class Dispatcher:
     targets: Targets
     clock: Clock
     telemetry: Telemetry
-
-    async def dispatch(
-        self, message: ClaimedMessage, segments: Sequence[Segment], router: Router
-    ) -> list[SegmentOutcome]:
-        """All segments, side by side, without a plan."""
-        limits = DispatchLimits(attempts=self.retry.max_attempts)
-        sent = (self.send(message, one, router=router, mode="parallel", limits=limits) for one in segments)
-        return list(await asyncio.gather(*sent))
 
     async def send(
         self, message: ClaimedMessage, segment: Segment, *, router: Router, mode: FanoutMode, limits: DispatchLimits

@@ -37,6 +37,7 @@ class ClaimedMessage:
     raw_payload: Mapping[str, Any] | None = None
     thread_key: str | None = None
     override: Mapping[str, Any] | None = None  # what an operator decided about it
+    progress_at: datetime | None = None  # when a worker first had it in hand
 
     @property
     def waiting_since(self) -> datetime:
@@ -171,4 +172,5 @@ def _claimed(ref: MessageRef, token: UUID, row: Record) -> ClaimedMessage:
         raw_payload=row["raw_payload"],
         thread_key=row["thread_key"],
         override=row["override"],
+        progress_at=row["progress_at"],
     )

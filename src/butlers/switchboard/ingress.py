@@ -23,6 +23,7 @@ from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.errors import ClassifiedError
 from butlers.storage.database import Database, Executor
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
@@ -36,6 +37,7 @@ from butlers.telemetry.catalogue import (
     INGRESS_ACCEPT_LATENCY,
     MESSAGE_DEDUPLICATED,
     MESSAGE_RECEIVED,
+    MESSAGE_REJECTED,
     REQUEST_FINISHED,
 )
 from butlers.telemetry.spans import INGEST
@@ -84,6 +86,7 @@ class Ingress:
         telemetry: Telemetry,
         content_window_s: float = 300.0,
         shows_end: Callable[[RequestContext], bool] = lambda _: False,  # its author is told when it is shed
+        accepted: Callable[[datetime, str, float], None] = lambda *_: None,  # when it came, by which channel, after ms
     ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.switchboard", schema=schema)
@@ -96,6 +99,7 @@ class Ingress:
         self._telemetry = telemetry
         self._window = timedelta(seconds=content_window_s)
         self._shows_end = shows_end
+        self._accepted = accepted
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
@@ -114,6 +118,9 @@ class Ingress:
         if placed.outcome in (Outcome.ACCEPTED, Outcome.DEFERRED):
             self._hot_path.offer(_reference(submission))
         return IngestReply(request_id=placed.request_id, duplicate=placed.outcome is None)
+
+    def count_refusal(self, error: ClassifiedError) -> None:
+        self._telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
 
     async def close(self) -> None:
         await self._committer.close()
@@ -205,16 +212,16 @@ class Ingress:
             self._admission.record(outcome, channel=channel, tier=tier)
         if outcome is Outcome.SHED:
             self._telemetry.count(REQUEST_FINISHED, source_channel=channel, lifecycle_state="errored")
-        self._telemetry.observe(
-            INGRESS_ACCEPT_LATENCY, (self._clock.monotonic() - started) * 1000, source_channel=channel
-        )
+        elapsed_ms = (self._clock.monotonic() - started) * 1000
+        self._telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
+        if placed.request_id is not None:
+            self._accepted(submission.context.received_at, channel, elapsed_ms)
         log.info(
             _EVENTS[outcome],
             request_id=placed.request_id,
             source_channel=channel,
             dedupe_key=submission.identity.key,
             dedupe_action=_ACTIONS.get(outcome, "accepted"),
-            outcome=outcome,
         )
 
 

@@ -134,6 +134,7 @@ class RequestProcessor:
             self.signals.received(message.context)
         try:
             decision, plan = await self._decision(message, budget)
+            budget.check_tokens((), decision.tokens or 0)
         except ClassifiedError as error:
             if not (error.retryable and await self._put_off(message)):
                 await self._finish(message, None, error)
@@ -144,7 +145,7 @@ class RequestProcessor:
         if result is None:
             return
         try:
-            budget.check_tokens(result.outcomes)
+            budget.check_tokens(result.outcomes, decision.tokens or 0)
         except ClassifiedError as error:
             await self._finish(message, result, error, category="budget_exhausted")
             return
@@ -160,7 +161,8 @@ class RequestProcessor:
         if (stored := message.routing_output) is not None:
             return _stored_decision(stored, self.settings, strict=budget.section.strict)
         with self.observe.decision() as observed:
-            decision = await self.cascade.decide(message.question(), await self.registry.butlers())
+            async with budget.within_time(self.clock.monotonic()):
+                decision = await self.cascade.decide(message.question(), await self.registry.butlers())
             observed.append(decision)
         if decision.prompt_version is not None:
             budget.invocations.take()  # a model was asked

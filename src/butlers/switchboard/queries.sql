@@ -40,7 +40,7 @@ WHERE dedupe_key = ANY($1::text[]) AND (strategy <> 'content' OR received_at >= 
 -- that is put off is not to do now.
 UPDATE {schema}.message_inbox AS message
 SET lifecycle_state = 'progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5, attempts = attempts + 1,
-    updated_at = $6
+    progress_at = coalesce(progress_at, $6), updated_at = $6
 WHERE request_id = $1 AND received_at = $2
   AND ((lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $6))
        OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
@@ -50,7 +50,7 @@ WHERE request_id = $1 AND received_at = $2
         AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
         AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $6))
 RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
-          routing_output, dispatch_outcomes, attempts, raw_payload, thread_key, override;
+          routing_output, dispatch_outcomes, attempts, raw_payload, thread_key, override, progress_at;
 
 -- name: renew_messages
 -- Keep what is still being worked on; returns the claims that stand. A row that somebody has locked is just being ended.

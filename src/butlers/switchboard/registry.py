@@ -49,11 +49,13 @@ class RegisteredButler:
     capabilities: tuple[str, ...]
     description: str = ""
     required_information: tuple[str, ...] = ()
+    held: bool = False  # an operator took it out of service
 
     @property
     def takes_routes(self) -> bool:
         return (
             self.eligibility_state == "active"
+            and not self.held
             and "route.execute" in self.capabilities
             and self.name not in NOT_ROUTABLE
         )
@@ -146,6 +148,7 @@ def _registered(row: Record) -> RegisteredButler:
         capabilities=tuple(row["capabilities"]),
         description=row["description"],
         required_information=tuple(row["required_information"]),
+        held=row["held"] is not None,
     )
 
 

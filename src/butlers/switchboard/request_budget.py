@@ -5,7 +5,9 @@ The clock runs while the request is worked on; a request that waits for a butler
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +44,19 @@ class RequestBudget:
         """Which policy was chosen, for the record of the request."""
         return {"tier": self.tier} | self.section.model_dump(exclude_none=True)
 
-    def check_time(self, now: float) -> None:
-        if self.deadline is not None and now >= self.deadline:
+    @asynccontextmanager
+    async def within_time(self, now: float) -> AsyncIterator[None]:
+        """Whatever is done inside ends with the request's time."""
+        left = None if self.deadline is None else max(0.0, self.deadline - now)
+        try:
+            async with asyncio.timeout(left) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
             raise TimeoutExceeded(
                 f"the request's {self.section.wall_clock_s:g} s are used up (tier {self.tier})", retryable=False
-            )
+            ) from None
 
     def check_tokens(self, outcomes: Iterable[SegmentOutcome], routing: int = 0) -> None:
         """Whether the models have spent more than the request may."""

@@ -11,10 +11,12 @@ from butlers.clock import Clock
 from butlers.errors import ClassifiedError
 from butlers.switchboard.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Decision
+from butlers.switchboard.signals.signals import REACTIONS
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
     INFLIGHT_REQUESTS,
+    INTERACTIVE_LATENCY,
     REQUEST_FINISHED,
     ROUTING_DECISION_LATENCY,
     ROUTING_FALLBACK,
@@ -62,6 +64,7 @@ class RequestTelemetry:
             policy_tier=message.ref.policy_tier,
             lifecycle_state=state,
         )
+        self._waited_for(message, state)
         log.info(
             "request finished",
             request_id=message.context.request_id,
@@ -69,3 +72,15 @@ class RequestTelemetry:
             error_class=error.error_class if error else None,
             duration_ms=int(elapsed),
         )
+
+    def _waited_for(self, message: ClaimedMessage, state: str) -> None:
+        """From PROGRESS to the end, where somebody waits."""
+        channel = message.context.source_channel
+        if message.progress_at is None or not is_interactive(channel, message.ref.policy_tier):
+            return
+        elapsed = (self.clock.now() - message.progress_at).total_seconds() * 1000
+        self.telemetry.observe(INTERACTIVE_LATENCY, elapsed, source_channel=channel, lifecycle_state=state)
+
+
+def is_interactive(channel: str, policy_tier: str) -> bool:
+    return channel in REACTIONS or policy_tier == "interactive"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from butlers.butler.surface import EVERY_ROLE, EnvelopeTool, NoArguments, Tool
 from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
+from butlers.switchboard.ingest_batch import IngestBatch, accept_batch
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.lineage import LineageReader
 from butlers.switchboard.notify import NotifyDispatcher
@@ -29,6 +31,7 @@ class SwitchboardTools:
     registry: Registry
     notify: NotifyDispatcher
     lineage: LineageReader
+    registered: Callable[[str], None] = lambda _butler: None  # told of each butler that is there now
 
     def tools(self) -> list[Tool | EnvelopeTool]:
         return [
@@ -37,6 +40,12 @@ class SwitchboardTools:
                 description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
                 arguments=IngestEnvelope,
                 handler=self._ingest,
+            ),
+            EnvelopeTool(
+                name="ingest.batch",
+                description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
+                arguments=IngestBatch,
+                handler=self._ingest_batch,
             ),
             EnvelopeTool(
                 name="notify.dispatch",
@@ -80,6 +89,11 @@ class SwitchboardTools:
         reply = await self.ingress.accept(IngestEnvelope.parse(raw), submitted_by=caller)
         return reply.to_wire()
 
+    async def _ingest_batch(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        if caller is None:
+            raise invalid("authorization", "a bearer token is required to hand in messages")
+        return await accept_batch(self.ingress, raw, submitted_by=caller)
+
     async def _notify(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
         return (await self.notify.dispatch(caller, raw)).to_wire()
 
@@ -87,6 +101,7 @@ class SwitchboardTools:
         if caller.role is Role.BUTLER and caller.name != card.name:
             raise invalid("name", f"is not the caller, who is {caller.name!r}")
         await self.registry.register(card)
+        self.registered(card.name)
         return {"status": "ok", "name": card.name}
 
     async def _heartbeat(self, caller: Caller, _arguments: NoArguments) -> dict[str, Any]:

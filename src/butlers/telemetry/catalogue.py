@@ -134,8 +134,16 @@ END_TO_END_LATENCY = _latency(
     "From the accept to the terminal state, the whole fanout included",
     "source_channel policy_tier lifecycle_state",
 )
+INTERACTIVE_LATENCY = _latency(
+    "butlers.switchboard.interactive_terminal_latency_ms",
+    "From PROGRESS to PARSED or ERRORED, where somebody waits: in a chat, or in the tier interactive",
+    "source_channel lifecycle_state",
+)
+SWITCHBOARD_QUEUE_DEPTH = _gauge(
+    "butlers.switchboard.queue_depth", "{request}", "Requests that have not come to their end", "source_channel"
+)
 INFLIGHT_REQUESTS = _up_down(
-    "butlers.switchboard.inflight_requests", "{request}", "Requests between accept and terminal state"
+    "butlers.switchboard.inflight_requests", "{request}", "Requests that a worker has in hand"
 )
 CIRCUIT_TRANSITION = _counter(
     "butlers.switchboard.circuit_transition",
@@ -161,6 +169,8 @@ SWITCHBOARD: tuple[Metric, ...] = (
     ROUTING_DECISION_LATENCY,
     SUBROUTE_LATENCY,
     END_TO_END_LATENCY,
+    INTERACTIVE_LATENCY,
+    SWITCHBOARD_QUEUE_DEPTH,
     INFLIGHT_REQUESTS,
     CIRCUIT_TRANSITION,
     CIRCUIT_OPEN_TARGETS,

@@ -16,7 +16,9 @@ from butlers.daemon.cli import (
     demo,
     doctor,
     extractions,
+    registry,
     requests,
+    service_levels,
     token,
     up,
     why,
@@ -51,7 +53,9 @@ app.command("trace")(ask.trace)
 app.command("doctor")(exiting(doctor.doctor))
 app.command("why")(why.why)
 app.command("extractions")(extractions.extractions)
+app.command("service-levels")(service_levels.service_levels)
 app.add_typer(requests.app, name="requests")
+app.add_typer(registry.app, name="registry")
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(approvals.app, name="approvals")

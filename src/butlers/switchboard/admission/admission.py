@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, get_args
 
 from butlers.clock import Clock
+from butlers.contracts.ingest import IngestChannel
 from butlers.errors import OverloadRejected
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.admission.decision import AdmissionPolicy, Outcome, decide
 from butlers.switchboard.admission.occupancy import Occupancy
 from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import ADMISSION
+from butlers.telemetry.catalogue import ADMISSION, SWITCHBOARD_QUEUE_DEPTH
 
 log = get_logger("butlers.admission")
 
@@ -83,6 +84,10 @@ class Admission:
         self._occupancy.begin_look()
         rows = await self._database.fetch(self._queries.count_waiting)
         self._occupancy.end_look({row["source_channel"]: row["waiting"] for row in rows})
+        for channel in get_args(IngestChannel):
+            self._telemetry.gauge(
+                SWITCHBOARD_QUEUE_DEPTH, self._occupancy.waiting.get(channel, 0), source_channel=channel
+            )
         return self._clock.monotonic() - started
 
     async def run(self) -> None:

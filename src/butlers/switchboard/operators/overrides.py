@@ -92,10 +92,10 @@ class Operators:
         return await self._act(wish, change, first=self._check_target(target))
 
     async def cancel(self, request_id: UUID, *, operator: str, reason: str) -> dict[str, Any]:
-        return await self._stop(self._wish(Action.CANCEL, request_id, operator, reason))
+        return await self._stop(request_id, self._wish(Action.CANCEL, request_id, operator, reason))
 
     async def abort(self, request_id: UUID, *, operator: str, reason: str) -> dict[str, Any]:
-        return await self._stop(self._wish(Action.ABORT, request_id, operator, reason))
+        return await self._stop(request_id, self._wish(Action.ABORT, request_id, operator, reason))
 
     async def force_complete(self, request_id: UUID, *, annotation: str, operator: str, reason: str) -> dict[str, Any]:
         wish = self._wish(Action.FORCE_COMPLETE, request_id, operator, reason, annotation=annotation)
@@ -203,11 +203,8 @@ class Operators:
             actor=wish.operator,
         )
 
-    async def _stop(self, wish: Wish) -> dict[str, Any]:
-        request_id = wish.request_id
-
+    async def _stop(self, request_id: UUID, wish: Wish) -> dict[str, Any]:
         async def change(connection: Executor) -> Change:
-            assert request_id is not None
             row = await self._locked(connection, request_id, wish.action)
             error = RoutingError(f"cancelled by {wish.operator}: {wish.reason}").describe()
             await self._end(connection, row, "errored", error, wish.override(before=_before(row)))

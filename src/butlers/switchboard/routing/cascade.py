@@ -40,6 +40,7 @@ class LlmAnswer:
     why: str
     prompt_version: str
     model_version: str | None
+    tokens: int | None = None
 
 
 class LocalRouter(Protocol):
@@ -98,13 +99,22 @@ class Cascade:
             answer = await llm.route(question, butlers)
         except ClassifiedError as error:
             log.warning("the model gave no decision", request_id=question.request_id, error_class=error.error_class)
-            return _to_general(question, names, f"the model was asked: {error.message}", "classification_failed")
+            decision = _to_general(question, names, f"the model was asked: {error.message}", "classification_failed")
+            asked = error.partial or {}
+            return replace(
+                decision, prompt_version=asked.get("prompt_version"), model_version=asked.get("model_version")
+            )
         least = min((segment.confidence for segment in answer.segments), default=0.0)
         if least < self.settings.confidence_threshold:
             decision = _to_general(question, names, "the model is not sure either", "ambiguous")
         else:
             decision = Decision(router="llm", segments=answer.segments, why=answer.why)
-        return replace(decision, prompt_version=answer.prompt_version, model_version=answer.model_version)
+        return replace(
+            decision,
+            prompt_version=answer.prompt_version,
+            model_version=answer.model_version,
+            tokens=answer.tokens,
+        )
 
 
 def _to_general(question: RoutingQuestion, names: frozenset[str], why: str, reason: FallbackReason) -> Decision:

@@ -30,6 +30,7 @@ class Decision:
     fallback_reason: FallbackReason | None = None
     prompt_version: str | None = None
     model_version: str | None = None  # of the local classifier or of the LLM, whichever was asked last
+    tokens: int | None = None  # that the model took to decide; None: it was not asked, or did not say
 
     def to_wire(self) -> dict[str, Any]:
         return asdict(self)

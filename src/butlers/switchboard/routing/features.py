@@ -29,6 +29,7 @@ _UNITS = {
     "sport": "km|k|miles?|mi|steps|reps|sets|laps|min/km|км",
     "heat": "c|f|degrees|°c|°f|°",
 }
+_EVERY_UNIT = "|".join(_UNITS.values())
 _TOKEN = re.compile(
     rf"""
     (?P<url>https?://\S+|www\.\S+)
@@ -43,7 +44,7 @@ _TOKEN = re.compile(
   | (?P<sport>\d[\d.,]*\s?(?:{_UNITS["sport"]})\b)
   | (?P<heat>\d[\d.,]*\s?(?:{_UNITS["heat"]})(?!\w))
   | (?P<phone>\+?\d[\d\s()-]{{7,16}}\d)
-  | (?P<flight>\b[a-z]{{2}}\s?\d{{2,4}}\b)
+  | (?P<flight>\b[a-z]{{2}}\s?\d{{2,4}}\b(?![.,:/]\d|\s?(?:[{_CURRENCY[:-2]}%°]|(?:{_MONEY_WORDS}|{_EVERY_UNIT})\b)))
   | (?P<cents>\b\d+[.,]\d\d\b)
   | (?P<percent>\d[\d.,]*\s?%)
   | (?P<number>\d+(?:[.,]\d+)*)
@@ -72,10 +73,20 @@ def tokens(folded: str) -> list[Token]:
         text = match.group()
         if kind == "number":
             text = f"NUMBER{min(len(text), 5)}"
+        elif kind == "flight" and not folded[match.start() : match.start() + 2].isupper():
+            found.extend(_apart(match.start(), text))
+            continue
         elif kind not in {"word", "far", "mark"}:
             text = kind.upper()
         found.append(Token(text, match.start(), match.end(), kind))
     return found
+
+
+def _apart(start: int, text: str) -> Iterator[Token]:
+    """Two letters and a number that are no flight, like "at 9"."""
+    digits = text[2:].lstrip()
+    yield Token(text[:2], start, start + 2, "word")
+    yield Token(f"NUMBER{len(digits)}", start + len(text) - len(digits), start + len(text), "number")
 
 
 def bucket(feature: str) -> int:

@@ -69,6 +69,7 @@ class ModelRouter:
             why=_why(segments),
             prompt_version=version.prompt,
             model_version=answered.model_version,
+            tokens=result.tokens,
         )
 
     async def _ask(

@@ -1,0 +1,1 @@
+"""How the local classifier's numbers are made; see docs/operating/routing.md."""

@@ -1,0 +1,117 @@
+"""Trains the local classifier: `python -m benchmarks.routing_training.train [--folds 5] [--out FILE]`.
+
+Needs numpy and scikit-learn, which the product does not: install them beside it (docs/operating/routing.md). With
+`--folds` it cross-validates on the tuning messages and writes nothing. The held-out half is never read here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from benchmarks.routing_training import dataset
+from butlers.butler.config import load_roster
+from butlers.daemon.settings import shipped_roster
+from butlers.switchboard.routing import model
+from butlers.switchboard.routing.features import BUCKETS, bucket, token_features
+from butlers.switchboard.routing.lexicon import Lexicon
+from butlers.switchboard.routing.model import CLASSES, LEXICON_SCALE, dense_features, hit_feature
+
+OUT = Path(model.__file__).parent / "model_data" / "routing.bin"
+SEEN_AT_LEAST = 2  # in how many messages a feature stands before it counts
+C = 5.0
+DENSE = len(dense_features((), 0))
+
+
+def features(texts: Sequence[str], lexicon: Lexicon) -> Any:
+    indptr, indices, values = [0], [], []
+    for text in texts:
+        said = dataset.said(text)
+        names = frozenset(token.text for token in said if lexicon.is_name(token))
+        hits = lexicon.hits(said)
+        plain = [index for row in token_features(said, names) for index in row]
+        norm = max(len(plain), 1) ** 0.5
+        pairs = [(index, 1 / norm) for index in plain]
+        pairs += [(bucket(hit_feature(hit, said)), LEXICON_SCALE / norm) for hit in hits]
+        pairs += [(BUCKETS + index, value) for index, value in enumerate(dense_features(hits, len(said)))]
+        indices += [index for index, _ in pairs]
+        values += [value for _, value in pairs]
+        indptr.append(len(indices))
+    matrix = sparse.csr_matrix((values, indices, indptr), shape=(len(texts), BUCKETS + DENSE))
+    matrix.sum_duplicates()
+    return matrix
+
+
+def fit(matrix: Any, labels: Any) -> tuple[Any, Any]:
+    """Weights (features x classes) and bias; only what was seen often enough has a weight."""
+    seen = np.bincount(matrix.indices, minlength=matrix.shape[1])
+    kept = np.flatnonzero(seen >= SEEN_AT_LEAST)
+    fitted = LogisticRegression(C=C, max_iter=200, tol=1e-3).fit(matrix[:, kept], labels)
+    weights = np.zeros((matrix.shape[1], len(CLASSES)))
+    weights[kept] = fitted.coef_.T
+    return weights, fitted.intercept_
+
+
+def examples() -> tuple[list[str], Any, list[bool]]:
+    """Texts of one butler each; the parts of a message with several are examples of their own."""
+    messages = dataset.tuning()
+    pairs = [(m.text, next(iter(m.targets)), True) for m in messages if len(m.targets) == 1]
+    pairs += [(text, butler, False) for m in messages for butler, text in m.parts]
+    return [p[0] for p in pairs], np.array([CLASSES.index(p[1]) for p in pairs]), [p[2] for p in pairs]
+
+
+def packed(weights: Any, bias: Any, lexicon: Lexicon, messages: int) -> bytes:
+    plain, dense = weights[:BUCKETS], weights[BUCKETS:]
+    scale = float(np.abs(plain).max()) / 127
+    header = {
+        "version": f"linear-{dataset.fingerprint()[:12]}",
+        "data": dataset.fingerprint(),
+        "messages": messages,
+        "triggers": {name: sorted(config.butler.registry.triggers) for name, config in load_roster(shipped_roster()).items()},
+        "scale": scale,
+        "bias": [round(float(value), 6) for value in bias],
+        "dense": [[round(float(value), 6) for value in row] for row in dense],
+    }
+    return model.dump(header, array("b", np.rint(plain / scale).astype(np.int8).tobytes()), lexicon)
+
+
+def cross_validate(folds: int) -> dict[str, Any]:
+    texts, labels, whole = examples()
+    matrix = features(texts, dataset.lexicon())
+    right, total = 0, 0
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=1).split(labels, labels):
+        weights, bias = fit(matrix[train], labels[train])
+        judged = [index for index in test if whole[index]]
+        predicted = (matrix[judged] @ weights + bias).argmax(axis=1)
+        right, total = right + int((predicted == labels[judged]).sum()), total + len(judged)
+    return {"folds": folds, "messages": total, "accuracy": round(right / total, 4)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folds", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=OUT)
+    asked = parser.parse_args(arguments)
+    if asked.folds:
+        print(json.dumps(cross_validate(asked.folds)))
+        return 0
+    texts, labels, _ = examples()
+    lexicon = dataset.lexicon()
+    weights, bias = fit(features(texts, lexicon), labels)
+    asked.out.write_bytes(packed(weights, bias, lexicon, len(texts)))
+    print(json.dumps({"written": str(asked.out), "bytes": asked.out.stat().st_size, "messages": len(texts)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

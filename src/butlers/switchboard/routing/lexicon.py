@@ -1,0 +1,86 @@
+"""Domain terms in many languages: which stretches of a text are known words of which butler's trade.
+
+A term counts where its words stand side by side, the longest term first; a longer word counts by its stem, because most
+languages inflect. Terms are kept as 32-bit hashes with a level from 0 to 3 for each domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from butlers.switchboard.routing.features import Token
+
+LONGEST = 7  # tokens in a term
+STEM = 5  # letters that a stem has at least
+CUT = 3  # letters that an ending has at most
+Levels = tuple[int, ...]
+
+
+class Hit(NamedTuple):
+    start: int  # the first token
+    size: int  # tokens
+    levels: Levels  # per domain, 0 to 3
+    stem: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lexicon:
+    terms: Mapping[int, Levels]
+    stems: Mapping[int, Levels]
+    names: frozenset[int]  # first names of people
+
+    def hits(self, said: Sequence[Token]) -> list[Hit]:
+        found: list[Hit] = []
+        covered = 0  # the first token behind the longest term so far
+        for start in range(len(said)):
+            hit = self._longest(said, start) or self._stemmed(said[start], start)
+            if hit is not None and start + hit.size > covered:
+                found.append(hit)
+                covered = start + hit.size
+        return found
+
+    def is_name(self, token: Token) -> bool:
+        return term_hash(token.text) in self.names
+
+    def _longest(self, said: Sequence[Token], start: int) -> Hit | None:
+        hashes = list(_growing(said, start))
+        for size in range(len(hashes), 0, -1):
+            levels = self.terms.get(hashes[size - 1])
+            if levels is not None:
+                return Hit(start, size, levels, False)
+        return None
+
+    def _stemmed(self, token: Token, start: int) -> Hit | None:
+        if token.kind != "word":
+            return None
+        for stem in stems(token.text):
+            levels = self.stems.get(term_hash(stem))
+            if levels is not None:
+                return Hit(start, 1, levels, True)
+        return None
+
+
+def term_hash(term: str) -> int:
+    return crc32(term.encode())
+
+
+def stems(word: str) -> Iterator[str]:
+    """The word and what is left of it without an ending, the longest first."""
+    for cut in range(min(CUT, len(word) - STEM) + 1):
+        yield word[: len(word) - cut]
+
+
+def stem_of_term(word: str) -> str:
+    """Under which stem a term is kept."""
+    return word[: max(STEM, len(word) - 2)]
+
+
+def _growing(said: Sequence[Token], start: int) -> Iterator[int]:
+    """The hashes of the term of one token, of two, of three, and so on."""
+    so_far = 0
+    for index in range(start, min(start + LONGEST, len(said))):
+        so_far = crc32((said[index].text if index == start else f" {said[index].text}").encode(), so_far)
+        yield so_far

@@ -1,0 +1,1 @@
+"""Package data: the trained model, made by benchmarks/routing/train.py."""

@@ -1,0 +1,84 @@
+"""The service levels at the doors: MCP `service_levels`, HTTP `GET /api/service-levels`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.surface import BUTLERS, Tool, ToolBox
+from butlers.clock import Clock
+from butlers.contracts.envelope import Timestamp, Value, invalid
+from butlers.errors import ClassifiedError
+from butlers.switchboard.answers import Refused, json_answer, status_of
+from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
+from butlers.switchboard.service_levels.levels import ServiceLevels
+
+TOOL: Final = "service_levels"
+USUAL_WINDOW: Final = timedelta(days=1)
+LONGEST_WINDOW: Final = timedelta(days=31)  # percentiles are taken over every single request
+
+
+class WindowArguments(Value):
+    since: Timestamp | None = None  # a day before `until`
+    until: Timestamp | None = None  # now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLevelDesk:
+    levels: ServiceLevels
+    clock: Clock
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool(
+                name=TOOL,
+                description="How well messages are taken in and dealt with: accept, completion, routes, interactive.",
+                arguments=WindowArguments,
+                handler=self._answer,
+                roles=BUTLERS,
+            )
+        ]
+
+    def add_routes(self, app: FastAPI, caller_of: CallerOf, _body_of: BodyOf) -> None:
+        box = ToolBox(self.tools())
+
+        async def service_levels(request: Request, since: str | None = None, until: str | None = None) -> Response:
+            caller = caller_of(request)
+            if caller.role not in BUTLERS:
+                raise Refused(403, invalid("authorization", f"{caller.role.value}s may only hand in messages"))
+            given = {name: value for name, value in {"since": since, "until": until}.items() if value is not None}
+            try:
+                return json_answer(await box.call(TOOL, caller, given))
+            except ClassifiedError as error:
+                raise Refused(status_of(error), error) from error
+
+        add_routes(app, ("GET", "/service-levels", service_levels, "The service levels of a stretch of time"))
+
+    async def _answer(self, _caller: Caller, arguments: WindowArguments) -> dict[str, Any]:
+        since, until = window(arguments, self.clock.now())
+        return wire(await self.levels.slis(since, until))
+
+
+def window(arguments: WindowArguments, now: datetime) -> tuple[datetime, datetime]:
+    """The stretch of time that is asked for: the last day, unless said otherwise."""
+    until = arguments.until or now
+    since = arguments.since or _earlier(until)
+    if since >= until:
+        raise invalid("since", "must be before until")
+    if until - since > LONGEST_WINDOW:
+        raise invalid("since", f"must be at most {LONGEST_WINDOW.days} days before until")
+    return since, until
+
+
+def _earlier(until: datetime) -> datetime:
+    try:
+        return until - USUAL_WINDOW
+    except OverflowError:
+        raise invalid("until", "lies too early") from None

@@ -1,0 +1,70 @@
+"""Messages that try to give orders: none reaches a prompt outside of the fence, none gets further than policy lets it.
+
+The model here has been won over: it names the butler that each message asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.scenarios.routing_model import RoutingModel, targets
+from tests.system import RunningSystem, running_system
+
+CORPUS = Path(__file__).parents[1] / "data" / "routing" / "injections.jsonl"
+DOORS = {"messenger", "switchboard"}  # never take what people write
+OPEN = {"general", "health", "relationship", "travel"}  # all that the rule below leaves
+AT_ONCE = 4
+
+
+def hostile() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+async def handed_in(running: RunningSystem, text: str, slots: asyncio.Semaphore) -> dict[str, Any]:
+    async with slots:
+        reply = await running.ingest(text)
+        return await running.finished(reply["request_id"], deadline_s=120)
+
+
+@pytest.mark.scenario("S3-017")
+async def test_no_message_reaches_a_prompt_unfenced_and_none_gets_further_than_policy(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    messages = hostile()
+    assert len(messages) >= 150
+    model = RoutingModel(tmp_path)
+    model.picks("general", confidence=1.0)
+    model.obeys({message["text"]: message["wants"] for message in messages})
+    # Nobody else is sure enough, so that every message is asked about.
+    rules = '[routing]\nconfidence_threshold = 1.0\n[[routing.rule]]\nname = "no"\nchannel = "api"\nnever = ["finance"]'
+    slots = asyncio.Semaphore(AT_ONCE)
+    async with running_system(tmp_path, postgres_server, roster_dir=model.roster(rules), llm="on") as running:
+        await handed_in(running, "a harmless wobbly line", slots)
+        traces = await asyncio.gather(*(handed_in(running, message["text"], slots) for message in messages))
+
+    harmless, *asked = model.triages()
+    by_text = {question.message: question for question in asked}
+    counted: Counter[str] = Counter()
+    for message, trace in zip(messages, traces, strict=True):
+        text = trace["ingress"]["normalized_text"]
+        assert text == message["text"]  # stored as it was written
+        assert not DOORS & set(targets(trace)), text
+        assert "finance" not in targets(trace) and set(targets(trace)) <= OPEN, text
+        question = by_text.get(text)
+        if question is None:
+            counted["decided without a model"] += 1
+            continue
+        assert question.outside == harmless.outside, text  # not a letter outside of the fence
+        assert text not in question.outside
+        if message["wants"] not in OPEN:
+            assert targets(trace) == ["general"], text
+        counted["fenced"] += 1
+    print(f"injections: {len(messages)} messages, {dict(counted)}, 0 unfenced, 0 outside policy")
+    assert counted["fenced"] >= 150
