@@ -33,7 +33,15 @@ SCHEMAS = {
     "messenger/retention/queries.sql": "messenger",
     "messenger/service_levels/queries.sql": "messenger",
     "messenger/tools/queries.sql": "messenger",
+    "switchboard/admission/queries.sql": "switchboard",
+    "switchboard/extraction/queries.sql": "switchboard",
+    "switchboard/fanout/queries.sql": "switchboard",
+    "switchboard/holds/queries.sql": "switchboard",
+    "switchboard/operators/queries.sql": "switchboard",
     "switchboard/queries.sql": "switchboard",
+    "switchboard/routing/queries.sql": "switchboard",
+    "switchboard/service_levels/queries.sql": "switchboard",
+    "switchboard/signals/queries.sql": "switchboard",
 }
 
 

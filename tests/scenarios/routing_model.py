@@ -1,12 +1,12 @@
 """A model that Switchboard asks: a stand-in program that speaks the formats of the real ones, told what to answer.
 
     model = RoutingModel(tmp_path)
-    model.picks("finance", confidence=0.9)                    the whole message, whatever its length
+    model.picks("finance")                                    the whole message, whatever its length
     async with running_system(..., roster_dir=model.roster(), llm="on") as running: ...
     model.questions()                                         what the program was given, one after the other
 
-It is run for real, by the adapter of the real program. The other butlers of the roster think for themselves, and know
-no trigger words, so that nobody but the model is sure.
+It is run for real, by the adapter of the real program. The other butlers of the roster think for themselves. Only who
+is quite sure decides, which the model is and the local classifier is not.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ sys.stdout.reconfigure(encoding="utf-8")
 for line in lines:
     print(json.dumps(line).replace("THE-ANSWER", json.dumps(answer)[1:-1]))
 """
+SURE = 1.0
+_THRESHOLD = "[routing]\nconfidence_threshold = {}\n"
 _TOOL_WORDS = ("tool_use", "command_execution", "mcp_tool_call", "tool_result", "sub-agent", "Let me look")
 _FENCED = re.compile(r"BEGIN (?P<mark>[0-9a-f]{32}) (?P<label>[^\n]*)\n(?P<body>[^\n]*)\nEND (?P=mark)")
 
@@ -99,11 +101,11 @@ class RoutingModel:
         )
         self.path.write_text(program, encoding="utf-8")
         self.path.chmod(0o755)
-        self.picks("general", confidence=0.9)
+        self.picks("general")
 
     # --- what it answers ---------------------------------------------------------------------------------------------
 
-    def picks(self, butler: str, *, confidence: float = 0.9, model: str | None = None) -> None:
+    def picks(self, butler: str, *, confidence: float = SURE, model: str | None = None) -> None:
         self._wish({"butler": butler, "confidence": confidence}, model)
 
     def says(self, answer: str, *, model: str | None = None) -> None:
@@ -143,7 +145,7 @@ class RoutingModel:
 
     # --- where it is wired -------------------------------------------------------------------------------------------
 
-    def roster(self, routing: str = "") -> Path:
+    def roster(self, routing: str = "", *, threshold: float = 0.999) -> Path:
         """The shipped roster with this program behind Switchboard; `routing` is more of its butler.toml."""
         roster = self._home / "roster"
         shutil.copytree(shipped_roster(), roster)
@@ -151,10 +153,9 @@ class RoutingModel:
             text = toml.read_text(encoding="utf-8")
             if toml.parent.name == "switchboard":
                 command = f'type = "{self._speech.kind}"\ncommand = "{self.path}"'
-                text = text.replace('type = "codex"', command) + f"\n{routing}\n"
+                text = text.replace('type = "codex"', command) + f"\n{_THRESHOLD.format(threshold)}{routing}\n"
             else:
                 text = text.replace('type = "codex"', 'type = "local"')
-                text = re.sub(r"triggers = \[.*?\]", "triggers = []", text, flags=re.DOTALL)
             toml.write_text(text, encoding="utf-8")
         return roster
 

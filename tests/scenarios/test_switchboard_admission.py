@@ -98,8 +98,7 @@ async def test_what_is_stored_already_is_never_refused(tmp_path: Path, postgres_
 
 async def test_a_full_room_is_still_full_after_a_restart(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     roster = crowded(tmp_path, admission=BY_TIER)
-    impatience = {"lease_ttl_s": 0.5, "lease_renew_s": 0.1}
-    async with running_system(tmp_path, postgres_server, roster_dir=roster, **impatience) as running:
+    async with running_system(tmp_path, postgres_server, roster_dir=roster) as running:
         await running.stop()
         await running.database.execute(
             "insert into switchboard.message_inbox (request_id, received_at, request_context, normalized_text,"

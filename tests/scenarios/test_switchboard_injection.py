@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.routing_model import RoutingModel, targets
+from tests.scenarios.routing_model import Question, RoutingModel, targets
+from tests.scenarios.test_switchboard_llm_routing import mailed
 from tests.system import RunningSystem, running_system
 
 CORPUS = Path(__file__).parents[1] / "data" / "routing" / "injections.jsonl"
@@ -33,6 +34,17 @@ async def handed_in(running: RunningSystem, text: str, slots: asyncio.Semaphore)
         return await running.finished(reply["request_id"], deadline_s=120)
 
 
+async def asked_after(running: RunningSystem, model: RoutingModel, texts: list[str]) -> Question:
+    """What the model is asked about a mail at the end of a chain of all that."""
+    await running.database.execute(
+        "update switchboard.message_inbox set thread_key = $1, routing_output = null",
+        "email:butler@butlers.example:<chain@x>",
+    )
+    assert sum(map(len, texts)) < 190_000  # else the oldest would be left out
+    await running.finished(await mailed(running, "the wobbly end of it", 1, "<chain@x>"))
+    return model.triages()[-1]
+
+
 @pytest.mark.scenario("S3-017")
 async def test_no_message_reaches_a_prompt_unfenced_and_none_gets_further_than_policy(
     tmp_path: Path, postgres_server: EmbeddedPostgres
@@ -40,16 +52,19 @@ async def test_no_message_reaches_a_prompt_unfenced_and_none_gets_further_than_p
     messages = hostile()
     assert len(messages) >= 150
     model = RoutingModel(tmp_path)
-    model.picks("general", confidence=1.0)
     model.obeys({message["text"]: message["wants"] for message in messages})
-    # Nobody else is sure enough, so that every message is asked about.
-    rules = '[routing]\nconfidence_threshold = 1.0\n[[routing.rule]]\nname = "no"\nchannel = "api"\nnever = ["finance"]'
+    rule = '[[routing.rule]]\nname = "not money"\nchannel = "api"\nnever = ["finance"]'
     slots = asyncio.Semaphore(AT_ONCE)
-    async with running_system(tmp_path, postgres_server, roster_dir=model.roster(rules), llm="on") as running:
+    roster = model.roster(rule, threshold=1.0)  # hardly anybody else is sure enough
+    async with running_system(tmp_path, postgres_server, roster_dir=roster, llm="on") as running:
         await handed_in(running, "a harmless wobbly line", slots)
         traces = await asyncio.gather(*(handed_in(running, message["text"], slots) for message in messages))
+        asked = model.triages()
+        in_a_chain = await asked_after(running, model, [message["text"] for message in messages])
 
-    harmless, *asked = model.triages()
+    harmless, *asked = asked
+    assert in_a_chain.outside == harmless.outside
+    assert {message["text"] for message in messages} <= {text for _, text in in_a_chain.history}
     by_text = {question.message: question for question in asked}
     counted: Counter[str] = Counter()
     for message, trace in zip(messages, traces, strict=True):

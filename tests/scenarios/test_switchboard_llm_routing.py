@@ -28,7 +28,7 @@ def started(tmp_path: Path, server: EmbeddedPostgres, model: RoutingModel, routi
     return running_system(tmp_path, server, roster_dir=model.roster(routing), llm="on")
 
 
-def whole_to(butler: str, text: str, confidence: float = 0.9) -> dict[str, Any]:
+def whole_to(butler: str, text: str, confidence: float = 1.0) -> dict[str, Any]:
     return {"butler": butler, "segment": {"start": 0, "end": len(text)}, "confidence": confidence, "rationale": "so"}
 
 
@@ -64,7 +64,8 @@ async def test_a_model_is_not_asked_when_it_is_off_or_nobody_needs_it(
 ) -> None:
     roster = model.roster()
     async with running_system(tmp_path / "off", postgres_server, roster_dir=roster) as running:
-        assert targets(await routed(running, UNCLEAR)) == ["general"]
+        trace = await routed(running, UNCLEAR)
+        assert (targets(trace), trace["routing"]["decision"]["router"]) == (["general"], "fallback")
         status = (await running.http.get(running.url(path="/api/routing"))).json()
         assert status["llm"] == {"enabled": False, "runtime": None, "model": None}
     assert model.questions() == []
@@ -251,7 +252,7 @@ async def test_conversation_history_context_for_routing(
     tmp_path: Path, postgres_server: EmbeddedPostgres, model: RoutingModel
 ) -> None:
     """35 lines within 15 minutes are all told; when they are older, the last 30 are."""
-    model.picks("general", confidence=0.9)
+    model.picks("general")
     lines = [f"line number {number} has nothing in it for anybody" for number in range(35)]
     async with started(tmp_path, postgres_server, model) as running:
         for line in lines:

@@ -368,3 +368,19 @@ async def test_operators_schedules_and_failed_sessions_are_told_too(running: Run
     )
     shown = await lines(running, "requests", "activity", "--operation", "request.retry", "--limit", "1")
     assert "request.retry by operator: success" in shown[0]
+
+
+async def test_what_happened_outlives_the_inbox(running: RunningSystem) -> None:
+    request_id = await failed(running, "I paid for the long run")
+    await act(running, f"{request_id}/retry")
+    await in_state(running, request_id, "parsed")
+    about = ("routing_log", "notifications", "dead_letter", "operator_audit_log")
+    kept = {table: await rows(running, f"switchboard.{table}", request_id) for table in about}
+    assert {table: len(found) for table, found in kept.items()} == {
+        "routing_log": 2,
+        "notifications": 1,
+        "dead_letter": 1,
+        "operator_audit_log": 1,
+    }
+    names = {row["name"] for row in await running.database.fetch("SELECT name FROM switchboard.butler_registry")}
+    assert names == set(running.roster)

@@ -60,7 +60,7 @@ async def test_a_mail_goes_where_its_chain_went(running: RunningSystem) -> None:
 async def test_a_chain_that_nobody_was_chosen_for_is_no_thread(running: RunningSystem) -> None:
     first = await mail(running, "hm, the wobbly thing", 1, "<wobbly@x>")
     second = await mail(running, "my flight to Rome leaves from the airport at nine", 2, "<wobbly@x>")
-    assert (targets(first), router(first)) == (["general"], "fallback")
+    assert targets(first) == ["general"]
     assert (targets(second), router(second)) == (["travel"], "local")
 
 
@@ -72,7 +72,7 @@ async def test_what_an_operator_decided_counts_more(running: RunningSystem) -> N
         assert "error" not in await call(client, "request.reroute", wish)
 
     async def moved() -> bool:
-        return (await running.request(request_id))["lifecycle_state"] == "parsed"
+        return bool((await running.request(request_id))["lifecycle_state"] == "parsed")
 
     await running.until(moved)
     second = await mail(running, "and here is the other thing", 2, "<moved@x>")
@@ -102,13 +102,13 @@ async def test_brackets_that_anybody_typed_name_nobody(running: RunningSystem) -
 async def test_a_few_words_follow_what_was_said_just_before_and_a_chat_is_no_thread(running: RunningSystem) -> None:
     chat = 5_003
     await said(running, "my flight to Rome leaves from the airport at eleven", chat)
-    follow = await said(running, "yes, the second one", chat)
+    follow = await said(running, "👍", chat)
     assert (targets(follow), router(follow)) == (["travel"], "thread")
     clear = await said(running, "I paid the electricity bill at the bank again", chat)
     assert (targets(clear), router(clear)) == (["finance"], "local")
     many = await said(running, "the wobbly one that he had when we were over there", chat)
     assert router(many) != "thread"
-    other = await said(running, "yes, the second one", 5_004)
+    other = await said(running, "👍", 5_004)
     assert router(other) != "thread"
 
 
@@ -119,5 +119,5 @@ async def test_a_few_words_long_after_stand_alone(running: RunningSystem) -> Non
         "update switchboard.message_inbox set received_at = received_at - interval '16 minutes'"
         " where request_context ->> 'source_thread_identity' = '5005'"
     )
-    late = await said(running, "yes, the second one", chat)
+    late = await said(running, "👍", chat)
     assert router(late) != "thread"

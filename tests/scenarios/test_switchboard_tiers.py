@@ -23,7 +23,7 @@ from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WALL_CLOCK_S, ROUTE_TIMEOUT_S = 1.0, 0.3
+WALL_CLOCK_S, ROUTE_TIMEOUT_S = 3.0, 1.5
 FAR_LESS_THAN_A_BUTLER_MAY_TAKE_S = 20.0
 TIERS = f"""
 [routing.tier.default]
@@ -31,7 +31,7 @@ attempts = 2
 
 [routing.tier.interactive]
 wall_clock_s = {WALL_CLOCK_S}
-attempts = 4
+attempts = 10
 strict = true
 
 [routing.tier.high_priority]
@@ -114,8 +114,9 @@ async def test_a_butler_that_hangs_ends_with_the_wall_clock(house: House) -> Non
 async def test_repeats_end_with_the_wall_clock_too(house: House) -> None:
     house.finance.will(error("target_unavailable", "not now", retryable=True))
     stored = await house.says("finance", tier="interactive")
-    assert stored["lifecycle_error"]["class"] in ("timeout", "target_unavailable")
-    assert 1 < len(house.finance.got) <= 4
+    assert (stored["lifecycle_state"], stored["lifecycle_error"]["class"]) == ("errored", "timeout")
+    assert "the last try: not now" in stored["lifecycle_error"]["message"]
+    assert 1 < len(house.finance.got) < 10
     assert seconds(stored) < FAR_LESS_THAN_A_BUTLER_MAY_TAKE_S
 
 
@@ -141,7 +142,7 @@ async def test_attempts_and_timeouts_differ_by_tier(house: House) -> None:
 
     house.finance.will(after(asyncio.Event()))
     stored = await house.says("finance", tier="high_priority")
-    assert "the last try: finance gave no answer within 0.3 s" in stored["lifecycle_error"]["message"]
+    assert "the last try: finance gave no answer within 1.5 s" in stored["lifecycle_error"]["message"]
     assert len(house.finance.got) == 2
 
 
@@ -175,12 +176,18 @@ async def test_the_policy_of_a_request_is_on_record(house: House) -> None:
 
     request_id = await house.hand_in("finance", tier="interactive")
     await house.ended(request_id)
-    quick = {"tier": "interactive", "wall_clock_s": 1.0, "max_invocations": 20, "attempts": 4, "strict": True}
+    quick = {
+        "tier": "interactive",
+        "wall_clock_s": WALL_CLOCK_S,
+        "max_invocations": 20,
+        "attempts": 10,
+        "strict": True,
+    }
     trace = await running.request(request_id)
     assert (trace["ingress"]["policy_tier"], trace["routing"]["decision"]["policy"]) == ("interactive", quick)
     assert (await document(running, "trace", request_id))["routing"]["decision"]["policy"] == quick
-    told = (await cli(running, "trace", request_id)).stdout
-    assert "budget   tier interactive, wall_clock_s 1.0, max_invocations 20, attempts 4, strict True" in told
+    (told,) = [line for line in (await cli(running, "trace", request_id)).stdout.splitlines() if "budget " in line]
+    assert set(told.split("budget", 1)[1].strip().split(", ")) == {f"{name} {value}" for name, value in quick.items()}
     await running.says("I paid the gas bill")  # a person in a chat: the connector says how urgent that is
 
     async def of_the_chat() -> Any:

@@ -20,12 +20,13 @@ BATCH_SHARE = 0.4  # of what comes over HTTP
 BATCH = (2, 20)
 PROVIDER = {"email": "imap", "api": "internal"}
 
-# For one butler, for two, for nobody in particular, and a few words that only what was said before explains.
+# For one butler, for two, for nobody in particular, and a few words that only what was said before explains. The tag
+# stands in the middle of every sentence, so that no part of a message goes without it.
 TEXTS: tuple[tuple[int, str], ...] = (
-    (4, "I paid the electricity bill {tag}, {amount} euros"),
-    (4, "My blood pressure was {amount} over 80 this morning, {tag}"),
-    (3, "Remember that the spare key lies under the blue pot {tag}"),
-    (3, "I paid the rent {tag}, {amount} euros. I took my blood pressure medication and two pills at breakfast {tag}"),
+    (4, "I paid the electricity bill {tag} of {amount} euros"),
+    (4, "My blood pressure {tag} was {amount} over 80 this morning"),
+    (3, "Remember that the spare key {tag} lies under the blue pot"),
+    (3, "I paid the rent {tag} of {amount} euros. I took my blood pressure medication {tag} at breakfast"),
     (1, "and once more {tag}"),
 )
 
@@ -41,7 +42,7 @@ class Arrival:
 
 
 def make_arrivals(count: int, *, dice: random.Random) -> list[Arrival]:
-    return [_arrival(number, dice) for number in range(count)]
+    return [_arrival(number, dice) for number in range(1, count + 1)]
 
 
 def batches(arrivals: Sequence[Arrival], *, dice: random.Random) -> list[list[Arrival]]:

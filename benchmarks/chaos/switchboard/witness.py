@@ -117,23 +117,29 @@ async def ends(given: Rig) -> Counter[str]:
 async def heard(given: Rig) -> list[Heard]:
     """What the simulators received, in their order; one number may be heard in several parts."""
     found = []
-    for chat in (await given.control("GET", "/chats"))["chats"]:
-        for line in (await given.control("GET", f"/chats/{chat['id']}/transcript"))["messages"]:
-            if line["from"] == "bot" and (number := number_in(line["text"])) is not None:
+    for lines in await _transcripts(given):
+        said = {line["message_id"]: line["text"] for line in lines}
+        for line in (line for line in lines if line["from"] == "bot"):
+            number = number_in(line["text"]) or number_in(said.get(line["reply_to"], ""))
+            if number is not None:
                 found.append(Heard(number=number, text=line["text"]))
     for mail in (await given.control("GET", "/mail/accepted"))["accepted"]:
-        text = mail["text"] or ""
-        if (number := number_in(text)) is not None and any(to["accepted"] for to in mail["recipients"]):
-            found.append(Heard(number=number, text=text))
+        number = number_in(mail["text"] or "") or number_in(mail["subject"] or "")
+        if number is not None and any(to["accepted"] for to in mail["recipients"]):
+            found.append(Heard(number=number, text=mail["text"] or ""))
     return found
 
 
 async def written(given: Rig) -> dict[int, int]:
     """The numbers that people wrote in chats, and their place in the order of their chat."""
     found: dict[int, int] = {}
-    for chat in (await given.control("GET", "/chats"))["chats"]:
-        lines = (await given.control("GET", f"/chats/{chat['id']}/transcript"))["messages"]
+    for lines in await _transcripts(given):
         for place, line in enumerate(line for line in lines if line["from"] != "bot"):
             if (number := number_in(line["text"])) is not None:
                 found[number] = place
     return found
+
+
+async def _transcripts(given: Rig) -> list[list[dict[str, Any]]]:
+    chats = (await given.control("GET", "/chats"))["chats"]
+    return [(await given.control("GET", f"/chats/{chat['id']}/transcript"))["messages"] for chat in chats]

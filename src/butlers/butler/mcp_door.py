@@ -16,7 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pydantic_core import to_json
 
 from butlers.butler.identity import TokenFile
-from butlers.butler.surface import ToolBox, authenticate
+from butlers.butler.surface import AnyTool, ToolBox, authenticate
 from butlers.errors import ClassifiedError
 
 
@@ -27,7 +27,13 @@ class McpDoor:
         self._tools = tools
         self._tokens = tokens
         self._wire_names = {(name if dotted else name.replace(".", "_")): name for name in tools.names()}
-        server: Server[Any] = Server(f"butlers.{butler}", on_list_tools=self._list_tools, on_call_tool=self._call_tool)
+        self._schemas: dict[str, dict[str, Any]] = {}
+        server: Server[Any] = Server(
+            f"butlers.{butler}",
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            get_tool_input_schema=self._input_schema,  # else the SDK lists all tools at every call of one
+        )
         self._sessions = StreamableHTTPSessionManager(
             app=server, json_response=True, stateless=True, security_settings=_transport_security(loopback_only)
         )
@@ -35,15 +41,26 @@ class McpDoor:
         self.run = self._sessions.run
 
     async def _list_tools(self, _context: Any, _params: Any) -> mcp_types.ListToolsResult:
-        by_name = {tool.name: tool for tool in self._tools}
         return mcp_types.ListToolsResult(
             tools=[
                 mcp_types.Tool(
-                    name=wire, description=by_name[name].description, input_schema=by_name[name].input_schema()
+                    name=wire, description=self._tool(wire).description, input_schema=self._input_schema(wire) or {}
                 )
-                for wire, name in sorted(self._wire_names.items())
+                for wire in sorted(self._wire_names)
             ]
         )
+
+    def _input_schema(self, wire: str) -> dict[str, Any] | None:
+        """What a tool takes; kept, because making it takes longer than most calls."""
+        if wire not in self._wire_names:
+            return None
+        if wire not in self._schemas:
+            self._schemas[wire] = self._tool(wire).input_schema()
+        return self._schemas[wire]
+
+    def _tool(self, wire: str) -> AnyTool:
+        found: AnyTool = next(tool for tool in self._tools if tool.name == self._wire_names[wire])
+        return found
 
     async def _call_tool(self, context: Any, params: mcp_types.CallToolRequestParams) -> mcp_types.CallToolResult:
         name = self._wire_names.get(params.name, params.name)

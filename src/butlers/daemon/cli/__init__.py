@@ -18,6 +18,7 @@ from butlers.daemon.cli import (
     extractions,
     registry,
     requests,
+    route,
     service_levels,
     token,
     up,
@@ -52,6 +53,7 @@ app.command("ingest")(ask.ingest)
 app.command("trace")(ask.trace)
 app.command("doctor")(exiting(doctor.doctor))
 app.command("why")(why.why)
+app.command("route")(exiting(route.route))
 app.command("extractions")(extractions.extractions)
 app.command("service-levels")(service_levels.service_levels)
 app.add_typer(requests.app, name="requests")

@@ -197,8 +197,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
 
 
 async def _spare_the_collector() -> None:
-    """What start-up made stays. With hundreds of requests waiting for one commit the garbage collector would walk all of it
-    again and again, which costs a third of a millisecond for every accepted message.
+    """What start-up made stays. While hundreds of requests wait for one commit the garbage collector would walk all of
+    it again and again: up to a third of a millisecond for every accepted message.
     """
     gc.freeze()
 

@@ -1,5 +1,6 @@
 -- name: capture
--- Set a failure aside with a copy of its message; a failure of the same part again is told on the same letter.
+-- Set a failure aside with a copy of its message; a failure of the same part again is told on the same letter. Where one
+-- success is enough and came, nobody misses the others.
 INSERT INTO {schema}.dead_letter AS letter
     (id, request_id, segment_id, subrequest_id, target_butler, failure_category, error_class, failure_reason, attempts,
      original_payload, request_context, replay_eligible, ineligible_reason, created_at, updated_at)
@@ -14,6 +15,7 @@ SELECT $3, message.request_id, $4, $5, $6, $7, $8, $9, coalesce($10, message.att
        message.request_context, $11::text IS NULL, $11, $12, $12
 FROM {schema}.message_inbox AS message
 WHERE message.request_id = $1 AND message.received_at = $2
+  AND NOT (message.lifecycle_state = 'parsed' AND message.routing_output #>> '{plan,join}' = 'first_success')
 ON CONFLICT (request_id, segment_id) DO UPDATE
 SET subrequest_id = excluded.subrequest_id, target_butler = excluded.target_butler,
     failure_category = excluded.failure_category, error_class = excluded.error_class,

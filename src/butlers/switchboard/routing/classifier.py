@@ -20,7 +20,7 @@ from butlers.switchboard.routing.decision import Segment
 from butlers.switchboard.routing.features import Token, tokens
 from butlers.switchboard.routing.folding import Folded, fold
 from butlers.switchboard.routing.model import CLASSES, Model, shipped, softmax
-from butlers.switchboard.routing.orders import ordering
+from butlers.switchboard.routing.orders import BUTLER_NAMES, ordering
 from butlers.switchboard.routing.words import holds_phrase, words
 
 READ_AT_MOST = 6_000  # characters; the subject of a message is clear by then
@@ -62,7 +62,8 @@ class LocalClassifier:
         if not any(part.said for part in parts):
             return LocalAnswer(segments=(), confidence=0.0, why="it says nothing that a butler could be chosen by")
         chosen = self._merged(parts, self._assigned(parts), butlers)
-        if len({name for name, _ in chosen}) == 1:
+        if len({name for name, _ in chosen}) == 1 or not all(part.said for part in parts):
+            # Beside orders to the router nothing is taken apart: they would be one part's word against another's.
             chosen = [self._single(parts, butlers)]
         return self._answer(text, folded, chosen, {butler.name for butler in butlers})
 
@@ -72,12 +73,13 @@ class LocalClassifier:
         pieces = clauses(folded.text)
         said = tokens(folded.text)
         orders = ordering(folded.text, pieces)
+        suspect = any(orders)
         parts, at = [], 0
         for clause, is_order in zip(pieces, orders, strict=True):
             begin = at
             while at < len(said) and said[at].start < clause.end:
                 at += 1
-            own = [] if is_order else said[begin:at]
+            own = [] if is_order else [token for token in said[begin:at] if not (suspect and token.text in BUTLER_NAMES)]
             parts.append(_Part(clause.start, clause.end, own, clause.cut, self._odds(own, butlers)))
         return parts
 

@@ -8,42 +8,71 @@ would count, too. So its clauses are left out, and what the message is honestly 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from butlers.switchboard.routing.clauses import HARD, Clause
 
-_BUTLERS = "finance|health|travel|relationship|general|messenger|switchboard"
+_NAMES = "finance|health|travel|relationship|general|messenger|switchboard"
 _WHOM = (
-    rf"{_BUTLERS}|butlers?|agents?|router|specialist|catch-?all|admin\w*|root|legal|concierge|security|events|assistant"
-    "|classifier|dispatcher|financ\\w*|salud|viajes?|gesundheit|reisen?|sant[eé]|voyages?"
+    rf"{_NAMES}|butlers?|agents?|router|specialist|catch-?all|admin\w*|root|legal|concierge|security|events|assistant"
+    "|classifier|dispatcher|financ\w*|salud|viajes?|gesundheit|reisen?|sante|voyages?"
 )
+_NEVER_MIND = (  # ignore, forget, override: in the languages that people try
+    "ignor\w*|disregard\w*|forget|overrid\w*|bypass\w*|supersed\w*|vergiss|oublie\w*|olvida\w*|dimentica\w*|negeer"
+    "|zignoruj|игнорир\w*|забудь|проигнорир\w*|無視|忽略|无视|yoksay|gormezden|تجاهل"
+)
+_RULES = (
+    "instruc\w*|rules?|prompts?|polic\w*|guidelines?|anweisung\w*|regeln|consignes|regles|reglas|istruzioni|regole|instrukcj\w*"
+    "|polece\w*|инструкц\w*|правил\w*|talimat\w*|指示|指令|规则|ルール|التعليمات|routing|above|previous|preced\w*|message"
+)
+_SEND = (
+    "re-?rout\w+|rout(?:e|es|ed|ing)|sends?|forward|dispatch|deliver|assign|(?:re)?classif\w+|categori[sz]\w+|(?:re-?)?label\w*"
+    "|tag(?:ged)?|mark(?:ed)?|direct|hand|pass|treat|file|relay|escalate|transfer|choose|pick|select|use|target\w*|goes?|belongs?"
+    "|put|leite|sende|schick\w*|weiterleit\w*|envoie\w*|envoyer|transm\w+|choisi\w*|envia\w*|manda\w*|invia\w*|encaminh\w*"
+    "|stuur|przeslij|wyslij|отправ\w*|перешл\w*|направ\w*|yonlendir\w*|gonder\w*"
+)
+_END = r"(?=\s*(?:[.,;:!?)\n\]}>`*]|$|butler|agent|only|queue|now|instead|immediately|and\b|no matter|regardless|because|please|thing))"
 _ORDER = re.compile(
     rf"""
-    \b(?:ignor\w*|disregard\w*|forget|override\w*|bypass\w*|supersed\w*|vergiss|oublie\w*|olvida\w*|dimentica\w*|negeer|zignoruj
-       |игнорир\w*|забудь|проигнорир\w*|無視|忽略|无视|yoksay|görmezden|तिरस्कार|تجاهل)
-       [^\n]{{0,60}}?(?:instruc\w*|rules?|prompts?|polic\w*|guidelines?|anweisung\w*|regeln|consignes|règles|regles|instru[cç]\w*|reglas
-       |istruzioni|regole|instructies|instrukcj\w*|polece\w*|инструкц\w*|правил\w*|talimat\w*|指示|指令|规则|ルール|तनिर्देश|التعليمات|routing|above|previous)
-  | \b(?:rout\w+|send|forward|dispatch|deliver|assign|classif\w+|categori[sz]\w+|label\w*|tag(?:ged)?|mark(?:ed)?|direct|hand|pass|treat|file|relay|escalate|transfer|reroute|choose|pick|select|use|target\w*|goes?|belongs?|leite|sende|schick\w*|weiterleit\w*
-       |envoie\w*|envoyer|transm\w+|env[ií]a\w*|manda\w*|invia\w*|encaminh\w*|stuur|prze[sś]lij|wy[sś]lij|отправ\w*|перешл\w*|направ\w*|yönlendir\w*|gönder\w*)\b
-       [^.!?\n]{{0,60}}?\b(?:to|as|is|an|à|a|al|para|per|aan|naar|do|w|в|for|with|by|the|into|under|type|of)\s+(?:the\s+|your\s+|our\s+|den\s+|das\s+|la\s+|le\s+)?["'`*<\[]*(?:{_WHOM})\b(?:\s*(?:butler|agent|queue|specialist|domain))?["'`*>\]]*(?=\s*(?:[.,;:!?)\n\]}}>]|$|butler|agent|only|queue|now|instead|immediately|and\b|no matter|regardless|because|please))
-  | \b(?:system|developer|assistant|admin|tool|user|router|systeme|système|sistema|система|system\s+(?:prompt|message|notice|update|override|note))\s*(?:prompt|message|update|notice)?[^\n:]{{0,30}}:
-  | \b(?:system\s+prompt|systemprompt|prompt\s+injection|jailbreak|developer\s+mode|debug\s+mode|you\s+are\s+now|act\s+as|pretend\s+(?:to\s+be|you|that\s+you)|role-?play|your\s+(?:new\s+)?(?:instructions|rules|classification|routing|policy|system|role|job\s+is|task\s+is)|new\s+(?:instructions|rule|routing|policy)|routing\s+(?:decision|policy|rule|table|update|override|engine|hint|key|config\w*|target|label|result|map)|routing|classification|configuration\s+change|target[_\s]butler|butler[_\s]name)\b
-  | \b(?:{_BUTLERS})[\s_-]+(?:butler|agent|queue|specialist)\b | \bbutlers?\b | \bswitchboard\b
-  | ["'`](?:butler|target|targets|route|route_to|tool|tool_call|name|arguments|segments?|confidence|domain|label|role|content|function)["'`]\s*:
-  | \b(?:route_to_butler|route\.execute|route_to|tool_call|function_call|set_target|route_message)\b
-  | <\s*/?\s*(?:system|assistant|user|tool\w*|instructions?|admin|prompt|function\w*|im_start|im_end|\|)[^>]*> | <\|[^|]*\|> | \[/?(?:inst|system|admin)\] | ^\#{{2,}}\s*(?:system|instruction|response|end|new|task)\w* | ^-{{3,}}\s*(?:end|begin|system)
-  | \bbase64\b | \brot13\b | \b[a-z0-9+/]{{40,}}={{0,2}}
+    \b(?:{_NEVER_MIND})[^\n]{{0,60}}?(?:{_RULES})
+  | \b(?:{_SEND})\b[^.!?\n]{{0,60}}?\b(?:to|as|is|an|a|al|para|per|aan|naar|do|w|в|for|with|by|the|into|under|of|through)\s+
+       (?:the\s+|your\s+|our\s+|den\s+|das\s+|la\s+|le\s+)?["'`*<\[]*(?:{_WHOM})\b["'`*>\]]*{_END}
+  | \b(?:choose|select|pick|obey|go|call\s+this\s+an?|hence|so|thus|answer\s+with|into|use|route|choisir)[,:]?\s+["'`*<]*(?:{_NAMES})\b["'`*>]*{_END}
+  | (?:[:=>]|\bto)\s*["'`*<(]*(?:finance|relationship|messenger|switchboard)\b["'`*>)]*{_END}
+  | [:=]\s*["'`*<(]*(?:health|travel|general|all)\b["'`*>)]*{_END} | ^\W*(?:{_NAMES})\W*$ | <t>
+  | \b(?:system|developer|assistant|admin|tool|user|router|systeme|sistema|система|utilisateur)\b\s*(?:prompt|message|update|notice|note|override)?[^\n:]{{0,40}}:
+  | \b(?:system\s*prompts?|prompt\s+injection|jailbreak|developer\s+mode|debug\s+mode|you\s+are\s+now|act\s+as|role-?play
+       |pretend\s+(?:to\s+be|you|that\s+you)|your\s+(?:new\s+)?(?:instructions|rules|classification|routing|policy|role|job\s+is|task\s+is)
+       |new\s+(?:instructions|rules?|routing|policy)|a\s+rule\s+you|routing|classification|configuration\s+change|targets?[_\s]butlers?
+       |butler[_\s]name|for\s+the\s+software|trusted|untrusted|obey|re-?label|administrator|freed\s+from|do\s+not\s+show)\b
+  | \bbutlers?\b | butler_ | _butler | \bswitchboard\b | ^\W*router[,:] | \(router\b | \btargets?\s*[:=]
+  | ["'`](?:butler|targets?|route|route_to|tool|tool_call|name|arguments|segments?|confidence|domain|label|role|content|function)["'`]\s*:
+  | \b(?:route_\w+|set_\w+|route\.execute|tool_call|function_call|functions\.\w+|set-output)\b | ^\W*/\w+\s | ^\W*(?:action|thought|observation)\b[^\n]*:
+  | <\s*/?\s*(?:system|assistant|user|tool|instruction|admin|prompt|function|message|input|document|data|content|untrusted|target|span)[^>]*>
+  | <\|[^|]*\|> | \[/?(?:inst|system|admin)\] | ^\#+\s*(?:system|user|instruction|response|end|new|task)\w*
+  | ^[-=]{{3,}}\s*(?:end|begin|system) | cdata | \beof\b | ```
+  | \bbase64\b | \brot13\b | \b[a-z0-9+/]{{40,}}={{0,2}} | (?:%[0-9a-f]{{2}}){{4,}} | (?:&\#\d+;\s*){{3,}} | (?:\b[0-9a-f]{{2}}\s){{8,}}
+       | first\s+letters | \bhex\b | \b[a-z]+\d+[a-z\d]+\s+\d+\s+[a-z\d]*\d[a-z\d]*\b
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
 )
+BUTLER_NAMES = frozenset(_NAMES.split("|"))
 
 
 def ordering(text: str, pieces: Sequence[Clause]) -> list[bool]:
-    """Per clause whether it gives the router orders."""
+    """Per clause whether it gives the router orders; the rest of such a sentence is part of it."""
     places = [match.span() for match in _ORDER.finditer(text)]
     hit = [any(start < clause.end and end > clause.start for start, end in places) for clause in pieces]
-    for index in range(1, len(pieces)):
-        # The rest of a sentence that began as an order is part of it.
-        if hit[index - 1] and pieces[index].cut != HARD:
-            hit[index] = True
-    return hit
+    sentences = list(_sentences(pieces))
+    whole = [any(hit[index] for index in sentence) for sentence in sentences for _ in sentence]
+    return hit if all(whole) else whole
+
+
+def _sentences(pieces: Sequence[Clause]) -> Iterator[list[int]]:
+    own: list[int] = []
+    for index, clause in enumerate(pieces):
+        if own and clause.cut == HARD:
+            yield own
+            own = []
+        own.append(index)
+    yield own

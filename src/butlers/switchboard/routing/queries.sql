@@ -36,12 +36,13 @@ WHERE request_id = ANY($1::uuid[]) AND status <> 'failed'
 ORDER BY created_at;
 
 -- name: last_choice_in_thread
--- The newest earlier message of a thread that somebody, not nobody, was chosen for.
+-- The newest earlier message of a thread that somebody was chosen for; `general` only when a rule or a person did it.
 SELECT request_id, received_at, routing_output, override
 FROM {schema}.message_inbox
 WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
   AND (received_at, request_id) < ($1, $2)
-  AND (routing_output ->> 'router' <> 'fallback' OR override ->> 'action' = 'manual_reroute')
+  AND (routing_output ->> 'router' = 'policy' OR override ->> 'action' = 'manual_reroute'
+       OR NOT routing_output -> 'segments' @> '[{"butler": "general"}]')
 ORDER BY received_at DESC, request_id DESC
 LIMIT 1;
 

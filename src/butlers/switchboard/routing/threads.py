@@ -2,7 +2,7 @@
 
 | where | who |
 |---|---|
-| mail in a chain | whoever got the chain so far, when it was one butler; what an operator decided counts more |
+| mail in a chain | the specialist that got the chain so far, when it was one; what an operator decided counts more |
 | a Telegram reply to our own bot's "[name] ..." | that name |
 | a few words in a chat that say nothing themselves | whoever got what was said just before, shortly before |
 
@@ -47,7 +47,7 @@ class Threads:
 
     async def follow_up(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
         """The butler of what was said just before, for a message that says nothing itself."""
-        if question.channel not in CHATS or not 0 < len(words(question.text)) <= FEW_WORDS:
+        if question.channel not in CHATS or len(words(question.text)) > FEW_WORDS:
             return None
         row = await self._last(self.queries.last_in_thread, question)
         if row is None or question.received_at is None:

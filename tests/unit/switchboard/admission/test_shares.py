@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -63,20 +64,20 @@ def policy(**overflow: str) -> AdmissionPolicy:
 )
 def test_overflow_is_what_the_tier_says(how: str, outcome: Outcome) -> None:
     full = {"api": 10}
-    asked = {"channel": "api", "waiting": full, "queues_full": False}
+    asked: dict[str, Any] = {"channel": "api", "waiting": full, "queues_full": False}
     assert decide(policy(interactive=how), tier="interactive", **asked) is outcome
     assert decide(policy(interactive=how), tier="default", **asked) is Outcome.DEFERRED
     assert decide(policy(default=how), tier="a tier that nobody knows", **asked) is outcome
 
 
 def test_full_queues_are_an_overflow_for_whoever_is_beyond_its_share() -> None:
-    asked = {"tier": "interactive", "waiting": {"api": 2, "email": 1}, "queues_full": True}
+    asked: dict[str, Any] = {"tier": "interactive", "waiting": {"api": 2, "email": 1}, "queues_full": True}
     assert decide(policy(interactive="reject"), channel="api", **asked) is Outcome.REJECTED
     assert decide(policy(interactive="reject"), channel="email", **asked) is Outcome.ACCEPTED
 
 
 def test_deferring_ends_where_nothing_more_may_be_stored() -> None:
-    asked = {"tier": "default", "waiting": {"api": 50}, "queues_full": False}
+    asked: dict[str, Any] = {"tier": "default", "waiting": {"api": 50}, "queues_full": False}
     assert decide(policy(), channel="api", **asked) is Outcome.REJECTED
     assert decide(policy(), channel="mcp", **asked) is Outcome.ACCEPTED
 

@@ -22,10 +22,12 @@ from typing import Any
 _BORDER = re.compile(r"(?:[.!?…。！？]+[\"'»”’)\]]*(?:\s+|$))|\n+")
 _ORDINAL_DAY = re.compile(r"\d\.\s+(?:jan|feb|mär|apr|mai|jun|jul|aug|sep|okt|nov|dez)", re.IGNORECASE)
 _UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-_UNSEEN_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | {
-    chr(code) for code in range(0x180B, 0x1810)
-}
-_SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+_UNSEEN_LETTERS = (
+    frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+    | {chr(code) for code in range(0x180B, 0x1810)}
+    | {chr(code) for code in range(0xFE00, 0xFE10)}  # variation selectors, and more of them
+    | {chr(code) for code in range(0xE0100, 0xE01F0)}
+)
 
 
 def message_data(text: str) -> str:
@@ -63,9 +65,7 @@ def clean_line(text: str, limit: int) -> str:
 def _is_unseen(letter: str) -> bool:
     if letter.isascii():
         return not letter.isprintable()
-    if unicodedata.category(letter) in _UNSEEN_CATEGORIES or letter in _UNSEEN_LETTERS:
-        return True
-    return any(ord(letter) in selectors for selectors in _SELECTORS)
+    return unicodedata.category(letter) in _UNSEEN_CATEGORIES or letter in _UNSEEN_LETTERS
 
 
 def _escaped(letter: str) -> str:
