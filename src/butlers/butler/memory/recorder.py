@@ -16,8 +16,13 @@ SCHEDULED, TOLD, CORRECTED = 0.3, 0.5, 0.7  # importance
 def importance_of(session: EndedSession) -> float:
     """Routine is worth little, a correction much, and a statement as much as it is sure."""
     usual = SCHEDULED if session.trigger_source.startswith("schedule:") else TOLD
-    told = [said.confidence for said in statements(session.said, session.speaker)]
-    return max(usual, CORRECTED if corrections(session.said) else 0.0, *told, 0.0)
+    return importance(session.said, session.speaker, usual=usual)
+
+
+def importance(said: str, speaker: str, *, usual: float = TOLD) -> float:
+    """Of something that somebody said."""
+    told = [statement.confidence for statement in statements(said, speaker)]
+    return max(usual, CORRECTED if corrections(said) else 0.0, *told, 0.0)
 
 
 def is_worth_keeping(session: EndedSession) -> bool:

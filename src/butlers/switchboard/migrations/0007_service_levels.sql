@@ -10,3 +10,7 @@ CREATE TABLE {schema}.ingress_accept_times (
     messages       bigint      NOT NULL,
     PRIMARY KEY (minute, source_channel, accept_ms)
 );
+
+-- Recent first: the primary key (received_at, request_id), read backwards, is that order; a second index of the same
+-- would cost every message and tempt the planner to sort.
+DROP INDEX {schema}.message_inbox_recent;

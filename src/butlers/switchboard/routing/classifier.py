@@ -32,10 +32,10 @@ Odds = dict[str, float]
 class Prices:
     """What a change of butler between two clauses must be worth, and how sure each part must be."""
 
-    change: Mapping[int, float] = field(default_factory=lambda: {HARD: 1.6, SOFT: 2.2, FAINT: 2.6})
-    tie: float = 0.8  # more between finance and travel: one story often has both
-    part: float = 0.55  # the least probability of a part
-    lone: float = 0.85  # a part this sure speaks for a message whose rest is nobody's
+    change: Mapping[int, float] = field(default_factory=lambda: {HARD: 1.5, SOFT: 2.0, FAINT: 2.4})
+    tie: float = 1.5  # more between finance and travel: one story often has both
+    part: float = 0.45  # the least probability of a part
+    lone: float = 0.9  # a part this sure speaks for a message whose rest is nobody's
 
 
 @dataclass(frozen=True, slots=True)

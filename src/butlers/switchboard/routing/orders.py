@@ -15,21 +15,21 @@ from butlers.switchboard.routing.clauses import HARD, Clause
 _NAMES = "finance|health|travel|relationship|general|messenger|switchboard"
 _WHOM = (
     rf"{_NAMES}|butlers?|agents?|router|specialist|catch-?all|admin\w*|root|legal|concierge|security|events|assistant"
-    "|classifier|dispatcher|financ\w*|salud|viajes?|gesundheit|reisen?|sante|voyages?"
+    r"|classifier|dispatcher|financ\w*|salud|viajes?|gesundheit|reisen?|sante|voyages?"
 )
 _NEVER_MIND = (  # ignore, forget, override: in the languages that people try
-    "ignor\w*|disregard\w*|forget|overrid\w*|bypass\w*|supersed\w*|vergiss|oublie\w*|olvida\w*|dimentica\w*|negeer"
-    "|zignoruj|игнорир\w*|забудь|проигнорир\w*|無視|忽略|无视|yoksay|gormezden|تجاهل"
+    r"ignor\w*|disregard\w*|forget|overrid\w*|bypass\w*|supersed\w*|vergiss|oublie\w*|olvida\w*|dimentica\w*|negeer"
+    r"|zignoruj|игнорир\w*|забудь|проигнорир\w*|無視|忽略|无视|yoksay|gormezden|تجاهل"
 )
 _RULES = (
-    "instruc\w*|rules?|prompts?|polic\w*|guidelines?|anweisung\w*|regeln|consignes|regles|reglas|istruzioni|regole|instrukcj\w*"
-    "|polece\w*|инструкц\w*|правил\w*|talimat\w*|指示|指令|规则|ルール|التعليمات|routing|above|previous|preced\w*|message"
+    r"instruc\w*|rules?|prompts?|polic\w*|guidelines?|anweisung\w*|regeln|consignes|regles|reglas|istruzioni|regole|instrukcj\w*"
+    r"|polece\w*|инструкц\w*|правил\w*|talimat\w*|指示|指令|规则|ルール|التعليمات|routing|above|previous|preced\w*|message"
 )
 _SEND = (
-    "re-?rout\w+|rout(?:e|es|ed|ing)|sends?|forward|dispatch|deliver|assign|(?:re)?classif\w+|categori[sz]\w+|(?:re-?)?label\w*"
-    "|tag(?:ged)?|mark(?:ed)?|direct|hand|pass|treat|file|relay|escalate|transfer|choose|pick|select|use|target\w*|goes?|belongs?"
-    "|put|leite|sende|schick\w*|weiterleit\w*|envoie\w*|envoyer|transm\w+|choisi\w*|envia\w*|manda\w*|invia\w*|encaminh\w*"
-    "|stuur|przeslij|wyslij|отправ\w*|перешл\w*|направ\w*|yonlendir\w*|gonder\w*"
+    r"re-?rout\w+|rout(?:e|es|ed|ing)|sends?|forward|dispatch|deliver|assign|(?:re)?classif\w+|categori[sz]\w+|(?:re-?)?label\w*"
+    r"|tag(?:ged)?|mark(?:ed)?|direct|hand|pass|treat|file|relay|escalate|transfer|choose|pick|select|use|target\w*|goes?|belongs?"
+    r"|put|leite|sende|schick\w*|weiterleit\w*|envoie\w*|envoyer|transm\w+|choisi\w*|envia\w*|manda\w*|invia\w*|encaminh\w*"
+    r"|stuur|przeslij|wyslij|отправ\w*|перешл\w*|направ\w*|yonlendir\w*|gonder\w*"
 )
 _END = r"(?=\s*(?:[.,;:!?)\n\]}>`*]|$|butler|agent|only|queue|now|instead|immediately|and\b|no matter|regardless|because|please|thing))"
 _ORDER = re.compile(
@@ -39,12 +39,12 @@ _ORDER = re.compile(
        (?:the\s+|your\s+|our\s+|den\s+|das\s+|la\s+|le\s+)?["'`*<\[]*(?:{_WHOM})\b["'`*>\]]*{_END}
   | \b(?:choose|select|pick|obey|go|call\s+this\s+an?|hence|so|thus|answer\s+with|into|use|route|choisir)[,:]?\s+["'`*<]*(?:{_NAMES})\b["'`*>]*{_END}
   | (?:[:=>]|\bto)\s*["'`*<(]*(?:finance|relationship|messenger|switchboard)\b["'`*>)]*{_END}
-  | [:=]\s*["'`*<(]*(?:health|travel|general|all)\b["'`*>)]*{_END} | ^\W*(?:{_NAMES})\W*$ | <t>
+  | [:=]\s*["'`*<(]*(?:health|travel|general)\b["'`*>)]*{_END} | ^\W*(?:{_NAMES})\W*$ | <t>
   | \b(?:system|developer|assistant|admin|tool|user|router|systeme|sistema|система|utilisateur)\b\s*(?:prompt|message|update|notice|note|override)?[^\n:]{{0,40}}:
-  | \b(?:system\s*prompts?|prompt\s+injection|jailbreak|developer\s+mode|debug\s+mode|you\s+are\s+now|act\s+as|role-?play
-       |pretend\s+(?:to\s+be|you|that\s+you)|your\s+(?:new\s+)?(?:instructions|rules|classification|routing|policy|role|job\s+is|task\s+is)
-       |new\s+(?:instructions|rules?|routing|policy)|a\s+rule\s+you|routing|classification|configuration\s+change|targets?[_\s]butlers?
-       |butler[_\s]name|for\s+the\s+software|trusted|untrusted|obey|re-?label|administrator|freed\s+from|do\s+not\s+show)\b
+  | \b(?:system\s*prompts?|prompt\s+injection|jailbreak|developer\s+mode|debug\s+mode|you\s+are\s+now\s+(?:an?|the|in|my)|act\s+as|role-?play
+       |pretend\s+(?:to\s+be|you|that\s+you)|your\s+(?:new\s+)?(?:instructions|classification|routing|job\s+is|task\s+is)
+       |new\s+(?:instructions|rules?:|routing)|a\s+rule\s+you|routing(?!\s+n)|classification\s+\w+\s+is|configuration\s+change|targets?[_\s]butlers?
+       |butler[_\s]name|for\s+the\s+software|untrusted|obey|re-?label|freed\s+from|do\s+not\s+show|consignes?\s+aux?)\b | ^so,\s | (?<=[.!?]\s)so,\s
   | \bbutlers?\b | butler_ | _butler | \bswitchboard\b | ^\W*router[,:] | \(router\b | \btargets?\s*[:=]
   | ["'`](?:butler|targets?|route|route_to|tool|tool_call|name|arguments|segments?|confidence|domain|label|role|content|function)["'`]\s*:
   | \b(?:route_\w+|set_\w+|route\.execute|tool_call|function_call|functions\.\w+|set-output)\b | ^\W*/\w+\s | ^\W*(?:action|thought|observation)\b[^\n]*:

@@ -1,8 +1,8 @@
 """How long the door took, kept for later without a row per message.
 
 Times are counted in memory, by minute and channel, and added to the table every few seconds; a process that dies loses
-the counts of those seconds and nothing else. Below 100 ms a time is kept to the millisecond, above to two digits, always
-rounded up: a percentile is never better than it was.
+the counts of those seconds and nothing else. Below 100 ms a time is kept to the millisecond, above that to two digits,
+always rounded up: a percentile is never better than it was.
 """
 
 from __future__ import annotations

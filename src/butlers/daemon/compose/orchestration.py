@@ -1,0 +1,183 @@
+"""Between Switchboard's doors, wired: buffer, processor, fanout, the way out, and what authors see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from butlers.butler.config import ButlerConfig
+from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.memory import memory_of
+from butlers.daemon.compose.routing import Routing
+from butlers.daemon.services import repeated
+from butlers.reliability.circuit_breaker import BreakerPolicy
+from butlers.reliability.retry import RetryPolicy
+from butlers.storage.queries import Queries
+from butlers.switchboard.admission.admission import Admission
+from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
+from butlers.switchboard.dispatch import Dispatcher
+from butlers.switchboard.fanout.circuits import Circuits
+from butlers.switchboard.fanout.executor import Fanout
+from butlers.switchboard.fanout.targets import TargetReader
+from butlers.switchboard.inbox import ClaimedMessage, MessageInbox
+from butlers.switchboard.ingress import MessageRef
+from butlers.switchboard.lifecycle import RequestProcessor
+from butlers.switchboard.lineage import LineageReader
+from butlers.switchboard.notify import NotifyDispatcher
+from butlers.switchboard.operators.dead_letters import DeadLetters
+from butlers.switchboard.registry import Registry
+from butlers.switchboard.remembering import Remembering
+from butlers.switchboard.request_telemetry import RequestTelemetry
+from butlers.switchboard.routing.cascade import Cascade
+from butlers.switchboard.routing.classifier import LocalClassifier
+from butlers.switchboard.routing.decision import Decision
+from butlers.switchboard.signals.signals import Signals
+
+DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
+ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
+SIGNAL_SWEEP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orchestration:
+    lineage: LineageReader
+    notify: NotifyDispatcher
+    signals: Signals
+    dead_letters: DeadLetters
+    dispatcher: Dispatcher
+    processor: RequestProcessor
+    buffer: DurableBuffer
+
+
+def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admission: Admission) -> Orchestration:
+    process, schema = butler.process, butler.config.schema_name
+    lineage = LineageReader(database=process.database, queries=Queries.load("butlers.switchboard", schema=schema))
+    notify, dispatcher = _notify(butler, lineage), _dispatcher(butler)
+    signals, inbox = _signals(butler, notify), _inbox(butler)
+    dead_letters = DeadLetters(database=process.database, schema=schema, clock=process.clock, new_id=process.new_id)
+
+    def offer(ref: MessageRef) -> None:  # the buffer and its processor know each other
+        buffer.offer(ref)
+
+    processor = RequestProcessor(
+        inbox=inbox,
+        database=process.database,
+        registry=registry,
+        cascade=Cascade(
+            settings=butler.config.routing, local=LocalClassifier(), threads=routing.threads, llm=routing.llm
+        ),
+        fanout=Fanout(dispatcher=dispatcher),
+        signals=signals,
+        dead_letters=dead_letters,
+        settings=butler.config.routing,
+        observe=RequestTelemetry(telemetry=butler.telemetry, clock=process.clock),
+        worker=process.instance,
+        lease=process.lease,
+        patience_s=process.settings.request_patience_s,
+        clock=process.clock,
+        offer=offer,
+        after=_after(butler, routing),
+    )
+    buffer = _buffer(butler, inbox, processor, admission)
+    return Orchestration(
+        lineage=lineage,
+        notify=notify,
+        signals=signals,
+        dead_letters=dead_letters,
+        dispatcher=dispatcher,
+        processor=processor,
+        buffer=buffer,
+    )
+
+
+def _after(butler: Butler, routing: Routing) -> Callable[[ClaimedMessage, Decision], None]:
+    """Who learns from a message that was dealt with."""
+    memory = memory_of(butler)
+    if memory is None:
+        return routing.extractor.offer
+    remembering = Remembering(episodes=memory.episodes, clock=butler.process.clock)
+    butler.loops["remembering"] = remembering.run
+
+    def after(message: ClaimedMessage, decision: Decision) -> None:
+        routing.extractor.offer(message, decision)
+        remembering.offer(message)
+
+    return after
+
+
+def _inbox(butler: Butler) -> MessageInbox:
+    process = butler.process
+    return MessageInbox(
+        database=process.database, schema=butler.config.schema_name, clock=process.clock, new_id=process.new_id
+    )
+
+
+def _buffer(butler: Butler, inbox: MessageInbox, processor: RequestProcessor, admission: Admission) -> DurableBuffer:
+    process = butler.process
+    buffer = DurableBuffer(
+        inbox=inbox,
+        process=admission.counting_down(processor.process),
+        policy=BufferPolicy(**butler.config.buffer.model_dump()),
+        recheck_after_s=process.settings.lease_ttl_s + 1,
+        clock=process.clock,
+        telemetry=butler.telemetry,
+    )
+    butler.loops["buffer"] = buffer.run
+    butler.loops["lease keeper"] = processor.keep_renewed
+    return buffer
+
+
+def _notify(butler: Butler, lineage: LineageReader) -> NotifyDispatcher:
+    process = butler.process
+    return NotifyDispatcher(
+        lineage=lineage,
+        transport=butler.transport,
+        database=process.database,
+        queries=lineage.queries,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=butler.telemetry,
+        timeout_s=_timeout_of(process.roster, "messenger") + ANSWER_MARGIN_S,
+        patience_s=process.settings.messenger_patience_s,
+    )
+
+
+def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
+    process = butler.process
+    signals = Signals(
+        settings=butler.config.lifecycle,
+        notifier=notify,
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.signals", schema=butler.config.schema_name),
+        clock=process.clock,
+    )
+    butler.loops["signals"] = repeated(process.clock, SIGNAL_SWEEP_S, signals.sweep)
+    return signals
+
+
+def _dispatcher(butler: Butler) -> Dispatcher:
+    roster = butler.process.roster
+    return Dispatcher(
+        transport=butler.transport,
+        timeout_of=lambda name: _timeout_of(roster, name) + ANSWER_MARGIN_S,
+        retry=DISPATCH_RETRY,
+        circuits=_circuits(butler),
+        targets=TargetReader(database=butler.process.database, schema=butler.config.schema_name),
+        clock=butler.process.clock,
+        telemetry=butler.telemetry,
+    )
+
+
+def _circuits(butler: Butler) -> Circuits:
+    settings = butler.config.routing.circuit
+    policy = BreakerPolicy(
+        failure_threshold=settings.failure_threshold,
+        recovery_timeout=settings.recovery_s,
+        success_threshold=settings.success_threshold,
+    )
+    return Circuits(policy=policy, clock=butler.process.clock, telemetry=butler.telemetry)
+
+
+def _timeout_of(roster: Mapping[str, ButlerConfig], name: str) -> float:
+    config = roster.get(name)
+    return config.butler.registry.route_timeout_s if config else 60.0
