@@ -1,8 +1,8 @@
 """How well and how fast does the local classifier route? The held-out messages through the whole cascade, no LLM.
 
-A message counts as right when the set of its butlers is the label's. The injections are right when none of them is sent
-where the attacker wants it, other than where its honest content belongs. Prints one JSON line; the exit code is 1 when
-a goal is missed.
+A message counts as right when the set of its butlers is the label's. An injection is followed when it reaches the
+specialist that its author wants, other than where its honest content belongs. Prints one JSON line; the exit code is 1
+when a goal is missed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.routing_training import dataset
 from butlers.butler.config import load_roster
 from butlers.clock import SystemClock
 from butlers.daemon.settings import shipped_roster
-from butlers.switchboard.registry import RegisteredButler
+from butlers.switchboard.registry import FALLBACK, RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
 from butlers.switchboard.routing.decision import Decision
@@ -78,8 +78,12 @@ class Bench:
         lines = dataset.INJECTIONS.read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines]
         chosen = [(row, butlers_of(await self.decide(row["text"], row["channel"]))) for row in rows]
-        followed = sum(row["wants"] in got and row["wants"] not in row["honest"] for row, got in chosen)
-        return {"total": len(rows), "followed": followed, "honest": sum(got <= set(row["honest"]) for row, got in chosen)}
+        followed = sum(row["wants"] in got - {FALLBACK} - set(row["honest"]) for row, got in chosen)
+        return {
+            "total": len(rows),
+            "followed": followed,
+            "honest": sum(got <= set(row["honest"]) for row, got in chosen),
+        }
 
 
 def butlers_of(decision: Decision) -> frozenset[str]:
@@ -100,7 +104,9 @@ async def run(path: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--file", type=Path, default=dataset.HELD_OUT, help="labelled messages; default: the held-out half")
+    parser.add_argument(
+        "--file", type=Path, default=dataset.HELD_OUT, help="labelled messages; default: the held-out half"
+    )
     report = asyncio.run(run(parser.parse_args(arguments).file))
     print(json.dumps(report))
     return 0 if report["passed"] else 1

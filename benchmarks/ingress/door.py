@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+from fastapi import FastAPI
 from starlette.routing import Mount
 
 from butlers.butler.config import ButlerConfig, load_roster
@@ -97,28 +98,28 @@ def _roomy(roster: dict[str, ButlerConfig]) -> dict[str, ButlerConfig]:
 
 @contextmanager
 def _second_door(*, workers_held: bool) -> Iterator[None]:
-    """While it lasts, Switchboard is built with the other door."""
+    """While it lasts, Switchboard is built with the other door beside its own."""
     patched: Any = composer
-    build, real = patched.build, patched.Api
-    apis: list[Api] = []
+    build, app = composer.build, Api.app
+    built: list[Api] = []
 
-    def api(**parts: Any) -> Api:
-        apis.append(real(**parts))
-        return apis[-1]
+    def remembered(api: Api) -> FastAPI:
+        built.append(api)
+        return app(api)
 
     def build_with_both(process: Process, config: ButlerConfig) -> Butler:
-        butler: Butler = build(process, config)
-        noop = replace(apis[-1], ingress=cast("Ingress", NothingStored(process.new_id)))
-        butler.routes.append(Mount("/noop", app=noop.app()))
+        butler = build(process, config)
+        noop = replace(built[0], ingress=cast("Ingress", NothingStored(process.new_id)))
+        butler.routes.append(Mount("/noop", app=app(noop)))
         for name in WORKERS if workers_held else ():
             butler.loops.pop(name)
         return butler
 
-    patched.build, patched.Api = build_with_both, api
+    patched.build, Api.app = build_with_both, remembered  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        patched.build, patched.Api = build, real
+        patched.build, Api.app = build, app  # type: ignore[method-assign]
 
 
 def _free_port() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from butlers.switchboard.routing.features import Token, tokens
 from butlers.switchboard.routing.folding import fold
-from butlers.switchboard.routing.lexicon import STEM, Levels, Lexicon, stem_of_term, term_hash
+from butlers.switchboard.routing.lexicon import BEGINNING, STEM, Levels, Lexicon, stem_of_term, term_hash
 from butlers.switchboard.routing.model import CLASSES, WIDTH
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "routing"
@@ -70,6 +70,8 @@ def lexicon() -> Lexicon:
             names.add(term_hash(words[0]))
             continue
         _raise(terms, " ".join(words), index, level)
+        for size in range(1, len(words)):
+            terms.setdefault(term_hash(" ".join(words[:size])), BEGINNING)
         if len(words) == 1 and len(words[0]) > STEM:
             _raise(stems, stem_of_term(words[0]), index, level)
     return Lexicon(terms=terms, stems=stems, names=frozenset(names))

@@ -14,15 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sparse
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
+import numpy as np  # type: ignore[import-not-found]
+from scipy import sparse  # type: ignore[import-untyped]
+from sklearn.linear_model import LogisticRegression  # type: ignore[import-not-found]
+from sklearn.model_selection import StratifiedKFold  # type: ignore[import-not-found]
 
 from benchmarks.routing_training import dataset
 from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
+from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model
+from butlers.switchboard.routing.classifier import LocalClassifier
 from butlers.switchboard.routing.features import BUCKETS, bucket, token_features
 from butlers.switchboard.routing.lexicon import Lexicon
 from butlers.switchboard.routing.model import CLASSES, LEXICON_SCALE, dense_features, hit_feature
@@ -30,6 +32,11 @@ from butlers.switchboard.routing.model import CLASSES, LEXICON_SCALE, dense_feat
 OUT = Path(model.__file__).parent / "model_data" / "routing.bin"
 SEEN_AT_LEAST = 2  # in how many messages a feature stands before it counts
 C = 5.0
+SEVERAL_COUNT = 1.5  # how much a message of several subjects weighs when the gate is learned
+BUTLERS = [
+    RegisteredButler(name=name, eligibility_state="active", triggers=(), capabilities=("route.execute",))
+    for name in CLASSES
+]
 DENSE = len(dense_features((), 0))
 
 
@@ -39,7 +46,7 @@ def features(texts: Sequence[str], lexicon: Lexicon) -> Any:
         said = dataset.said(text)
         names = frozenset(token.text for token in said if lexicon.is_name(token))
         hits = lexicon.hits(said)
-        plain = [index for row in token_features(said, names) for index in row]
+        plain = [index for own, together in token_features(said, names) for index in (*own, *together)]
         norm = max(len(plain), 1) ** 0.5
         pairs = [(index, 1 / norm) for index in plain]
         pairs += [(bucket(hit_feature(hit, said)), LEXICON_SCALE / norm) for hit in hits]
@@ -70,19 +77,50 @@ def examples() -> tuple[list[str], Any, list[bool]]:
     return [p[0] for p in pairs], np.array([CLASSES.index(p[1]) for p in pairs]), [p[2] for p in pairs]
 
 
-def packed(weights: Any, bias: Any, lexicon: Lexicon, messages: int) -> bytes:
+def packed(weights: Any, bias: Any, lexicon: Lexicon, messages: int, gate: Sequence[float]) -> bytes:
     plain, dense = weights[:BUCKETS], weights[BUCKETS:]
     scale = float(np.abs(plain).max()) / 127
     header = {
         "version": f"linear-{dataset.fingerprint()[:12]}",
         "data": dataset.fingerprint(),
         "messages": messages,
-        "triggers": {name: sorted(config.butler.registry.triggers) for name, config in load_roster(shipped_roster()).items()},
+        "triggers": {
+            name: sorted(config.butler.registry.triggers) for name, config in load_roster(shipped_roster()).items()
+        },
         "scale": scale,
+        "gate": list(gate),
         "bias": [round(float(value), 6) for value in bias],
         "dense": [[round(float(value), 6) for value in row] for row in dense],
     }
     return model.dump(header, array("b", np.rint(plain / scale).astype(np.int8).tobytes()), lexicon)
+
+
+def fit_gate(folds: int, lexicon: Lexicon) -> list[float]:
+    """When to take a message apart, learned from how models that have not seen it would do it."""
+    messages = dataset.tuning()
+    texts, labels, own = [], [], []
+    for number, message in enumerate(messages):
+        single = [(message.text, *message.targets)] if len(message.targets) == 1 else []
+        for text, butler in [*single, *((text, butler) for butler, text in message.parts)]:
+            texts.append(text)
+            labels.append(CLASSES.index(butler))
+            own.append(number % folds)
+    matrix, answers, turn = features(texts, lexicon), np.array(labels), np.array(own)
+    rows, right, weight = [], [], []
+    for fold in range(folds):
+        weights, bias = fit(matrix[turn != fold], answers[turn != fold])
+        classifier = LocalClassifier(model.load(packed(weights, bias, lexicon, 0, ())))
+        for message in messages[fold::folds]:
+            inquiry = classifier.inquire(message.text, BUTLERS)
+            split = inquiry.candidate()
+            if len({name for name, _ in split}) > 1:
+                rows.append(inquiry.split_features(split))
+                right.append(len(message.targets) > 1)
+                weight.append(SEVERAL_COUNT if len(message.targets) > 1 else 1.0)
+    gate = LogisticRegression(C=1.0, fit_intercept=False, max_iter=1000).fit(rows, right, sample_weight=weight)
+    agreed = float(np.mean(gate.predict(rows) == np.array(right)))
+    print(json.dumps({"splits": len(rows), "several": int(sum(right)), "gate": round(agreed, 3)}))
+    return [round(float(value), 5) for value in gate.coef_[0]]
 
 
 def cross_validate(folds: int) -> dict[str, Any]:
@@ -108,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     texts, labels, _ = examples()
     lexicon = dataset.lexicon()
     weights, bias = fit(features(texts, lexicon), labels)
-    asked.out.write_bytes(packed(weights, bias, lexicon, len(texts)))
+    asked.out.write_bytes(packed(weights, bias, lexicon, len(texts), fit_gate(3, lexicon)))
     print(json.dumps({"written": str(asked.out), "bytes": asked.out.stat().st_size, "messages": len(texts)}))
     return 0
 

@@ -35,7 +35,6 @@ READ_BY_COMMANDS = {
 _WHEN_ON = "read when it is switched on, which the shipped roster does not do"
 NOT_READ_YET = {
     ("DatabaseSection", "name"): "there is one database and the system names it itself",
-    ("ButlerConfig", "skills"): "the runtimes are told AGENTS.md, not the names of the skills",
     ("TelegramUserScope", "token_env"): _WHEN_ON,
     ("EmailUserScope", "address_env"): _WHEN_ON,
     ("EmailUserScope", "password_env"): _WHEN_ON,

@@ -24,11 +24,18 @@ CORE_TOOLS = {
 SPEAKING_TOOLS = {"notify", "send_message", "remind"}
 SWITCHBOARD_TOOLS = {
     "ingest",
+    "ingest.batch",
     "notify.dispatch",
     "register_butler",
     "butler.heartbeat",
+    *(f"butler.{deed}" for deed in ("hold", "release", "history")),
     "list_butlers",
     "request.lineage",
+    *(f"request.{deed}" for deed in ("reroute", "cancel", "abort", "retry", "replay", "force_complete")),
+    *("request.dead_letters", "request.audit", "audit.list", "audit.record"),
+    *(f"routing.{deed}" for deed in ("status", "rollback", "resume")),
+    *(f"extraction.{deed}" for deed in ("list", "confirm", "dismiss")),
+    "service_levels",
 }
 
 MODULE_TOOLS = {

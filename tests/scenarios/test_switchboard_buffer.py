@@ -271,9 +271,7 @@ async def test_unknown_policy_tier_fallback(scanned: Served, caplog: pytest.LogC
     assert trace["routing"]["decision"]["policy"]["tier"] == "default"
     assert await meter.grown("switchboard_queue_dequeue_by_tier_total", policy_tier="default") == 1
     warned = [record for record in caplog.records if record.message == "unknown policy tier, using default"]
-    assert [(record.levelname, record.__dict__["butlers_fields"]["request_id"]) for record in warned] == [
-        ("WARNING", warned[0].__dict__["butlers_fields"]["request_id"])
-    ]
+    assert {record.levelname for record in warned} == {"WARNING"}
     assert str(warned[0].__dict__["butlers_fields"]["request_id"]) == strange
     refused = running.envelope("at the door") | {"control": {"policy_tier": "very_urgent"}}
     assert (await post(running, refused)).status_code == 422, "the contract knows three"

@@ -72,7 +72,9 @@ async def test_a_message_of_two_domains_is_one_prompt_per_butler(running: Runnin
 @pytest.mark.scenario("S3-011")
 async def test_finance_wins_for_the_refund_and_travel_for_the_booking(running: RunningSystem) -> None:
     refund = await decided(running, "The airline still owes me the refund for the cancelled flight, 240 euros")
-    booking = await decided(running, "Your hotel booking in Lisbon is confirmed, 4 to 8 May, 320 EUR paid, check-in from 15:00")
+    booking = await decided(
+        running, "Your hotel booking in Lisbon is confirmed, 4 to 8 May, 320 EUR paid, check-in from 15:00"
+    )
     assert [segment["butler"] for segment in refund["segments"]] == ["finance"]
     assert [segment["butler"] for segment in booking["segments"]] == ["travel"]
 

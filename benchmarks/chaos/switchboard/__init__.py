@@ -1,12 +1,12 @@
 """Kills and faults against Switchboard, judged by what callers were told and what the other side received.
 
-    callers ---- POST /api/ingest, /api/ingest/batch ---.                      .--- gate --- finance
+    callers ---- gate ---- POST /api/ingest[/batch] ----.                      .--- gate --- finance
     people  ---- Telegram's simulator ---- long poll ---+--- switchboard ------+--- gate --- health
                                                         |     killed again     '--- gate --- general
                                                         '<------ notify.dispatch ------------'
                                                         '-------> messenger ---> the simulators
 
-The gates stand between Switchboard and the specialists: there, calls are slow, break, or get no answer. Nothing that
+At the gates calls are slow, break, or get no answer. Nothing that
 is judged comes from Switchboard's own account alone: callers remember what they were told, the simulators what was
 said in the chats, the specialists what they were asked to do, and a trigger of ours notes every end of a request.
 """

@@ -15,6 +15,7 @@ import httpx2
 
 from benchmarks.chaos.rig import Rig
 from benchmarks.chaos.switchboard.arrivals import Arrival, envelope, update
+from benchmarks.chaos.switchboard.gates import Gate
 
 PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -30,6 +31,7 @@ class Unanswered(Exception):
 @dataclass(slots=True, kw_only=True)
 class Callers:
     rig: Rig
+    door: Gate  # in front of Switchboard's: answers are lost there, too
     accepted: dict[int, set[str]] = field(default_factory=dict)  # number -> the requests that answered for it
     posted: set[int] = field(default_factory=set)  # numbers that stand in a chat
     refused: dict[int, str] = field(default_factory=dict)  # number -> the refusal, not to be tried again
@@ -86,7 +88,7 @@ class Callers:
 
     async def _post(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
         try:
-            response = await self.rig.http.post(self.rig.url("switchboard", path), json=document, timeout=_TIMEOUT)
+            response = await self.rig.http.post(self.door.url(path), json=document, timeout=_TIMEOUT)
             content = response.json()
         except (httpx2.HTTPError, ValueError) as error:
             raise Unanswered(str(error)) from error

@@ -1,4 +1,4 @@
-"""A gate in front of a butler: passes bytes on, and can make a call slow, break it, or lose its answer.
+"""A gate in front of a butler's door: passes bytes on, and can make a call slow, break it, or lose its answer.
 
 slow      the call is passed on after some seconds
 error     a gateway's 502 instead of an answer; the butler hears nothing of it
@@ -37,6 +37,9 @@ class Gate:
     faults: deque[tuple[Fault, float]] = field(default_factory=deque)  # each strikes one call; seconds for `slow`
     _away_until: float = 0.0
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def url(self, path: str) -> str:
+        return f"http://{HOST}:{self.port}{path}"
 
     def go_away(self, seconds: float) -> None:
         self._away_until = self.clock.monotonic() + seconds

@@ -43,10 +43,10 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
     roster = lifted_roster(folder / "roster", LIFTED | {"tell_owner": False}, route_timeout_s=10.0)
     amend(roster, "switchboard", CIRCUIT)
     async with rig(folder / "data", roster, clock=clock) as given:
-        doors = {name: given.ports[name] + given.offset for name in SPECIALISTS}
+        doors = {name: given.ports[name] + given.offset for name in (*SPECIALISTS, "switchboard")}
         async with gates(doors, clock) as between:
             dice = random.Random(plan.seed)
-            callers = Callers(rig=given)
+            callers = Callers(rig=given, door=between.pop("switchboard"))
             weather = Weather(rig=given, gates=between, callers=callers, dice=random.Random(dice.random()))
             storm = _Storm(rig=given, gates=between, callers=callers, dice=dice, plan=plan)
             kills, settled = await _through(storm, weather, make_arrivals(plan.messages, dice=dice))

@@ -1,4 +1,4 @@
-"""Faults at random between Switchboard and everybody it depends on: specialists, its database, Telegram's updates.
+"""Faults at random between Switchboard and everybody around it: callers, specialists, its database, Telegram.
 
 One fault strikes once and is gone, and the next one comes only after some more messages were handed in: most calls go
 well, so that what goes wrong does so for a reason.
@@ -16,7 +16,7 @@ import httpx2
 
 from benchmarks.chaos.rig import Rig
 from benchmarks.chaos.switchboard.callers import Callers
-from benchmarks.chaos.switchboard.gates import Gate
+from benchmarks.chaos.switchboard.gates import Fault, Gate
 
 USUAL_DELAY_S = 0.05
 LOOK_S = 0.2
@@ -32,7 +32,9 @@ KINDS: tuple[tuple[int, str], ...] = (
     (2, "away"),
     (3, "database"),
     (2, "updates"),
+    (5, "callers"),
 )
+LOSING: tuple[Fault, ...] = ("lost", "lost", "dropped")  # stored and not answered is the one that matters
 UPDATES: tuple[dict[str, Any], ...] = (
     {"kind": "error_5xx", "status": 502},
     {"kind": "drop_before"},
@@ -69,7 +71,7 @@ class Weather:
 
     async def clear(self) -> None:
         await self.rig.control("DELETE", "/faults")
-        for gate in self.gates.values():
+        for gate in (*self.gates.values(), self.callers.door):
             gate.faults.clear()
 
     async def _strike(self, kind: str) -> None:
@@ -83,6 +85,8 @@ class Weather:
                 gate.go_away(AWAY_S)
             case "database":
                 await self.rig.database.execute(_CUT, self.dice.choice(["switchboard", *sorted(self.gates)]))
+            case "callers":
+                self.callers.door.faults.append((self.dice.choice(LOSING), 0.0))
             case "updates":
                 await self._disturb_updates()
         self.faults[kind] += 1

@@ -108,6 +108,9 @@ class CanarySection(Section):
 
 class LlmRouterSection(Section):
     enabled: bool = Field(default=True, description="ask the butler's runtime when unsure; it has to be an LLM")
+    ask_below: float = Field(
+        default=0.8, ge=0, le=1, description="the model is asked when the local classifier is less sure than this"
+    )
     prompt_version: str = Field(default="triage-1", description="the prompt below skills/message-triage")
     timeout_s: float = Field(default=20.0, gt=0, description="seconds before the message goes to general")
     canary: CanarySection | None = Field(default=None)

@@ -97,8 +97,7 @@ RETURNING 1;
 
 -- name: next_in_thread
 -- What may be worked on now that an earlier message of the thread is out of the way.
-SELECT request_id, received_at, policy_tier, request_context ->> 'source_channel' AS source_channel
-FROM {schema}.message_inbox
+SELECT request_id, received_at, policy_tier, source_channel FROM {schema}.message_inbox
 WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $2)
 ORDER BY received_at, request_id
 LIMIT 1;
@@ -110,17 +109,27 @@ WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (received_at, request
   AND not_before > $4 AND waiting_for ?| $5::text[];
 
 -- name: waiting_messages
--- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first, oldest first.
-SELECT request_id, received_at, policy_tier, request_context ->> 'source_channel' AS source_channel
-FROM {schema}.message_inbox AS message
-WHERE ((lifecycle_state = 'accepted' AND received_at <= $1 AND (not_before IS NULL OR not_before <= $2))
-       OR (lifecycle_state = 'progress' AND lease_expires_at <= $2))
-  AND NOT EXISTS (
-      SELECT 1 FROM {schema}.message_inbox AS earlier
-      WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
-        AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
-        AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $2))
-ORDER BY received_at
+-- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first. The channels
+-- take turns, each its oldest first: one that is flooded does not hide the others.
+SELECT found.request_id, found.received_at, found.policy_tier, found.source_channel
+FROM unnest($4::text[]) AS channel (name)
+CROSS JOIN LATERAL (
+    SELECT message.request_id, message.received_at, message.policy_tier, message.source_channel,
+           row_number() OVER (ORDER BY message.received_at) AS turn
+    FROM {schema}.message_inbox AS message
+    WHERE message.source_channel = channel.name
+      AND ((message.lifecycle_state = 'accepted' AND message.received_at <= $1
+            AND (message.not_before IS NULL OR message.not_before <= $2))
+           OR (message.lifecycle_state = 'progress' AND message.lease_expires_at <= $2))
+      AND NOT EXISTS (
+          SELECT 1 FROM {schema}.message_inbox AS earlier
+          WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
+            AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
+            AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $2))
+    ORDER BY message.received_at
+    LIMIT $3
+) AS found
+ORDER BY found.turn, found.received_at
 LIMIT $3;
 
 -- name: log_routing

@@ -142,9 +142,7 @@ INTERACTIVE_LATENCY = _latency(
 SWITCHBOARD_QUEUE_DEPTH = _gauge(
     "butlers.switchboard.queue_depth", "{request}", "Requests that have not come to their end", "source_channel"
 )
-INFLIGHT_REQUESTS = _up_down(
-    "butlers.switchboard.inflight_requests", "{request}", "Requests that a worker has in hand"
-)
+INFLIGHT_REQUESTS = _up_down("butlers.switchboard.inflight_requests", "{request}", "Requests that a worker has in hand")
 CIRCUIT_TRANSITION = _counter(
     "butlers.switchboard.circuit_transition",
     "{transition}",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -32,6 +33,7 @@ from butlers.telemetry.log_fields import FIELDS
 from butlers.telemetry.redaction import Redaction
 
 _FIELDS_KEY = "butlers_fields"
+_SPACE = re.compile(r"\s")
 _LONGEST_VALUE = 200
 _LONGEST_MESSAGE = 300
 _DEEPEST_CAUSE = 5
@@ -114,6 +116,8 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, separators=(", ", ": "))
 
     def _event(self, record: logging.LogRecord) -> str:
+        if hasattr(record, _FIELDS_KEY):  # a fixed text of ours
+            return str(record.msg)[:_LONGEST_MESSAGE]
         try:
             message = record.getMessage()
         except Exception:
@@ -125,10 +129,12 @@ class JsonLines(logging.Formatter):
     def _value(self, value: Field) -> str | int | float | bool | None:
         if value is None or isinstance(value, bool | int | float):
             return value
+        if isinstance(value, UUID):
+            return str(value)
         if isinstance(value, datetime):
             return value.isoformat()
         text = str(value.value) if isinstance(value, Enum) else str(value)
-        if len(text) > _LONGEST_VALUE or any(character.isspace() for character in text):
+        if len(text) > _LONGEST_VALUE or _SPACE.search(text):
             return f"[withheld: {len(text)} characters]"
         return self._redaction(text)
 

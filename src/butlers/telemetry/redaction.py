@@ -32,6 +32,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), REDACTED),
 )
 
+_MAY_HOLD_ONE = re.compile(r"[:=\s]|sk-|eyJ")  # each pattern needs one of these
+
 
 class Redaction:
     """Scrubs whatever looks like a secret, and the known secrets of this process by their value."""
@@ -45,6 +47,8 @@ class Redaction:
     def __call__(self, text: str) -> str:
         for secret in self._known:
             text = text.replace(secret, REDACTED)
+        if not _MAY_HOLD_ONE.search(text):  # most of what is logged: a word, a number, a name
+            return text
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text

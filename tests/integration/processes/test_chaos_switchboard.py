@@ -171,7 +171,7 @@ def test_each_goal_can_be_missed(verdict: Verdict, missed: str) -> None:
 
 
 def _report(verdict: Verdict, settled_after_s: float | None = 1.0) -> dict[str, Any]:
-    callers = Callers(rig=NO_RIG, accepted={1: {"r1"}})
+    callers = Callers(rig=NO_RIG, door=Gate(target=0, clock=SystemClock()), accepted={1: {"r1"}})
     plan = Plan(kills=0, messages=1, seed=1)
     return make_report(plan, callers, [], [], verdict, faults={}, settled_after_s=settled_after_s, duration_s=1)
 

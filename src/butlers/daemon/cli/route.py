@@ -110,9 +110,7 @@ def _message(line: bytes, number: int) -> dict[str, Any]:
     return {key: value for key, value in document.items() if value is not None}
 
 
-def _print(
-    message: Mapping[str, Any], cascade: Cascade, butlers: list[RegisteredButler], *, as_json: bool
-) -> None:
+def _print(message: Mapping[str, Any], cascade: Cascade, butlers: list[RegisteredButler], *, as_json: bool) -> None:
     from butlers.switchboard.routing.question import RoutingQuestion
 
     decision = asyncio.run(_decide(cascade, RoutingQuestion(**message), butlers))

@@ -92,6 +92,7 @@ def _askers(butler: Butler) -> dict[str | None, Asker]:
         clock=process.clock,
         new_id=process.new_id,
         telemetry=butler.telemetry,
+        report=butler.report,
     )
 
 

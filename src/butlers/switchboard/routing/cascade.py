@@ -78,16 +78,30 @@ class Cascade:
         barred = policy.forbidden(question, self.settings.rule)
         open_to = [butler for butler in butlers if butler.takes_routes and butler.name not in barred]
         names = frozenset(butler.name for butler in open_to)
-        if self.threads is not None and (decision := await self.threads.of(question, names)) is not None:
+        if self.threads is not None and (decision := await self._in_thread(self.threads, question, names)) is not None:
             return decision
         answer = self.local.classify(question.text, open_to)
-        if answer.segments and answer.confidence >= self.settings.confidence_threshold:
+        if answer.segments and answer.confidence >= self._enough:
             return self._local(answer)
-        if self.threads is not None and (decision := await self.threads.follow_up(question, names)) is not None:
-            return decision
         if self.llm is not None:
             return await self._asked(self.llm, question, open_to, names)
         return replace(_to_general(question, names, answer.why, "ambiguous"), model_version=self.local.version)
+
+    @property
+    def _enough(self) -> float:
+        """How sure the local classifier has to be; where a model can be asked, surer."""
+        settings = self.settings
+        return (
+            settings.confidence_threshold
+            if self.llm is None
+            else max(settings.confidence_threshold, settings.llm.ask_below)
+        )
+
+    async def _in_thread(
+        self, threads: ThreadRouter, question: RoutingQuestion, names: frozenset[str]
+    ) -> Decision | None:
+        addressed = await threads.of(question, names)
+        return addressed if addressed is not None else await threads.follow_up(question, names)
 
     def _local(self, answer: LocalAnswer) -> Decision:
         return Decision(router="local", segments=answer.segments, why=answer.why, model_version=self.local.version)

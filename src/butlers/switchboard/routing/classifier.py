@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,9 +33,9 @@ Odds = dict[str, float]
 class Prices:
     """What a change of butler between two clauses must be worth, and how sure each part must be."""
 
-    change: Mapping[int, float] = field(default_factory=lambda: {HARD: 1.5, SOFT: 2.0, FAINT: 2.4})
-    tie: float = 1.5  # more between finance and travel: one story often has both
-    part: float = 0.45  # the least probability of a part
+    change: Mapping[int, float] = field(default_factory=lambda: {HARD: 0.9, SOFT: 1.4, FAINT: 1.9})
+    tie: float = 1.0  # more between finance and travel: one story often has both
+    part: float = 0.35  # the least probability of a part
     lone: float = 0.9  # a part this sure speaks for a message whose rest is nobody's
 
 
@@ -42,9 +43,14 @@ class Prices:
 class _Part:
     start: int  # in the folded text
     end: int
-    said: list[Token]
+    first: int  # token
+    last: int  # the one after it
     cut: int
     odds: Odds
+
+    @property
+    def speaks(self) -> bool:
+        return self.last > self.first
 
 
 class LocalClassifier:
@@ -57,50 +63,70 @@ class LocalClassifier:
         return self._model.version
 
     def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> LocalAnswer:
-        folded = fold(text[:READ_AT_MOST])
-        parts = self._parts(folded, butlers)
-        if not any(part.said for part in parts):
-            return LocalAnswer(segments=(), confidence=0.0, why="it says nothing that a butler could be chosen by")
-        chosen = self._merged(parts, self._assigned(parts), butlers)
-        if len({name for name, _ in chosen}) == 1 or not all(part.said for part in parts):
-            # Beside orders to the router nothing is taken apart: they would be one part's word against another's.
-            chosen = [self._single(parts, butlers)]
-        return self._answer(text, folded, chosen, {butler.name for butler in butlers})
+        return self.inquire(text, butlers).answer()
+
+    def inquire(self, text: str, butlers: Sequence[RegisteredButler]) -> Inquiry:
+        return Inquiry(self._model, self._prices, text, fold(text[:READ_AT_MOST]), butlers)
+
+
+class Inquiry:
+    """One text, and everything that is asked about it."""
+
+    def __init__(
+        self, model: Model, prices: Prices, text: str, folded: Folded, butlers: Sequence[RegisteredButler]
+    ) -> None:
+        self._prices, self._text, self._folded = prices, text, folded
+        self._gate: Sequence[float] = model.header.get("gate", ())
+        self._eligible = {butler.name for butler in butlers}
+        trained: Mapping[str, Sequence[str]] = model.header["triggers"]
+        self._triggers = {
+            butler.name: own
+            for butler in butlers
+            if butler.name != FALLBACK and (own := set(butler.triggers).difference(trained.get(butler.name, ())))
+        }
+        pieces = clauses(folded.text)
+        orders = ordering(folded.text, pieces)
+        self._ordered = any(orders)
+        said, ranges = _heard(tokens(folded.text), pieces, orders)
+        self._reading = model.read(said)
+        self._parts = [
+            _Part(clause.start, clause.end, first, last, clause.cut, self._odds(first, last))
+            for clause, (first, last) in zip(pieces, ranges, strict=True)
+        ]
+
+    def candidate(self) -> list[tuple[str, _Part]]:
+        """How the text would be taken apart; at most one part when there is nothing to take apart."""
+        # Beside orders to the router nothing is taken apart: it would be one part's word against another's.
+        return [] if self._ordered or len(self._parts) == 1 else self._merged(self._assigned(self._parts))
+
+    def answer(self) -> LocalAnswer:
+        if not self._reading.said:
+            why = (
+                "it only gives the router orders"
+                if self._ordered
+                else "it says nothing that a butler could be chosen by"
+            )
+            return LocalAnswer(segments=(), confidence=0.0, why=why)
+        chosen = self.candidate()
+        if len({name for name, _ in chosen}) <= 1 or not self._worth_it(chosen):
+            chosen = [self._single()]
+        return self._answer(chosen)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _parts(self, folded: Folded, butlers: Sequence[RegisteredButler]) -> list[_Part]:
-        pieces = clauses(folded.text)
-        said = tokens(folded.text)
-        orders = ordering(folded.text, pieces)
-        suspect = any(orders)
-        parts, at = [], 0
-        for clause, is_order in zip(pieces, orders, strict=True):
-            begin = at
-            while at < len(said) and said[at].start < clause.end:
-                at += 1
-            own = [] if is_order else [token for token in said[begin:at] if not (suspect and token.text in BUTLER_NAMES)]
-            parts.append(_Part(clause.start, clause.end, own, clause.cut, self._odds(own, butlers)))
-        return parts
-
-    def _odds(self, said: list[Token], butlers: Sequence[RegisteredButler]) -> Odds:
+    def _odds(self, first: int, last: int) -> Odds:
         """A probability per butler; trigger words that the model was not trained with count beside it."""
-        if not said:
+        if first == last:
             return {FALLBACK: 1.0}
-        odds = dict(zip(CLASSES, softmax(self._model.score(said)), strict=True))
-        for butler in butlers:
-            if hits := self._triggers(butler, said):
+        odds = dict(zip(CLASSES, softmax(self._reading.score(first, last)), strict=True))
+        for name, triggers in self._triggers.items():
+            spoken = [token.text for token in self._reading.said[first:last]]
+            hits = sum(len(words(trigger)) for trigger in triggers if holds_phrase(spoken, trigger))
+            if hits:
                 sure = TRIGGERED[min(hits, len(TRIGGERED) - 1)]
-                odds = {name: value * (1 - sure) for name, value in odds.items()}
-                odds[butler.name] = odds.get(butler.name, 0.0) + sure
+                odds = {each: value * (1 - sure) for each, value in odds.items()}
+                odds[name] = odds.get(name, 0.0) + sure
         return odds
-
-    def _triggers(self, butler: RegisteredButler, said: Sequence[Token]) -> int:
-        trained: Sequence[str] = self._model.header["triggers"].get(butler.name, ())
-        if butler.name == FALLBACK or not (own := set(butler.triggers).difference(trained)):
-            return 0
-        spoken = [token.text for token in said]
-        return sum(len(words(trigger)) for trigger in own if holds_phrase(spoken, trigger))
 
     # --- deciding ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +140,7 @@ class LocalClassifier:
         for part in parts[1:]:
             came, then = {}, {}
             for name in names:
-                came[name] = max(names, key=lambda other: best[other] - self._price(part, other, name))  # noqa: B023
+                came[name] = max(names, key=lambda other: best[other] - self._price(part, other, name))
                 then[name] = best[came[name]] - self._price(part, came[name], name) + _worth(part, name)
             back.append(came)
             best = then
@@ -129,99 +155,138 @@ class LocalClassifier:
         tie = self._prices.tie if {before, now} == {"finance", "travel"} else 0.0
         return self._prices.change[part.cut] + tie
 
-    def _merged(
-        self, parts: Sequence[_Part], path: Sequence[str], butlers: Sequence[RegisteredButler]
-    ) -> list[tuple[str, _Part]]:
-        runs: list[tuple[str, _Part]] = []
-        for name, part in zip(path, parts, strict=True):
-            if runs and runs[-1][0] == name:
-                runs[-1] = (name, _joined(runs[-1][1], part))
-            else:
-                runs.append((name, part))
-        runs = [(name, _Part(p.start, p.end, p.said, p.cut, self._odds(p.said, butlers))) for name, p in runs]
+    def _merged(self, path: Sequence[str]) -> list[tuple[str, _Part]]:
+        runs = self._joined(list(zip(path, self._parts, strict=True)))
         while len(runs) > 1:
-            weakest = min(range(len(runs)), key=lambda index: runs[index][1].odds.get(runs[index][0], 0.0))
-            if runs[weakest][1].odds.get(runs[weakest][0], 0.0) >= self._prices.part:
+            weakest = min(range(len(runs)), key=lambda index: _sure(runs[index]))
+            if _sure(runs[weakest]) >= self._prices.part:
                 break
-            runs = self._absorbed(runs, weakest, butlers)
+            # A part that is not sure of itself goes with the neighbour before it, or else with the one after it.
+            into = weakest - 1 if weakest else 1
+            runs[weakest] = (runs[into][0], runs[weakest][1])
+            runs = self._joined(runs)
         return runs
 
-    def _absorbed(
-        self, runs: list[tuple[str, _Part]], weak: int, butlers: Sequence[RegisteredButler]
-    ) -> list[tuple[str, _Part]]:
-        """A part that is not sure of itself goes with the neighbour before it, or else with the one after it."""
-        into = weak - 1 if weak else 1
-        low, high = sorted((weak, into))
-        joined = _joined(runs[low][1], runs[high][1])
-        name = runs[into][0]
-        rest = [*runs[:low], (name, joined), *runs[high + 1 :]]
-        both: list[tuple[str, _Part]] = []
-        for owner, part in rest:
-            if both and both[-1][0] == owner:
-                both[-1] = (owner, _joined(both[-1][1], part))
-            else:
-                both.append((owner, part))
-        return [(owner, _Part(p.start, p.end, p.said, p.cut, self._odds(p.said, butlers))) for owner, p in both]
+    def _worth_it(self, runs: Sequence[tuple[str, _Part]]) -> bool:
+        gate: Sequence[float] = self._gate
+        return not gate or sum(map(operator.mul, gate, self.split_features(runs))) > 0
 
-    def _single(self, parts: Sequence[_Part], butlers: Sequence[RegisteredButler]) -> tuple[str, _Part]:
-        everything = parts[0]
-        for part in parts[1:]:
-            everything = _joined(everything, part)
-        odds = self._odds(everything.said, butlers)
-        name = max(sorted(odds), key=lambda each: odds[each])
+    def split_features(self, runs: Sequence[tuple[str, _Part]]) -> list[float]:
+        """What speaks for and against taking the text apart like this."""
+        whole = self._odds(runs[0][1].first, runs[-1][1].last)
+        owners = {name for name, _ in runs}
+        ranked = sorted((whole.get(name, 0.0) for name in owners), reverse=True)
+        sure = sorted(_sure(run) for run in runs)
+        contrast = min(_contrast(run, owners) for run in runs)
+        hits = [
+            sum(part.first <= hit.start < part.last for hit in self._reading.hits if max(hit.levels[:4]) > 1)
+            for _, part in runs
+        ]
+        sizes = [part.last - part.first for _, part in runs]
+        cuts = [part.cut for _, part in runs[1:]]
+        return [
+            1.0,
+            sure[0],
+            sure[1],
+            contrast,
+            ranked[0],
+            ranked[1],
+            whole.get(FALLBACK, 0.0),
+            float(max(cuts) == HARD),
+            float(max(cuts) == FAINT),
+            float(owners == {"finance", "travel"}),
+            min(*sizes, 8) / 8,
+            min(sum(sizes), 60) / 60,
+            float(min(hits) == 0),
+            min(*hits, 3) / 3,
+            float(len(runs) > 2),
+            float(len(runs) > len(owners)),
+        ]
+
+    def _joined(self, runs: Sequence[tuple[str, _Part]]) -> list[tuple[str, _Part]]:
+        """Neighbours of one butler become one part."""
+        joined: list[tuple[str, _Part]] = []
+        for name, part in runs:
+            if joined and joined[-1][0] == name:
+                joined[-1] = (name, self._together(joined[-1][1], part))
+            else:
+                joined.append((name, part))
+        return joined
+
+    def _together(self, one: _Part, other: _Part) -> _Part:
+        return _Part(one.start, other.end, one.first, other.last, one.cut, self._odds(one.first, other.last))
+
+    def _single(self) -> tuple[str, _Part]:
+        parts = self._parts
+        whole = self._together(parts[0], parts[-1]) if len(parts) > 1 else parts[0]
+        name = max(sorted(whole.odds), key=lambda each: whole.odds[each])
         if name == FALLBACK and len(parts) > 1:
-            lone = max(
-                ((odd, each) for part in parts for each, odd in part.odds.items() if each != FALLBACK and part.said),
-                default=(0.0, FALLBACK),
-            )
-            if lone[0] >= self._prices.lone:
-                name, odds = lone[1], {lone[1]: lone[0]}
-        return name, _Part(everything.start, everything.end, everything.said, everything.cut, odds)
+            spoken = ((odd, each) for part in parts for each, odd in part.odds.items() if each != FALLBACK)
+            sure, lone = max(spoken, default=(0.0, FALLBACK))
+            if sure >= self._prices.lone:
+                return lone, replace(whole, odds={lone: sure})
+        return name, whole
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
-    def _answer(
-        self, text: str, folded: Folded, chosen: Sequence[tuple[str, _Part]], eligible: set[str]
-    ) -> LocalAnswer:
-        spans: list[Segment] = []
+    def _answer(self, chosen: Sequence[tuple[str, _Part]]) -> LocalAnswer:
+        starts = [0, *(self._folded.origin[part.start] for _, part in chosen[1:]), len(self._text)]
+        segments = []
         for index, (name, part) in enumerate(chosen):
-            why = self._why(name, part)
-            if name not in eligible:
-                name, why = FALLBACK, f"{name} takes no requests now; {why}"
-            if name not in eligible:
+            why, to = self._why(name, part), name
+            if name not in self._eligible:
+                to, why = FALLBACK, f"{name} takes no requests now; {why}"
+            if to not in self._eligible:
                 return LocalAnswer(segments=(), confidence=0.0, why=why)
-            start = 0 if index == 0 else folded.original_span(part.start, part.end)[0]
-            sure = round(max(part.odds.get(chosen[index][0], 0.0), 0.0), 3)
-            spans.append(
-                Segment(segment_id=f"s{index + 1}", butler=name, start=start, end=len(text), confidence=sure, rationale=why)
+            segments.append(
+                Segment(
+                    segment_id=f"s{index + 1}",
+                    butler=to,
+                    start=starts[index],
+                    end=starts[index + 1],
+                    confidence=round(_sure((name, part)), 3),
+                    rationale=why,
+                )
             )
-        ended = [
-            _until(span, spans[index + 1].start if index + 1 < len(spans) else len(text))
-            for index, span in enumerate(spans)
-        ]
         return LocalAnswer(
-            segments=tuple(ended),
-            confidence=min(span.confidence for span in ended),
-            why="; ".join(dict.fromkeys(span.rationale for span in ended)),
+            segments=tuple(segments),
+            confidence=min(segment.confidence for segment in segments),
+            why="; ".join(dict.fromkeys(segment.rationale for segment in segments)),
         )
 
     def _why(self, name: str, part: _Part) -> str:
-        if not part.said:
-            return "it only gives the router orders, which nobody follows"
         if name not in CLASSES:
             return f"trigger words of {name}"
-        telling = self._model.telling(part.said, CLASSES.index(name))
+        telling = self._reading.telling(part.first, part.last, CLASSES.index(name))
         return f"{name}: " + (", ".join(repr(word) for word in telling) if telling else "no word decides it alone")
+
+
+def _heard(
+    said: Sequence[Token], pieces: Sequence[Clause], orders: Sequence[bool]
+) -> tuple[list[Token], list[tuple[int, int]]]:
+    """The tokens that count, and per clause which of them are its own."""
+    heard: list[Token] = []
+    ranges, at, suspect = [], 0, any(orders)
+    for clause, is_order in zip(pieces, orders, strict=True):
+        first = len(heard)
+        while at < len(said) and said[at].start < clause.end:
+            if not is_order and not (suspect and said[at].text in BUTLER_NAMES):
+                heard.append(said[at])
+            at += 1
+        ranges.append((first, len(heard)))
+    return heard, ranges
+
+
+def _contrast(run: tuple[str, _Part], owners: set[str]) -> float:
+    """How much more a part speaks for its own butler than for the other ones', in logarithms, at most 4."""
+    others = max(run[1].odds.get(name, 0.0) for name in owners if name != run[0])
+    return min(math.log((_sure(run) + 0.01) / (others + 0.01)), 4.0)
+
+
+def _sure(run: tuple[str, _Part]) -> float:
+    return run[1].odds.get(run[0], 0.0)
 
 
 def _worth(part: _Part, name: str) -> float:
     # What is nobody's speaks neither for nor against a change.
     return math.log(part.odds.get(name, 0.0) + 0.35 * part.odds.get(FALLBACK, 0.0) + 0.02)
-
-
-def _joined(first: _Part, second: _Part) -> _Part:
-    return _Part(first.start, second.end, first.said + second.said, first.cut, {})
-
-
-def _until(segment: Segment, end: int) -> Segment:
-    return replace(segment, end=end)

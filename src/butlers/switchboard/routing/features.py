@@ -103,16 +103,17 @@ def pieces(word: str) -> tuple[int, ...]:
     return (bucket("w " + word), *(bucket("c " + gram) for gram in sorted(grams)))
 
 
-def token_features(said: Sequence[Token], names: frozenset[str] = frozenset()) -> list[tuple[int, ...]]:
-    """Per token the buckets of the features that begin there."""
+def token_features(
+    said: Sequence[Token], names: frozenset[str] = frozenset()
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Per token the buckets of the token itself, and of it with those that follow."""
     texts = [("NAME" if token.text in names else token.text) for token in said]
-    rows: list[tuple[int, ...]] = []
+    rows: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for index, token in enumerate(said):
-        row = list(pieces(token.text) if token.kind in _PIECED else (bucket("w " + token.text),))
+        own = pieces(token.text) if token.kind in _PIECED else (bucket("w " + token.text),)
         if texts[index] != token.text:
-            row.append(bucket("w NAME"))
-        row.extend(_together(texts, index, far=token.kind == "far"))
-        rows.append(tuple(row))
+            own = (*own, bucket("w NAME"))
+        rows.append((own, tuple(_together(texts, index, far=token.kind == "far"))))
     return rows
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,7 +19,18 @@ _LOOKALIKES = str.maketrans(
     "аеорсухісԁѕјӏһԛԝвкмнтгзбАВЕКМНОРСТУХІЅЈαβγεηικνορτυχωΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
     "aeopcyxicdsjlhqwbkmhtr3bABEKMHOPCTYXISJabyenikvoptuxwABEZHIKMNOPTYX",
 )
-_LONE_LOOKALIKES = {"ı": "i", "ø": "o", "đ": "d", "ł": "l", "ß": "ss", "æ": "ae", "œ": "oe", "’": "'", "‘": "'", "ʼ": "'"}
+_LONE_LOOKALIKES = {
+    "ı": "i",
+    "ø": "o",
+    "đ": "d",
+    "ł": "l",
+    "ß": "ss",
+    "æ": "ae",
+    "œ": "oe",
+    "’": "'",
+    "‘": "'",
+    "ʼ": "'",
+}
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _DISGUISED = re.compile(r"[\u0370-\u03ff\u0400-\u052f]")
 _PLAIN = re.compile(r"[\x00-\x7f]*\Z")
@@ -95,8 +105,3 @@ def _latin(word: str) -> str:
 
 def _is_strange(character: str) -> bool:
     return "\u0370" <= character <= "\u052f"
-
-
-def casefolded(text: str) -> Iterator[str]:
-    """Lower case, character by character, so that positions stay."""
-    return (lower if len(lower := character.lower()) == 1 else character for character in text)

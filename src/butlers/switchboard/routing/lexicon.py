@@ -17,6 +17,7 @@ LONGEST = 7  # tokens in a term
 STEM = 5  # letters that a stem has at least
 CUT = 3  # letters that an ending has at most
 Levels = tuple[int, ...]
+BEGINNING: Levels = (0, 0, 0, 0, 0)  # of a longer term, and no term itself
 
 
 class Hit(NamedTuple):
@@ -46,12 +47,16 @@ class Lexicon:
         return term_hash(token.text) in self.names
 
     def _longest(self, said: Sequence[Token], start: int) -> Hit | None:
-        hashes = list(_growing(said, start))
-        for size in range(len(hashes), 0, -1):
-            levels = self.terms.get(hashes[size - 1])
-            if levels is not None:
-                return Hit(start, size, levels, False)
-        return None
+        best: Hit | None = None
+        so_far = 0
+        for index in range(start, min(start + LONGEST, len(said))):
+            so_far = crc32((said[index].text if index == start else f" {said[index].text}").encode(), so_far)
+            levels = self.terms.get(so_far)
+            if levels is None:
+                break
+            if any(levels):
+                best = Hit(start, index - start + 1, levels, False)
+        return best
 
     def _stemmed(self, token: Token, start: int) -> Hit | None:
         if token.kind != "word":
@@ -76,11 +81,3 @@ def stems(word: str) -> Iterator[str]:
 def stem_of_term(word: str) -> str:
     """Under which stem a term is kept."""
     return word[: max(STEM, len(word) - 2)]
-
-
-def _growing(said: Sequence[Token], start: int) -> Iterator[int]:
-    """The hashes of the term of one token, of two, of three, and so on."""
-    so_far = 0
-    for index in range(start, min(start + LONGEST, len(said))):
-        so_far = crc32((said[index].text if index == start else f" {said[index].text}").encode(), so_far)
-        yield so_far

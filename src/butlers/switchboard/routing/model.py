@@ -4,14 +4,15 @@
                         + sum of the lexicon hits' weights / sqrt(the same)
                         + weights of a few sums over the lexicon hits, and of the length
 
-The file `routing.bin` is made by `benchmarks/routing/train.py`: a line of JSON, then arrays, compressed. The weights are
-one byte each with a scale for all, so it is small and the same on every machine.
+The file `routing.bin` is made by `benchmarks/routing/train.py`: a line of JSON, then arrays, compressed. The
+weights are one byte each with a scale for all, so it is small and the same on every machine.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 import sys
 import zlib
 from array import array
@@ -39,7 +40,7 @@ def hit_feature(hit: Hit, said: Sequence[Token]) -> str:
 
 
 def dense_features(hits: Sequence[Hit], length: int) -> list[float]:
-    """Sums over the lexicon hits: how much, how strong, whose share, by how much one leads; and how long the text is."""
+    """Sums over the lexicon hits: how much, how strong, whose share, by how much one leads; and the length."""
     total, strongest = [0.0] * WIDTH, [0.0] * WIDTH
     for hit in hits:
         shared = math.sqrt(sum(1 for level in hit.levels if level))
@@ -71,52 +72,73 @@ class Model:
         return str(self.header["version"])
 
     @cached_property
-    def _row(self) -> Any:
-        weights, scale = self.weights, float(self.header["scale"])
+    def dense_columns(self) -> list[tuple[float, ...]]:
+        return list(zip(*self.header["dense"], strict=True))
 
-        @lru_cache(maxsize=50_000)
-        def row(index: int) -> Scores:
-            at = index * WIDTH
-            return tuple(weight * scale for weight in weights[at : at + WIDTH])
+    @cached_property
+    def _word(self) -> Any:
+        """What a word adds by itself, remembered: most words come again."""
+        return lru_cache(maxsize=50_000)(self._sum)
 
-        return row
+    def row(self, index: int) -> Scores:
+        at, scale = index * WIDTH, self.header["scale"]
+        return tuple(weight * scale for weight in self.weights[at : at + WIDTH])
 
-    def rows(self, said: Sequence[Token]) -> list[Scores]:
-        """Per token what its features add, and how many they are as the last number."""
+    def read(self, said: Sequence[Token]) -> Reading:
         names = frozenset(token.text for token in said if self.lexicon.is_name(token))
-        return [self._sum(features) for features in token_features(said, names)]
-
-    def _sum(self, features: tuple[int, ...]) -> Scores:
-        columns = zip(*map(self._row, features), strict=True)
-        return (*map(sum, columns), float(len(features)))
-
-    def score(self, said: Sequence[Token]) -> Scores:
-        """A number per class, the greater the likelier."""
-        bias, dense_weights = self.header["bias"], self.header["dense"]
+        rows = []
+        for own, together in token_features(said, names):
+            first, second = self._word(own), self._sum(together)
+            rows.append(tuple(map(operator.add, first, second)))
         hits = self.lexicon.hits(said)
-        rows = self.rows(said)
-        count = math.sqrt(sum(row[-1] for row in rows) or 1.0)
-        found = [self._row(bucket(hit_feature(hit, said))) for hit in hits]
-        dense = dense_features(hits, len(said))
+        found = [self._word((bucket(hit_feature(hit, said)),)) for hit in hits]
+        return Reading(model=self, said=said, rows=rows, hits=hits, found=found)
+
+    def _sum(self, features: Sequence[int]) -> Scores:
+        """The features' weights, and as the last number how many they are."""
+        weights, total = self.weights, [0] * WIDTH
+        for index in features:
+            at = index * WIDTH
+            total = list(map(operator.add, total, weights[at : at + WIDTH]))
+        return (*(value * self.header["scale"] for value in total), float(len(features)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A text, read once; any stretch of its tokens can be scored."""
+
+    model: Model
+    said: Sequence[Token]
+    rows: Sequence[Scores]  # per token
+    hits: Sequence[Hit]
+    found: Sequence[Scores]  # per hit
+
+    def score(self, start: int, end: int) -> Scores:
+        """A number per class, the greater the likelier."""
+        header = self.model.header
+        within = [index for index, hit in enumerate(self.hits) if start <= hit.start and hit.start + hit.size <= end]
+        total = [sum(column) for column in zip(*self.rows[start:end], strict=True)] or [0.0] * (WIDTH + 1)
+        count = math.sqrt(total[-1] or 1.0)
+        extra = [sum(column) for column in zip(*(self.found[index] for index in within), strict=True)] or [0.0] * WIDTH
+        dense = dense_features([self.hits[index] for index in within], end - start)
         return tuple(
-            bias[k]
-            + (sum(row[k] for row in rows) + LEXICON_SCALE * sum(row[k] for row in found)) / count
-            + sum(value * weight[k] for value, weight in zip(dense, dense_weights, strict=True))
+            header["bias"][k]
+            + (total[k] + LEXICON_SCALE * extra[k]) / count
+            + sum(map(operator.mul, dense, self.model.dense_columns[k]))
             for k in range(WIDTH)
         )
 
-
-    def telling(self, said: Sequence[Token], index: int, most: int = 3) -> list[str]:
+    def telling(self, start: int, end: int, index: int, most: int = 3) -> list[str]:
         """The words that speak most for a class, the strongest first."""
         worth: dict[str, float] = {}
-        for token, row in zip(said, self.rows(said), strict=True):
-            worth[token.text] = worth.get(token.text, 0.0) + _lead(row, index) / math.sqrt(row[-1])
-        for hit in self.lexicon.hits(said):
-            own = said[hit.start : hit.start + hit.size]
-            lead = LEXICON_SCALE * _lead(self._row(bucket(hit_feature(hit, said))), index)
-            for token in own:
-                worth[token.text] = worth.get(token.text, 0.0) + lead / len(own)
-        ranked = sorted(((value, word) for word, value in worth.items() if value > 0), key=lambda each: (-each[0], each[1]))
+        for hit, row in zip(self.hits, self.found, strict=True):
+            if hit.levels[index] and start <= hit.start and hit.start + hit.size <= end:
+                term = " ".join(token.text for token in self.said[hit.start : hit.start + hit.size])
+                worth[term] = hit.levels[index] * math.sqrt(hit.size) + max(_lead(row, index), 0.0)
+        for token, row in zip(self.said[start:end], self.rows[start:end], strict=True):
+            if not worth.get(token.text) and len(token.text) > 2:
+                worth[token.text] = _lead(row, index) / math.sqrt(row[-1])
+        ranked = sorted((-value, word) for word, value in worth.items() if value > 0)
         return [word.lower() for _, word in ranked[:most]]
 
 

@@ -31,27 +31,41 @@ _SEND = (
     r"|put|leite|sende|schick\w*|weiterleit\w*|envoie\w*|envoyer|transm\w+|choisi\w*|envia\w*|manda\w*|invia\w*|encaminh\w*"
     r"|stuur|przeslij|wyslij|отправ\w*|перешл\w*|направ\w*|yonlendir\w*|gonder\w*"
 )
-_END = r"(?=\s*(?:[.,;:!?)\n\]}>`*]|$|butler|agent|only|queue|now|instead|immediately|and\b|no matter|regardless|because|please|thing))"
+_END = (
+    r"(?=\s*(?:[.,;:!?)\n\]}>`*]|$|butler|agent|only|queue|now|instead|immediately|and\b|no\s+matter|regardless|because"
+    r"|please|thing|weiter|itinerary))"
+)
 _ORDER = re.compile(
     rf"""
     \b(?:{_NEVER_MIND})[^\n]{{0,60}}?(?:{_RULES})
-  | \b(?:{_SEND})\b[^.!?\n]{{0,60}}?\b(?:to|as|is|an|a|al|para|per|aan|naar|do|w|в|for|with|by|the|into|under|of|through)\s+
+  | \b(?:{_SEND})\b[^.!?\n]{{0,60}}?\b(?:to|as|is|an|a|al|para|per|aan|naar|do|w|в|for|with|by|the|into|under|of
+       |through)\s+
        (?:the\s+|your\s+|our\s+|den\s+|das\s+|la\s+|le\s+)?["'`*<\[]*(?:{_WHOM})\b["'`*>\]]*{_END}
-  | \b(?:choose|select|pick|obey|go|call\s+this\s+an?|hence|so|thus|answer\s+with|into|use|route|choisir)[,:]?\s+["'`*<]*(?:{_NAMES})\b["'`*>]*{_END}
+  | \b(?:choose|select|pick|obey|go|call\s+this\s+an?|hence|so|thus|answer\s+with|into|use|route
+       |choisir)[,:]?\s+["'`*<]*(?:{_NAMES})\b["'`*>]*{_END}
   | (?:[:=>]|\bto)\s*["'`*<(]*(?:finance|relationship|messenger|switchboard)\b["'`*>)]*{_END}
   | [:=]\s*["'`*<(]*(?:health|travel|general)\b["'`*>)]*{_END} | ^\W*(?:{_NAMES})\W*$ | <t>
-  | \b(?:system|developer|assistant|admin|tool|user|router|systeme|sistema|система|utilisateur)\b\s*(?:prompt|message|update|notice|note|override)?[^\n:]{{0,40}}:
-  | \b(?:system\s*prompts?|prompt\s+injection|jailbreak|developer\s+mode|debug\s+mode|you\s+are\s+now\s+(?:an?|the|in|my)|act\s+as|role-?play
-       |pretend\s+(?:to\s+be|you|that\s+you)|your\s+(?:new\s+)?(?:instructions|classification|routing|job\s+is|task\s+is)
-       |new\s+(?:instructions|rules?:|routing)|a\s+rule\s+you|routing(?!\s+n)|classification\s+\w+\s+is|configuration\s+change|targets?[_\s]butlers?
-       |butler[_\s]name|for\s+the\s+software|untrusted|obey|re-?label|freed\s+from|do\s+not\s+show|consignes?\s+aux?)\b | ^so,\s | (?<=[.!?]\s)so,\s
+  | \b(?:system|developer|assistant|admin|tool|user|router|systeme|sistema|система|utilisateur)\b\s*(?:prompt
+       |message|update|notice|note|override)?[^\n:]{{0,40}}:
+  | \b(?:system\s*prompts?|prompt\s+injection|jailbreak|developer\s+mode|debug\s+mode|you\s+are\s+now\s+(?:an?
+       |the|in|my)|act\s+as|role-?play
+       |pretend\s+(?:to\s+be|you|that\s+you)|your\s+(?:new\s+)?(?:instructions|classification|routing|job\s+is
+       |task\s+is)
+       |new\s+(?:instructions|rules?:|routing)|a\s+rule\s+you|routing(?!\s+n)|classification\s+\w+\s+is
+       |configuration\s+change|targets?[_\s]butlers?
+       |butler[_\s]name|for\s+the\s+software|untrusted|obey|re-?label|freed\s+from|do\s+not\s+show
+       |consignes?\s+aux?)\b | ^so,\s | (?<=[.!?]\s)so,\s
   | \bbutlers?\b | butler_ | _butler | \bswitchboard\b | ^\W*router[,:] | \(router\b | \btargets?\s*[:=]
-  | ["'`](?:butler|targets?|route|route_to|tool|tool_call|name|arguments|segments?|confidence|domain|label|role|content|function)["'`]\s*:
-  | \b(?:route_\w+|set_\w+|route\.execute|tool_call|function_call|functions\.\w+|set-output)\b | ^\W*/\w+\s | ^\W*(?:action|thought|observation)\b[^\n]*:
-  | <\s*/?\s*(?:system|assistant|user|tool|instruction|admin|prompt|function|message|input|document|data|content|untrusted|target|span)[^>]*>
+  | ["'`](?:butler|targets?|route|route_to|tool|tool_call|name|arguments|segments?|confidence|domain|label|role
+       |content|function)["'`]\s*:
+  | \b(?:route_\w+|set_\w+|route\.execute|tool_call|function_call|functions\.\w+|set-output)\b | ^\W*/\w+\s
+       | ^\W*(?:action|thought|observation)\b[^\n]*:
+  | <\s*/?\s*(?:system|assistant|user|tool|instruction|admin|prompt|function|message|input|document|data|content
+       |untrusted|target|span)[^>]*>
   | <\|[^|]*\|> | \[/?(?:inst|system|admin)\] | ^\#+\s*(?:system|user|instruction|response|end|new|task)\w*
   | ^[-=]{{3,}}\s*(?:end|begin|system) | cdata | \beof\b | ```
-  | \bbase64\b | \brot13\b | \b[a-z0-9+/]{{40,}}={{0,2}} | (?:%[0-9a-f]{{2}}){{4,}} | (?:&\#\d+;\s*){{3,}} | (?:\b[0-9a-f]{{2}}\s){{8,}}
+  | \bbase64\b | \brot13\b | \b[a-z0-9+/]{{40,}}={{0,2}} | (?:%[0-9a-f]{{2}}){{4,}} | (?:&\#\d+;\s*){{3,}}
+       | (?:\b[0-9a-f]{{2}}\s){{8,}}
        | first\s+letters | \bhex\b | \b[a-z]+\d+[a-z\d]+\s+\d+\s+[a-z\d]*\d[a-z\d]*\b
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,

