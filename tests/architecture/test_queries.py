@@ -36,6 +36,7 @@ SCHEMAS = {
     "switchboard/admission/queries.sql": "switchboard",
     "switchboard/extraction/queries.sql": "switchboard",
     "switchboard/fanout/queries.sql": "switchboard",
+    "switchboard/fleet/queries.sql": "switchboard",
     "switchboard/holds/queries.sql": "switchboard",
     "switchboard/operators/queries.sql": "switchboard",
     "switchboard/queries.sql": "switchboard",

@@ -36,6 +36,7 @@ SWITCHBOARD_TOOLS = {
     *(f"routing.{deed}" for deed in ("status", "rollback", "resume")),
     *(f"extraction.{deed}" for deed in ("list", "confirm", "dismiss")),
     "service_levels",
+    *("connector.heartbeat", "connectors.list", "connectors.deregister"),
 }
 
 MODULE_TOOLS = {
@@ -45,12 +46,10 @@ MODULE_TOOLS = {
     *("calendar_list_events", "calendar_find_free_slots"),
 }
 
-# Which scheduled jobs run as code, and which are still a prompt for the runtime.
-NATIVE_JOBS = {"eligibility_sweep", "memory_consolidation", "memory_episode_cleanup"}
-PROMPTED_JOBS = {
-    "connector_stats_hourly_rollup",
-    "connector_stats_daily_rollup",
-    "connector_stats_pruning",
+# Every scheduled job runs as code; none is a prompt for the runtime.
+NATIVE_JOBS = {
+    *("eligibility_sweep", "memory_consolidation", "memory_episode_cleanup"),
+    *("connector_stats_hourly_rollup", "connector_stats_daily_rollup", "connector_stats_pruning"),
 }
 
 
@@ -107,7 +106,7 @@ async def test_tools_answer_under_both_names(running: RunningSystem) -> None:
 # --- jobs ------------------------------------------------------------------------------------------------------------
 
 
-async def test_every_scheduled_job_is_native_or_prompted_as_said_here(running: RunningSystem) -> None:
+async def test_every_scheduled_job_is_native(running: RunningSystem) -> None:
     scheduled = {
         entry.job_name
         for config in running.roster.values()
@@ -115,8 +114,7 @@ async def test_every_scheduled_job_is_native_or_prompted_as_said_here(running: R
         if entry.dispatch_mode == "job"
     }
     native = {name for butler in running.system.butlers if butler.scheduler for name in butler.scheduler.job_names}
-    assert scheduled & native == NATIVE_JOBS
-    assert scheduled - native == PROMPTED_JOBS
+    assert scheduled == NATIVE_JOBS
     assert native - scheduled == {"remind"}  # scheduled by the tool of that name
 
 
@@ -129,9 +127,7 @@ async def test_every_scheduled_job_runs_when_it_is_due(running: RunningSystem) -
         complete = len(done) == len(rows)
         return {name: (result.get("mode", ""), result["status"]) for name, result in done.items()} if complete else {}
 
-    # Without an LLM a prompt is answered and not carried out.
-    wanted = dict.fromkeys(NATIVE_JOBS, ("native", "ok")) | dict.fromkeys(PROMPTED_JOBS, ("runtime", "skipped"))
-    assert await running.until(outcomes) == wanted
+    assert await running.until(outcomes) == dict.fromkeys(NATIVE_JOBS, ("native", "ok"))
 
 
 # --- metrics and health ----------------------------------------------------------------------------------------------

@@ -78,12 +78,17 @@ async def test_the_running_switchboard_is_the_configured_one(running: RunningSys
     assert {"ingress_dedupe", "butler_registry", "routing_log"} <= {table["tablename"] for table in tables}
 
 
+@pytest.mark.scenario("S3-089")
 async def test_scheduled_task_inventory(running: RunningSystem) -> None:
-    """All six are there and native by configuration; the connectors' three get their native code with later systems."""
+    before = await sessions(running)
     listed = (await ask(running, "schedule_list"))["schedules"]
     assert {entry["name"]: entry["cron"] for entry in listed} == INVENTORY
     assert {entry["dispatch_mode"] for entry in listed} == {"job"}
     assert all(entry["enabled"] and entry["next_run_at"] for entry in listed)
+    for name in INVENTORY:
+        outcome = await run_now(running, name)
+        assert (outcome["status"], outcome["mode"]) == ("ok", "native"), name
+    assert await sessions(running) == before  # no runtime was asked
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -120,9 +125,13 @@ async def test_runtime_mode_fallback_for_schedules(running: RunningSystem) -> No
 
 @pytest.mark.scenario("S3-091")
 async def test_a_job_without_native_code_falls_back_and_does_not_pretend(running: RunningSystem) -> None:
-    outcome = await run_now(running, "connector-stats-pruning")
+    await running.database.execute(
+        "INSERT INTO switchboard.scheduled_tasks (name, cron, dispatch_mode, job_name, source, created_at, updated_at)"
+        " VALUES ('from-the-future', '0 0 1 1 *', 'job', 'unheard_of', 'tool', now(), now())"
+    )
+    outcome = await run_now(running, "from-the-future")
     assert (outcome["status"], outcome["mode"]) == ("skipped", "runtime")
-    [session] = [s for s in await sessions(running) if s["trigger_source"] == "schedule:connector-stats-pruning"]
+    [session] = [s for s in await sessions(running) if s["trigger_source"] == "schedule:from-the-future"]
     assert session["status"] == "completed"
 
 

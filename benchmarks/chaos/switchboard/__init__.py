@@ -6,7 +6,7 @@
                                                         '<------ notify.dispatch ------------'
                                                         '-------> messenger ---> the simulators
 
-At the gates calls are slow, break, or get no answer. Nothing that
-is judged comes from Switchboard's own account alone: callers remember what they were told, the simulators what was
-said in the chats, the specialists what they were asked to do, and a trigger of ours notes every end of a request.
+At the gates calls are slow, break, or get no answer. Nothing that is judged comes from Switchboard's own account alone:
+callers remember what they were told, the simulators what was said in the chats, the specialists what they were asked to
+do, and a trigger of ours notes every end of a request.
 """

@@ -7,6 +7,7 @@ recognises it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import httpx2
 
 from butlers.clock import Clock
-from butlers.connectors.source import Counters, IngestPort
+from butlers.connectors.source import Counters, IngestPort, Standing, state_after
+from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
 from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
@@ -54,6 +56,9 @@ def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -
 class TelegramConnector:
     """Polls one bot's updates and hands them in."""
 
+    connector_type = "telegram"
+    capabilities = ConnectorCapabilities(backfill=False)  # bots cannot read what was written before
+
     def __init__(self, *, token: str, base_url: str, ingest: IngestPort, clock: Clock, poll_s: int = POLL_S) -> None:
         self._client = httpx2.AsyncClient(
             base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=poll_s + 10, trust_env=not is_loopback(base_url)
@@ -63,27 +68,44 @@ class TelegramConnector:
         self._poll_s = poll_s
         self._offset = 0
         self._bot = ""
+        self._known = asyncio.Event()
+        self._failures: int = 0  # in a row
+        self._problem: ClassifiedError | None = None
+        self._checkpoint: ConnectorCheckpoint | None = None
         self.counters = Counters()
 
     async def run(self) -> None:
         """Poll until cancelled; failures are waited out."""
-        failures = 0
         while True:
             try:
                 await self.poll_once()
-                failures = 0
+                self._failures, self._problem = 0, None
             except ClassifiedError as error:
-                failures += 1
-                log.warning("polling failed", error_class=error.error_class, attempt=failures)
+                self._failures, self._problem = self._failures + 1, error
+                log.warning("polling failed", error_class=error.error_class, attempt=self._failures)
                 decision = next_retry(
-                    _PATIENCE, attempt=failures, retryable=True, retry_after=error.retry_after, random=0.5
+                    _PATIENCE, attempt=self._failures, retryable=True, retry_after=error.retry_after, random=0.5
                 )
                 await self._clock.sleep(decision.delay if isinstance(decision, RetryAfter) else 30.0)
+
+    async def endpoint(self) -> str:
+        """The bot's name, as soon as Telegram has told it."""
+        await self._known.wait()
+        return self._bot
+
+    def standing(self) -> Standing:
+        problem = self._problem
+        return Standing(
+            state=state_after(self._failures),
+            error_message=f"{problem.error_class.value}: {problem.message}"[:2_000] if problem else None,
+            checkpoint=self._checkpoint,
+        )
 
     async def poll_once(self) -> int:
         """One poll; returns how many updates were handed in and confirmed."""
         if not self._bot:
             self._bot = _username(await self._call("getMe", {}))
+            self._known.set()
         body = {"offset": self._offset, "timeout": self._poll_s, "allowed_updates": list(_ALLOWED)}
         updates = await self._call("getUpdates", body)
         if not isinstance(updates, list):
@@ -98,6 +120,7 @@ class TelegramConnector:
         number = update.get("update_id") if isinstance(update, Mapping) else None
         if isinstance(number, int):
             self._offset = number + 1
+            self._checkpoint = ConnectorCheckpoint(cursor=str(self._offset), updated_at=self._clock.now())
             self.counters.checkpoint_saves += 1
 
     async def _hand_in(self, update: Mapping[str, Any]) -> None:

@@ -91,6 +91,9 @@ class Settings(BaseModel):
     lease_ttl_s: float = Field(default=10.0, gt=0, description="silence after which a worker counts as dead")
     lease_renew_s: float = Field(default=3.0, gt=0, description="how often a worker says that it lives")
     heartbeat_s: float = Field(default=30.0, gt=0, description="how often butlers report to Switchboard")
+    connector_heartbeat_s: float = Field(
+        default=30.0, gt=0, description="how often connectors report; silent for 2 minutes is stale, for 4 offline"
+    )
     otlp_endpoint: str | None = Field(default=None, description="send metrics and traces there (OTLP over HTTP)")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of the log file")
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
-from butlers.contracts.ingest import IngestChannel
 from butlers.errors import LeaseLost
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
@@ -126,8 +125,7 @@ class MessageInbox:
 
     async def waiting(self, *, grace_s: float, limit: int) -> list[MessageRef]:
         now = self._clock.now()
-        old, channels = now - timedelta(seconds=grace_s), list(get_args(IngestChannel))
-        rows = await self._database.fetch(self._queries.waiting_messages, old, now, limit, channels)
+        rows = await self._database.fetch(self._queries.waiting_messages, now - timedelta(seconds=grace_s), now, limit)
         return [MessageRef(**dict(row)) for row in rows]
 
     async def next_in_thread(self, message: ClaimedMessage) -> MessageRef | None:

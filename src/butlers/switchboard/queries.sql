@@ -112,7 +112,8 @@ WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (received_at, request
 -- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first. The channels
 -- take turns, each its oldest first: one that is flooded does not hide the others.
 SELECT found.request_id, found.received_at, found.policy_tier, found.source_channel
-FROM unnest($4::text[]) AS channel (name)
+FROM (SELECT DISTINCT source_channel AS name FROM {schema}.message_inbox
+      WHERE lifecycle_state IN ('accepted', 'progress')) AS channel
 CROSS JOIN LATERAL (
     SELECT message.request_id, message.received_at, message.policy_tier, message.source_channel,
            row_number() OVER (ORDER BY message.received_at) AS turn

@@ -38,6 +38,7 @@ KINDS = frozenset(
         "dispatch_mode",
         "migration",
         "partition",
+        "table",
     }
 )
 
@@ -67,6 +68,8 @@ NUMBERS = frozenset(
         "count",
         "bytes",
         "queue_depth",
+        "oldest",
+        "newest",
         "input_tokens",
         "output_tokens",
         "tool_calls",

@@ -6,8 +6,11 @@ import gc
 
 from starlette.routing import Mount
 
+from butlers import __version__
 from butlers.butler.identity import Caller, Role
+from butlers.connectors.heartbeat import Heart
 from butlers.connectors.telegram import TelegramConnector
+from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.orchestration import Orchestration
@@ -15,6 +18,7 @@ from butlers.storage.queries import Queries
 from butlers.switchboard.admission.admission import Admission
 from butlers.switchboard.admission.decision import AdmissionPolicy
 from butlers.switchboard.api import Api, ApiPolicy
+from butlers.switchboard.fleet.heartbeats import Heartbeats
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.registry import Registry
@@ -53,7 +57,13 @@ def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevelDesk]:
 
 
 def door_in(
-    butler: Butler, parts: Orchestration, *, registry: Registry, admission: Admission, accept_times: AcceptTimes
+    butler: Butler,
+    parts: Orchestration,
+    *,
+    registry: Registry,
+    admission: Admission,
+    accept_times: AcceptTimes,
+    heartbeats: Heartbeats,
 ) -> Ingress:
     process = butler.process
     ingress = Ingress(
@@ -70,7 +80,7 @@ def door_in(
         shows_end=parts.signals.wanted,
         accepted=accept_times.note,
     )
-    _add_connectors(butler, ingress)
+    _add_connectors(butler, ingress, heartbeats)
     return ingress
 
 
@@ -96,29 +106,43 @@ def add_api(
     butler.routes.append(Mount("/api", app=api.app()))
 
 
-class _DirectIngest:
+class _DirectDoor:
     """The connectors' way in when they live in this process."""
 
-    def __init__(self, ingress: Ingress, connector: str) -> None:
+    def __init__(self, ingress: Ingress, heartbeats: Heartbeats, connector: str) -> None:
         self._ingress = ingress
+        self._heartbeats = heartbeats
         self._submitted_by = Caller(name=connector, role=Role.CONNECTOR)
 
     async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
         return await self._ingress.accept(envelope, submitted_by=self._submitted_by)
 
+    async def beat(self, envelope: HeartbeatEnvelope) -> HeartbeatReply:
+        return await self._heartbeats.accept(envelope, self._submitted_by)
 
-def _add_connectors(butler: Butler, ingress: Ingress) -> None:
+
+def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) -> None:
     process, telegram = butler.process, butler.config.modules.telegram
     if telegram is None or not telegram.bot.enabled:
         return
+    door = _DirectDoor(ingress, heartbeats, "connector.telegram")
     connector = TelegramConnector(
         token=process.environment[telegram.bot.token_env],
         base_url=process.settings.telegram_api_url,
-        ingest=_DirectIngest(ingress, "connector.telegram"),
+        ingest=door,
         clock=process.clock,
         poll_s=process.settings.telegram_poll_s,
     )
+    heart = Heart(
+        connector=connector,
+        port=door,
+        clock=process.clock,
+        instance_id=process.new_id(),
+        every_s=process.settings.connector_heartbeat_s,
+        version=__version__,
+    )
     butler.sources["telegram connector"] = connector.run
+    butler.sources["telegram connector's heart"] = heart.run
     butler.closes.append(connector.close)
 
 

@@ -15,6 +15,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
+from butlers.daemon.compose.fleet import add_fleet
 from butlers.daemon.compose.ingress import add_admission, add_api, add_service_levels, door_in
 from butlers.daemon.compose.memory import memory_migrations
 from butlers.daemon.compose.operators import add_operators, operator_audit
@@ -53,7 +54,15 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     routing, admission = add_routing(butler), add_admission(butler)
     parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
     accept_times, service_levels = add_service_levels(butler)
-    ingress = door_in(butler, parts, registry=registry, admission=admission, accept_times=accept_times)
+    fleet = add_fleet(butler)
+    ingress = door_in(
+        butler,
+        parts,
+        registry=registry,
+        admission=admission,
+        accept_times=accept_times,
+        heartbeats=fleet.heartbeats,
+    )
     audit, holds = operator_audit(butler), _holds(butler)
     operator_tools, operator_routes = add_operators(
         butler,
@@ -74,7 +83,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     finish_butler(
         butler,
         handle=_refuse_route,
-        jobs={"eligibility_sweep": lambda _arguments: registry.sweep()},
+        jobs={"eligibility_sweep": lambda _arguments: registry.sweep(), **fleet.jobs},
         trace=_tracer(requests),
         tools=[
             *_own_tools(parts, ingress, registry),
@@ -82,10 +91,13 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *routing.tools,
             *service_levels.tools(),
             *HoldTools(holds=holds).tools(),
+            *fleet.tools,
             *calendar_tools,
         ],
     )
-    more_routes = together(operator_routes, routing.add_routes, hold_routes(holds), service_levels.add_routes)
+    more_routes = together(
+        operator_routes, routing.add_routes, hold_routes(holds), service_levels.add_routes, fleet.add_routes
+    )
     add_api(butler, ingress=ingress, requests=requests, registry=registry, more_routes=more_routes)
     _add_keeper(butler)
     butler.drains.append(_drain(config, parts, ingress))

@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from butlers.switchboard.registry import FALLBACK, RegisteredButler
 from butlers.switchboard.routing.cascade import LocalAnswer
@@ -77,6 +78,7 @@ class Inquiry:
     ) -> None:
         self._prices, self._text, self._folded = prices, text, folded
         self._gate: Sequence[float] = model.header.get("gate", ())
+        self._known: dict[tuple[int, int], Odds] = {}
         self._eligible = {butler.name for butler in butlers}
         trained: Mapping[str, Sequence[str]] = model.header["triggers"]
         self._triggers = {
@@ -115,7 +117,13 @@ class Inquiry:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _odds(self, first: int, last: int) -> Odds:
-        """A probability per butler; trigger words that the model was not trained with count beside it."""
+        """A probability per butler, remembered: the same stretch is asked about more than once."""
+        if (first, last) not in self._known:
+            self._known[first, last] = self._counted(first, last)
+        return self._known[first, last]
+
+    def _counted(self, first: int, last: int) -> Odds:
+        """By the model; trigger words that it was not trained with count beside it."""
         if first == last:
             return {FALLBACK: 1.0}
         odds = dict(zip(CLASSES, softmax(self._reading.score(first, last)), strict=True))
@@ -206,11 +214,9 @@ class Inquiry:
     def _joined(self, runs: Sequence[tuple[str, _Part]]) -> list[tuple[str, _Part]]:
         """Neighbours of one butler become one part."""
         joined: list[tuple[str, _Part]] = []
-        for name, part in runs:
-            if joined and joined[-1][0] == name:
-                joined[-1] = (name, self._together(joined[-1][1], part))
-            else:
-                joined.append((name, part))
+        for name, each in groupby(runs, key=operator.itemgetter(0)):
+            parts = [part for _, part in each]
+            joined.append((name, parts[0] if len(parts) == 1 else self._together(parts[0], parts[-1])))
         return joined
 
     def _together(self, one: _Part, other: _Part) -> _Part:

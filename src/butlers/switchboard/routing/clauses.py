@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 HARD, SOFT, FAINT = 2, 1, 0  # a new paragraph or sentence; a joining word; a comma
-MOST = 24  # clauses in a text; what comes later belongs to the last
+MANY = 10  # clauses, more than which only the strongest cuts count
+MOST = 20  # clauses in a text; what comes later belongs to the last
 
 _TOPIC_CHANGE = (
     "also|btw|by the way|oh and|and also|plus|anyway|separately|on another note|another thing|unrelated|p\\.?\\s?s\\.?"
@@ -42,10 +43,17 @@ class Clause:
 
 
 def clauses(text: str) -> list[Clause]:
-    """At least one, covering the text."""
+    """At least one, covering the text; in a long text sentences are fine enough."""
+    every = _cut(text, FAINT)
+    return every if len(every) <= MANY else _cut(text, HARD)
+
+
+def _cut(text: str, least: int) -> list[Clause]:
     found: list[Clause] = []
     start, strength = 0, HARD
     for match in _CUT.finditer(text):
+        if _STRENGTH[match.lastgroup or "faint"] < least:
+            continue
         if match.end() == start or not text[start : match.end()].strip() or match.end() >= len(text):
             continue
         if len(found) == MOST - 1:

@@ -1,0 +1,52 @@
+"""`butlers connectors`: who brings messages in, and whether it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from butlers.daemon.cli.asking import Document, asking, body
+from butlers.daemon.cli.explain import when
+from butlers.daemon.cli.listing import lists_by_itself
+from butlers.daemon.client import SystemClient
+
+app = typer.Typer(help="Who brings messages in, and whether it is there.")
+Type = Annotated[str, typer.Argument(metavar="TYPE", help="A connector's type, like telegram.")]
+Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Which end of the source, like the bot's name.")]
+
+
+def _lines(document: Document) -> Iterator[str]:
+    for row in document["connectors"]:
+        name = f"{row['connector_type']}:{row['endpoint_identity']}"
+        today = row["today"]
+        yield (
+            f"{name:<32} {row['liveness']:<7}  {row['state']:<8}  up {row['uptime_s']:.0f} s"
+            f"  seen {when(row['last_heartbeat_at'])}"
+            f"  today {today['messages_ingested']} taken in, {today['messages_failed']} failed"
+        )
+        if row["error_message"]:
+            yield f"    {row['error_message']}"
+
+
+def _gone(document: Document) -> Iterator[str]:
+    yield f"{document['connector_type']}:{document['endpoint_identity']} is forgotten"
+
+
+@app.command("list")
+@asking(_lines, none="no connector has reported yet")
+def list_(client: SystemClient) -> Document:
+    """Every connector that ever reported."""
+    return client.get("/api/connectors")
+
+
+lists_by_itself(app, list_)
+
+
+@app.command()
+@asking(_gone)
+def deregister(client: SystemClient, connector_type: Type, endpoint: Endpoint) -> Document:
+    """Forget a connector; its next heartbeat registers it anew."""
+    named = {"connector_type": connector_type, "endpoint_identity": endpoint}
+    return client.post("/api/connectors/deregister", body(named))

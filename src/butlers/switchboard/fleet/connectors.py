@@ -1,0 +1,73 @@
+"""Who is there: all connectors that ever reported, with what they did today. Only an operator removes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from typing import Any
+
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.errors import ValidationError
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
+from butlers.switchboard.fleet.liveness import Liveness, liveness
+from butlers.switchboard.fleet.windows import YOUNG_S
+
+FIGURES = (
+    *("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted"),
+    *("heartbeat_count", "healthy_count", "degraded_count", "error_count"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connectors:
+    database: Database
+    queries: Queries
+    clock: Clock
+
+    async def list(self) -> dict[str, Any]:
+        now = self.clock.now()
+        today = await self._today(now)
+        rows = await self.database.fetch(self.queries.list_connectors)
+        return {"connectors": [_described(dict(row), today, now) for row in rows]}
+
+    async def deregister(self, connector_type: str, endpoint_identity: str) -> dict[str, Any]:
+        """Forget one; its next heartbeat, by whomever, registers it anew."""
+        gone = await self.database.fetchrow(self.queries.deregister_connector, connector_type, endpoint_identity)
+        if gone is None:
+            raise unknown_connector()
+        return {"connector_type": connector_type, "endpoint_identity": endpoint_identity, "deregistered": True}
+
+    async def must_be_online(self, connector_type: str, endpoint_identity: str) -> None:
+        """For work that only a connector which is there, and which can do it, will take."""
+        row = await self.database.fetchrow(self.queries.get_connector, connector_type, endpoint_identity)
+        if row is None:
+            raise unknown_connector()
+        found = liveness(row["last_heartbeat_at"], self.clock.now())
+        if found is not Liveness.ONLINE:
+            raise invalid("endpoint_identity", f"this connector is {found.value}, and only one that is online may work")
+        if row["capabilities"] is not None and not row["capabilities"].get("backfill"):
+            raise invalid("connector_type", "this connector says that it cannot fetch the past")
+
+    async def _today(self, now: datetime) -> dict[tuple[str, str], Mapping[str, Any]]:
+        midnight = datetime.combine(now.date(), time(), now.tzinfo)
+        tomorrow = midnight + timedelta(days=1)
+        rows = await self.database.fetch(self.queries.steps_between_heartbeats, midnight, tomorrow, YOUNG_S, "day")
+        return {(row["connector_type"], row["endpoint_identity"]): dict(row) for row in rows}
+
+
+def unknown_connector() -> ValidationError:
+    return invalid("endpoint_identity", "no such connector")
+
+
+def _described(
+    row: dict[str, Any], today: Mapping[tuple[str, str], Mapping[str, Any]], now: datetime
+) -> dict[str, Any]:
+    figures = today.get((row["connector_type"], row["endpoint_identity"]), dict.fromkeys(FIGURES, 0))
+    return {
+        **row,
+        "liveness": liveness(row["last_heartbeat_at"], now).value,
+        "today": {name: figures[name] for name in FIGURES},
+    }

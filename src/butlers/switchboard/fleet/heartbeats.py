@@ -1,0 +1,120 @@
+"""Heartbeats of connectors: answered at once, written a little later, many in one transaction.
+
+A heartbeat that is lost costs nothing but a gap of one interval: the counters go on, and the next one carries them. So
+nobody waits for the disk, the queue has a limit, and what cannot be written is logged and gone.
+
+A connector speaks only for itself. The first heartbeat for a (type, endpoint) registers it in the name of the caller,
+and from then on the others are refused; an operator who removes it lets the next one in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from butlers.butler.identity import Caller, Role
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.errors import OverloadRejected
+from butlers.storage.database import Database
+from butlers.storage.group_commit import GroupCommitter
+from butlers.storage.queries import Queries
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.fleet")
+
+MAX_WAITING = 1_000
+RETRY_AFTER_S = 30.0  # the usual pause between two heartbeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One heartbeat, as it came."""
+
+    id: UUID
+    principal: str
+    envelope: HeartbeatEnvelope
+    received_at: datetime
+
+    def row(self) -> dict[str, Any]:
+        envelope, checkpoint = self.envelope, self.envelope.checkpoint
+        return {
+            "id": self.id,
+            "principal": self.principal,
+            "received_at": self.received_at,
+            "sent_at": envelope.sent_at,
+            **envelope.connector.model_dump(),
+            **envelope.status.model_dump(),
+            **envelope.counters.model_dump(),
+            "checkpoint_cursor": checkpoint.cursor if checkpoint else None,
+            "checkpoint_updated_at": checkpoint.updated_at if checkpoint else None,
+            "capabilities": envelope.capabilities.model_dump() if envelope.capabilities else None,
+        }
+
+
+class Heartbeats:
+    """Takes heartbeats."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        queries: Queries,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._database = database
+        self._queries = queries
+        self._clock = clock
+        self._new_id = new_id
+        self._max_waiting = max_waiting
+        self._writing: set[asyncio.Task[None]] = set()
+        self._committer = GroupCommitter(self._store, max_waiting=max_waiting)
+
+    async def accept(self, envelope: HeartbeatEnvelope, caller: Caller | None) -> HeartbeatReply:
+        """Take one; it is written soon."""
+        principal = await self.speaker(caller, envelope.connector.connector_type, envelope.connector.endpoint_identity)
+        if len(self._writing) >= self._max_waiting:
+            raise OverloadRejected(f"{self._max_waiting} heartbeats are waiting already", retry_after=RETRY_AFTER_S)
+        now = self._clock.now()
+        self._write(Beat(id=self._new_id(), principal=principal, envelope=envelope, received_at=now))
+        return HeartbeatReply(server_time=now)
+
+    async def speaker(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name, when it may speak for this connector."""
+        if caller is None or caller.role is not Role.CONNECTOR:
+            raise invalid("authorization", "only a connector may speak for a connector")
+        owner = await self._database.fetchval(self._queries.principal_of, connector_type, endpoint_identity)
+        if owner not in (None, caller.name):
+            raise invalid("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
+        return caller.name
+
+    async def close(self) -> None:
+        """Write what was taken."""
+        await self._committer.close()
+        await asyncio.gather(*self._writing)
+
+    def _write(self, beat: Beat) -> None:
+        task = asyncio.get_running_loop().create_task(self._written(beat))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _written(self, beat: Beat) -> None:
+        try:
+            await self._committer.submit(beat)
+        except Exception as error:
+            kind = beat.envelope.connector.connector_type
+            log.warning("heartbeat not recorded", error=error, connector_type=kind)
+
+    async def _store(self, beats: Sequence[Beat]) -> Sequence[None]:
+        rows = [beat.row() for beat in beats]
+        async with self._database.transaction() as connection:
+            await connection.execute(self._queries.register_connectors, rows)
+            await connection.execute(self._queries.log_heartbeats, rows)
+        return [None] * len(beats)

@@ -1,0 +1,217 @@
+-- name: principal_of
+-- Who speaks for a connector.
+SELECT principal FROM {schema}.connector_registry WHERE connector_type = $1 AND endpoint_identity = $2;
+
+-- name: register_connectors
+-- What connectors said of themselves: the newest heartbeat of each; the first one registers it.
+INSERT INTO {schema}.connector_registry AS known
+    (connector_type, endpoint_identity, principal, instance_id, version, state, error_message, uptime_s, first_seen_at,
+     last_heartbeat_at, registered_via, messages_ingested, messages_failed, source_api_calls, checkpoint_saves,
+     dedupe_accepted, checkpoint_cursor, checkpoint_updated_at, capabilities)
+SELECT DISTINCT ON (connector_type, endpoint_identity)
+    connector_type, endpoint_identity, principal, instance_id, version, state, error_message, uptime_s, received_at,
+    received_at, 'self', messages_ingested, messages_failed, source_api_calls, checkpoint_saves,
+    dedupe_accepted, checkpoint_cursor, checkpoint_updated_at, capabilities
+FROM jsonb_to_recordset($1) AS beat
+    (connector_type text, endpoint_identity text, principal text, instance_id uuid, version text, state text,
+     error_message text, uptime_s double precision, received_at timestamptz, messages_ingested bigint,
+     messages_failed bigint, source_api_calls bigint, checkpoint_saves bigint, dedupe_accepted bigint,
+     checkpoint_cursor text, checkpoint_updated_at timestamptz, capabilities jsonb, id uuid)
+ORDER BY connector_type, endpoint_identity, received_at DESC, id DESC
+ON CONFLICT (connector_type, endpoint_identity) DO UPDATE SET
+    instance_id = excluded.instance_id, version = excluded.version, state = excluded.state,
+    error_message = excluded.error_message, uptime_s = excluded.uptime_s,
+    last_heartbeat_at = excluded.last_heartbeat_at, messages_ingested = excluded.messages_ingested,
+    messages_failed = excluded.messages_failed, source_api_calls = excluded.source_api_calls,
+    checkpoint_saves = excluded.checkpoint_saves, dedupe_accepted = excluded.dedupe_accepted,
+    checkpoint_cursor = coalesce(excluded.checkpoint_cursor, known.checkpoint_cursor),
+    checkpoint_updated_at = coalesce(excluded.checkpoint_updated_at, known.checkpoint_updated_at),
+    capabilities = excluded.capabilities
+WHERE known.principal = excluded.principal AND known.last_heartbeat_at <= excluded.last_heartbeat_at;
+
+-- name: log_heartbeats
+-- Every heartbeat of those who may speak for their connector.
+INSERT INTO {schema}.connector_heartbeat_log
+    (id, connector_type, endpoint_identity, instance_id, state, error_message, uptime_s, messages_ingested,
+     messages_failed, source_api_calls, checkpoint_saves, dedupe_accepted, received_at, sent_at)
+SELECT beat.id, connector_type, endpoint_identity, beat.instance_id, beat.state, beat.error_message, beat.uptime_s,
+       beat.messages_ingested, beat.messages_failed, beat.source_api_calls, beat.checkpoint_saves,
+       beat.dedupe_accepted, beat.received_at, beat.sent_at
+FROM jsonb_to_recordset($1) AS beat
+    (id uuid, principal text, connector_type text, endpoint_identity text, instance_id uuid, state text,
+     error_message text, uptime_s double precision, messages_ingested bigint, messages_failed bigint,
+     source_api_calls bigint, checkpoint_saves bigint, dedupe_accepted bigint, received_at timestamptz,
+     sent_at timestamptz)
+JOIN {schema}.connector_registry AS known USING (connector_type, endpoint_identity)
+WHERE known.principal = beat.principal
+ON CONFLICT DO NOTHING;
+
+-- name: list_connectors
+-- All that ever reported.
+SELECT * FROM {schema}.connector_registry ORDER BY connector_type, endpoint_identity;
+
+-- name: get_connector
+-- Whether one is there, and what it can do.
+SELECT last_heartbeat_at, capabilities FROM {schema}.connector_registry
+WHERE connector_type = $1 AND endpoint_identity = $2;
+
+-- name: deregister_connector
+-- An operator forgets one.
+DELETE FROM {schema}.connector_registry WHERE connector_type = $1 AND endpoint_identity = $2 RETURNING connector_type;
+
+-- name: take_turn
+-- One rollup at a time.
+SELECT pg_advisory_xact_lock(hashtextextended('connector statistics of {schema}', 0));
+
+-- name: last_hour
+-- The newest hour that was rolled up.
+SELECT max(hour) FROM {schema}.connector_stats_hourly;
+
+-- name: last_day
+-- The newest day that was rolled up.
+SELECT max(day) FROM {schema}.connector_stats_daily;
+
+-- name: steps_between_heartbeats
+-- What counters grew by from $1 until before $2, by unit $4 of time; $3: the age in seconds up to which a process without an earlier heartbeat counts from zero.
+WITH fresh AS (
+    SELECT * FROM {schema}.connector_heartbeat_log WHERE received_at >= $1 AND received_at < $2
+), instance AS (
+    SELECT DISTINCT connector_type, endpoint_identity, instance_id FROM fresh
+), seen AS (
+    SELECT fresh.*, true AS counted FROM fresh
+    UNION ALL
+    SELECT earlier.*, false FROM instance CROSS JOIN LATERAL (
+        SELECT logged.* FROM {schema}.connector_heartbeat_log AS logged
+        WHERE logged.connector_type = instance.connector_type
+          AND logged.endpoint_identity = instance.endpoint_identity
+          AND logged.instance_id = instance.instance_id
+          AND logged.received_at < $1
+        ORDER BY logged.ordered_at DESC, logged.received_at DESC, logged.id DESC
+        LIMIT 1
+    ) AS earlier
+), placed AS (
+    SELECT seen.*, coalesce(ordered_at < max(ordered_at) OVER (
+        PARTITION BY connector_type, endpoint_identity, instance_id ORDER BY received_at, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), false) AS overtaken
+    FROM seen
+), compared AS (
+    SELECT placed.*,
+        coalesce(lag(messages_ingested) OVER of_life, CASE WHEN uptime_s > $3 THEN messages_ingested ELSE 0 END)
+            AS ingested_before,
+        coalesce(lag(messages_failed) OVER of_life, CASE WHEN uptime_s > $3 THEN messages_failed ELSE 0 END)
+            AS failed_before,
+        coalesce(lag(source_api_calls) OVER of_life, CASE WHEN uptime_s > $3 THEN source_api_calls ELSE 0 END)
+            AS calls_before,
+        coalesce(lag(dedupe_accepted) OVER of_life, CASE WHEN uptime_s > $3 THEN dedupe_accepted ELSE 0 END)
+            AS accepted_before
+    FROM placed
+    WINDOW of_life AS (
+        PARTITION BY connector_type, endpoint_identity, instance_id, overtaken ORDER BY received_at, id)
+), step AS (
+    SELECT connector_type, endpoint_identity, received_at, state, NOT overtaken AS says_more,
+        messages_ingested - CASE WHEN messages_ingested < ingested_before THEN 0 ELSE ingested_before END AS ingested,
+        messages_failed - CASE WHEN messages_failed < failed_before THEN 0 ELSE failed_before END AS failed,
+        source_api_calls - CASE WHEN source_api_calls < calls_before THEN 0 ELSE calls_before END AS calls,
+        dedupe_accepted - CASE WHEN dedupe_accepted < accepted_before THEN 0 ELSE accepted_before END AS accepted
+    FROM compared
+    WHERE counted
+)
+-- A sum may be larger than any of its parts: what cannot be stored must not stop the others.
+SELECT connector_type, endpoint_identity, date_trunc($4, received_at, 'UTC') AS since,
+       least(coalesce(sum(ingested) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS messages_ingested,
+       least(coalesce(sum(failed) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS messages_failed,
+       least(coalesce(sum(calls) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS source_api_calls,
+       least(coalesce(sum(accepted) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS dedupe_accepted,
+       count(*) AS heartbeat_count,
+       count(*) FILTER (WHERE state = 'healthy') AS healthy_count,
+       count(*) FILTER (WHERE state = 'degraded') AS degraded_count,
+       count(*) FILTER (WHERE state = 'error') AS error_count
+FROM step
+GROUP BY 1, 2, 3
+ORDER BY 1, 2, 3;
+
+-- name: keep_hour
+-- The result of one hour, in place of an earlier one.
+INSERT INTO {schema}.connector_stats_hourly
+    (connector_type, endpoint_identity, hour, messages_ingested, messages_failed, source_api_calls, dedupe_accepted,
+     heartbeat_count, healthy_count, degraded_count, error_count)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (connector_type, endpoint_identity, hour) DO UPDATE SET
+    messages_ingested = excluded.messages_ingested, messages_failed = excluded.messages_failed,
+    source_api_calls = excluded.source_api_calls, dedupe_accepted = excluded.dedupe_accepted,
+    heartbeat_count = excluded.heartbeat_count, healthy_count = excluded.healthy_count,
+    degraded_count = excluded.degraded_count, error_count = excluded.error_count;
+
+-- name: roll_up_days
+-- Hours summed by day, in place of earlier sums.
+INSERT INTO {schema}.connector_stats_daily
+    (connector_type, endpoint_identity, day, messages_ingested, messages_failed, source_api_calls, dedupe_accepted,
+     heartbeat_count, healthy_count, degraded_count, error_count, uptime_pct)
+SELECT connector_type, endpoint_identity, (hour AT TIME ZONE 'UTC')::date,
+       least(sum(messages_ingested), 9223372036854775807)::bigint,
+       least(sum(messages_failed), 9223372036854775807)::bigint,
+       least(sum(source_api_calls), 9223372036854775807)::bigint,
+       least(sum(dedupe_accepted), 9223372036854775807)::bigint,
+       sum(heartbeat_count), sum(healthy_count), sum(degraded_count), sum(error_count),
+       round(sum(healthy_count) / nullif(sum(heartbeat_count), 0) * 100, 2)
+FROM {schema}.connector_stats_hourly
+WHERE hour >= $1 AND hour < $2
+GROUP BY 1, 2, 3
+ORDER BY 1, 2, 3
+ON CONFLICT (connector_type, endpoint_identity, day) DO UPDATE SET
+    messages_ingested = excluded.messages_ingested, messages_failed = excluded.messages_failed,
+    source_api_calls = excluded.source_api_calls, dedupe_accepted = excluded.dedupe_accepted,
+    heartbeat_count = excluded.heartbeat_count, healthy_count = excluded.healthy_count,
+    degraded_count = excluded.degraded_count, error_count = excluded.error_count, uptime_pct = excluded.uptime_pct
+RETURNING connector_type, endpoint_identity, day;
+
+-- name: roll_up_fanout
+-- Where the messages of these days went, in place of earlier counts; a message counts once for each butler that got a part of it.
+WITH counted AS (
+    SELECT request_context ->> 'source_channel' AS source_channel,
+           request_context ->> 'source_endpoint_identity' AS source_endpoint_identity,
+           outcome ->> 'target_butler' AS target_butler,
+           (received_at AT TIME ZONE 'UTC')::date AS day,
+           count(DISTINCT request_id) AS message_count
+    FROM {schema}.message_inbox
+    CROSS JOIN LATERAL jsonb_array_elements(
+        CASE jsonb_typeof(dispatch_outcomes) WHEN 'array' THEN dispatch_outcomes ELSE '[]' END) AS outcome
+    WHERE received_at >= $1 AND received_at < $2 AND outcome ->> 'skipped' IS NULL
+    GROUP BY 1, 2, 3, 4
+), gone AS (
+    -- A message that was sent to another butler afterwards left a count behind.
+    DELETE FROM {schema}.connector_fanout_daily AS old
+    WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date AND day < ($2::timestamptz AT TIME ZONE 'UTC')::date
+      AND NOT EXISTS (
+        SELECT FROM counted
+        WHERE (counted.source_channel, counted.source_endpoint_identity, counted.target_butler, counted.day)
+            = (old.source_channel, old.source_endpoint_identity, old.target_butler, old.day))
+), kept AS (
+    INSERT INTO {schema}.connector_fanout_daily
+        (source_channel, source_endpoint_identity, target_butler, day, message_count)
+    SELECT source_channel, source_endpoint_identity, target_butler, day, message_count FROM counted
+    ON CONFLICT (source_channel, source_endpoint_identity, target_butler, day)
+        DO UPDATE SET message_count = excluded.message_count
+    RETURNING 1
+)
+SELECT count(*) FROM kept;
+
+-- name: prune_heartbeats
+-- Heartbeats before a moment.
+WITH gone AS (DELETE FROM {schema}.connector_heartbeat_log WHERE received_at < $1 RETURNING received_at)
+SELECT count(*), min(received_at), max(received_at) FROM gone;
+
+-- name: prune_hours
+-- Hours before a moment.
+WITH gone AS (DELETE FROM {schema}.connector_stats_hourly WHERE hour < $1 RETURNING hour)
+SELECT count(*), min(hour), max(hour) FROM gone;
+
+-- name: prune_days
+-- Days before a day.
+WITH gone AS (DELETE FROM {schema}.connector_stats_daily WHERE day < $1 RETURNING day)
+SELECT count(*), min(day), max(day) FROM gone;
+
+-- name: prune_fanout
+-- Where messages went before a day.
+WITH gone AS (DELETE FROM {schema}.connector_fanout_daily WHERE day < $1 RETURNING day)
+SELECT count(*), min(day), max(day) FROM gone;
