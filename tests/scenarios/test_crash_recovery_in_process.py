@@ -163,7 +163,7 @@ async def test_accepted_and_abandoned_requests_are_finished_after_a_start(runnin
     requests = [
         await remains.message("stored and never begun"),
         await remains.message("begun and left", "progress"),
-        await remains.message("begun a moment ago", "progress", **remains.claim(left_s=1.2)),
+        await remains.message("begun just now", "progress", **remains.claim(left_s=1.2)),
         await remains.message(text, "progress", **decided("travel", text)),  # routing anew would say finance
     ]
     await running.start()
@@ -171,8 +171,8 @@ async def test_accepted_and_abandoned_requests_are_finished_after_a_start(runnin
     traces = [await ended(running, request_id, "parsed") for request_id in requests]
     assert [trace["ingress"]["attempts"] for trace in traces] == [1, 2, 2, 2]
     assert sorted(await running.answers()) == [
-        "[general] Noted: begun a moment ago",
         "[general] Noted: begun and left",
+        "[general] Noted: begun just now",
         "[general] Noted: stored and never begun",
         "[travel] Noted: I paid the ferry",
     ]
@@ -191,8 +191,8 @@ async def test_more_requests_than_the_queue_holds_are_all_recovered(running: Run
 async def test_a_request_that_kills_its_workers_is_given_up(running: RunningSystem) -> None:
     await running.stop()
     remains = Remains(running)
-    last_chance = await remains.message("four died over me", "progress", **remains.claim(attempts=4))
-    poison = await remains.message("five died over me", "progress", **remains.claim(attempts=5))
+    last_chance = await remains.message("the fifth one got it", "progress", **remains.claim(attempts=4))
+    poison = await remains.message("nobody got it", "progress", **remains.claim(attempts=5))
     await running.start()
 
     await ended(running, last_chance, "parsed")
@@ -200,7 +200,7 @@ async def test_a_request_that_kills_its_workers_is_given_up(running: RunningSyst
     assert trace["lifecycle_error"]["class"] == "internal_error"
     assert trace["lifecycle_error"]["retryable"] is False
     assert "gave up after 5 attempts" in trace["lifecycle_error"]["message"]
-    assert await running.answers() == ["[general] Noted: four died over me"]
+    assert await running.answers() == ["[general] Noted: the fifth one got it"]
 
 
 # --- a butler's rows -------------------------------------------------------------------------------------------------

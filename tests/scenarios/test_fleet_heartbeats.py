@@ -179,14 +179,14 @@ async def test_the_telegram_connector_reports(running: RunningSystem) -> None:
 
 
 async def test_a_connector_whose_source_fails_says_so(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
-    async with running_system(tmp_path, postgres_server, telegram_poll_s=0, connector_heartbeat_s=0.1) as running:
+    async with running_system(tmp_path, postgres_server, telegram_poll_s=1, connector_heartbeat_s=0.1) as running:
 
         async def state() -> Any:
             row = await running.database.fetchrow("SELECT state, error_message FROM switchboard.connector_registry")
             return tuple(row) if row else None
 
         assert await running.until(state) == ("healthy", None)
-        await running.control("POST", "/faults", {"method": "getUpdates", "kind": "server_error", "times": 2})
+        await running.control("POST", "/faults", {"method": "getUpdates", "kind": "error_5xx", "times": 2})
 
         async def degraded() -> Any:
             seen = await state()
@@ -231,7 +231,6 @@ async def test_two_who_claim_one_connector_at_once_leave_one(running: RunningSys
         return await first.row()
 
     stored = await running.until(settled)
-    await running.butler("switchboard").services.stop(())
     assert stored["principal"] in ("first-claim", "second-claim")
     refused = second if stored["principal"] == "first-claim" else first
     assert refused_for(await refused.beat()) == ["authorization"]
