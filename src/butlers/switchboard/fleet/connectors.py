@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, time, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from butlers.clock import Clock
@@ -13,7 +13,8 @@ from butlers.errors import ValidationError
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.liveness import Liveness, liveness
-from butlers.switchboard.fleet.windows import YOUNG_S
+from butlers.switchboard.fleet.steps import steps
+from butlers.switchboard.fleet.windows import Window, midnight
 
 FIGURES = (
     *("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted"),
@@ -52,9 +53,8 @@ class Connectors:
             raise invalid("connector_type", "this connector says that it cannot fetch the past")
 
     async def _today(self, now: datetime) -> dict[tuple[str, str], Mapping[str, Any]]:
-        midnight = datetime.combine(now.date(), time(), now.tzinfo)
-        tomorrow = midnight + timedelta(days=1)
-        rows = await self.database.fetch(self.queries.steps_between_heartbeats, midnight, tomorrow, YOUNG_S, "day")
+        today = Window(start=midnight(now.date()), end=midnight(now.date()) + timedelta(days=1))
+        rows = await steps(self.database, self.queries, today, "day")
         return {(row["connector_type"], row["endpoint_identity"]): dict(row) for row in rows}
 
 

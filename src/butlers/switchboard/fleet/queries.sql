@@ -72,41 +72,51 @@ SELECT max(hour) FROM {schema}.connector_stats_hourly;
 SELECT max(day) FROM {schema}.connector_stats_daily;
 
 -- name: steps_between_heartbeats
--- What counters grew by from $1 until before $2, by unit $4 of time; $3: the age in seconds up to which a process without an earlier heartbeat counts from zero.
-WITH fresh AS (
-    SELECT * FROM {schema}.connector_heartbeat_log WHERE received_at >= $1 AND received_at < $2
-), instance AS (
-    SELECT DISTINCT connector_type, endpoint_identity, instance_id FROM fresh
+-- What counters grew by from $1 until before $2, by unit $3 of time, seen in the light of what came since $4; $5: the age in seconds up to which a process without an earlier heartbeat counts from zero.
+WITH around AS (
+    SELECT * FROM {schema}.connector_heartbeat_log WHERE received_at >= $4 AND received_at < $2
+), process AS (
+    SELECT DISTINCT connector_type, endpoint_identity, instance_id FROM around
 ), seen AS (
-    SELECT fresh.*, true AS counted FROM fresh
+    SELECT * FROM around
     UNION ALL
-    SELECT earlier.*, false FROM instance CROSS JOIN LATERAL (
+    SELECT earlier.* FROM process CROSS JOIN LATERAL (
         SELECT logged.* FROM {schema}.connector_heartbeat_log AS logged
-        WHERE logged.connector_type = instance.connector_type
-          AND logged.endpoint_identity = instance.endpoint_identity
-          AND logged.instance_id = instance.instance_id
-          AND logged.received_at < $1
-        ORDER BY logged.ordered_at DESC, logged.received_at DESC, logged.id DESC
+        WHERE logged.connector_type = process.connector_type
+          AND logged.endpoint_identity = process.endpoint_identity
+          AND logged.instance_id = process.instance_id
+          AND logged.received_at < $4
+        ORDER BY logged.received_at DESC, logged.id DESC
         LIMIT 1
     ) AS earlier
-), placed AS (
-    SELECT seen.*, coalesce(ordered_at < max(ordered_at) OVER (
-        PARTITION BY connector_type, endpoint_identity, instance_id ORDER BY received_at, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), false) AS overtaken
+), begun AS (
+    -- Younger than before, and sent later: it began anew under the same name.
+    SELECT seen.*, coalesce(uptime_s < lag(uptime_s) OVER of_process AND sent_at > lag(sent_at) OVER of_process, false)
+        AS anew
     FROM seen
+    WINDOW of_process AS (PARTITION BY connector_type, endpoint_identity, instance_id ORDER BY received_at, id)
+), lived AS (
+    SELECT begun.*, count(*) FILTER (WHERE anew) OVER (
+        PARTITION BY connector_type, endpoint_identity, instance_id ORDER BY received_at, id) AS life
+    FROM begun
+), placed AS (
+    SELECT lived.*, coalesce(uptime_s < max(uptime_s) OVER (
+        PARTITION BY connector_type, endpoint_identity, instance_id, life ORDER BY received_at, id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), false) AS overtaken
+    FROM lived
 ), compared AS (
     SELECT placed.*,
-        coalesce(lag(messages_ingested) OVER of_life, CASE WHEN uptime_s > $3 THEN messages_ingested ELSE 0 END)
+        coalesce(lag(messages_ingested) OVER of_life, CASE WHEN unknown THEN messages_ingested ELSE 0 END)
             AS ingested_before,
-        coalesce(lag(messages_failed) OVER of_life, CASE WHEN uptime_s > $3 THEN messages_failed ELSE 0 END)
+        coalesce(lag(messages_failed) OVER of_life, CASE WHEN unknown THEN messages_failed ELSE 0 END)
             AS failed_before,
-        coalesce(lag(source_api_calls) OVER of_life, CASE WHEN uptime_s > $3 THEN source_api_calls ELSE 0 END)
+        coalesce(lag(source_api_calls) OVER of_life, CASE WHEN unknown THEN source_api_calls ELSE 0 END)
             AS calls_before,
-        coalesce(lag(dedupe_accepted) OVER of_life, CASE WHEN uptime_s > $3 THEN dedupe_accepted ELSE 0 END)
+        coalesce(lag(dedupe_accepted) OVER of_life, CASE WHEN unknown THEN dedupe_accepted ELSE 0 END)
             AS accepted_before
-    FROM placed
+    FROM placed CROSS JOIN LATERAL (SELECT uptime_s > $5 AND NOT anew AS unknown) AS past
     WINDOW of_life AS (
-        PARTITION BY connector_type, endpoint_identity, instance_id, overtaken ORDER BY received_at, id)
+        PARTITION BY connector_type, endpoint_identity, instance_id, life, overtaken ORDER BY received_at, id)
 ), step AS (
     SELECT connector_type, endpoint_identity, received_at, state, NOT overtaken AS says_more,
         messages_ingested - CASE WHEN messages_ingested < ingested_before THEN 0 ELSE ingested_before END AS ingested,
@@ -114,10 +124,10 @@ WITH fresh AS (
         source_api_calls - CASE WHEN source_api_calls < calls_before THEN 0 ELSE calls_before END AS calls,
         dedupe_accepted - CASE WHEN dedupe_accepted < accepted_before THEN 0 ELSE accepted_before END AS accepted
     FROM compared
-    WHERE counted
+    WHERE received_at >= $1
 )
 -- A sum may be larger than any of its parts: what cannot be stored must not stop the others.
-SELECT connector_type, endpoint_identity, date_trunc($4, received_at, 'UTC') AS since,
+SELECT connector_type, endpoint_identity, date_trunc($3, received_at, 'UTC') AS since,
        least(coalesce(sum(ingested) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS messages_ingested,
        least(coalesce(sum(failed) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS messages_failed,
        least(coalesce(sum(calls) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS source_api_calls,

@@ -1,15 +1,7 @@
 """Statistics of connectors: what their counters grew by, hour by hour and day by day, and where messages went.
 
-A heartbeat carries counters since its process started. What happened between two heartbeats of a process is their
-difference, and it belongs to the hour in which the later one came. What can go wrong with that:
-
-    restart           another instance_id: its first heartbeat counts from zero
-    counter reset     the same instance, a smaller number: it counts from zero
-    overtaken         sent before one that came earlier: it says nothing new (only that the connector lived)
-    a gap             the next heartbeat carries what happened meanwhile
-    a late row        every run looks again at the last day
-
-Results are upserted, so a run may be repeated and two may run at once.
+Every run looks again at the last day, for rows that came late. Results are upserted, so a run may be repeated and two
+may run at once.
 """
 
 from __future__ import annotations
@@ -21,7 +13,8 @@ from typing import Any
 from butlers.clock import Clock
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.windows import YOUNG_S, Window, asked_since, days_to_roll, hours_to_roll
+from butlers.switchboard.fleet.steps import steps
+from butlers.switchboard.fleet.windows import Window, asked_since, days_to_roll, hours_to_roll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +30,7 @@ class Rollups:
         window = hours_to_roll(self.clock.now(), last=last, since=since)
         async with self.database.transaction() as connection:
             await connection.execute(self.queries.take_turn)
-            rows = await connection.fetch(
-                self.queries.steps_between_heartbeats, window.start, window.end, YOUNG_S, "hour"
-            )
+            rows = await steps(connection, self.queries, window, "hour")
             await connection.executemany(self.queries.keep_hour, [tuple(row) for row in rows])
         return _result(window, connectors=_connectors(rows), rows=len(rows))
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from butlers.contracts.envelope import invalid
 
+HOUR = timedelta(hours=1)
 LOG_KEPT = timedelta(days=7)
 HOURLY_KEPT = timedelta(days=30)
 DAILY_KEPT = timedelta(days=365)
@@ -25,6 +26,7 @@ HOURS_AGAIN = timedelta(hours=24)
 HOURS_REACH = timedelta(days=6)
 DAYS_AGAIN = timedelta(days=2)
 DAYS_REACH = timedelta(days=27)  # the inbox keeps at least the month before the present one
+CONTEXT = timedelta(hours=24)  # heartbeats before a window that tell what its first ones mean
 YOUNG_S = 12 * 3600.0
 
 
@@ -41,7 +43,8 @@ def hours_to_roll(now: datetime, *, last: datetime | None, since: datetime | Non
     if since is not None:
         start = since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
         return Window(start=_within(start, oldest, end), end=end)
-    start = min(last, end - HOURS_AGAIN) if last else oldest
+    # As seen from the last run: a row may be late and the runs after it missed.
+    start = min(last + HOUR, end) - HOURS_AGAIN if last else oldest
     return Window(start=max(start, oldest), end=end)
 
 

@@ -38,13 +38,11 @@ CREATE TABLE {schema}.connector_heartbeat_log (
     dedupe_accepted   bigint           NOT NULL,
     received_at       timestamptz      NOT NULL,
     sent_at           timestamptz      NOT NULL,        -- by the connector's own clock
-    -- The connector's order, without trusting a clock that runs ahead: one wrong heartbeat would outrank all others.
-    ordered_at        timestamptz      GENERATED ALWAYS AS (least(sent_at, received_at)) STORED,
     PRIMARY KEY (received_at, id)
 ) PARTITION BY RANGE (received_at);
 
 CREATE INDEX connector_heartbeat_log_of_instance ON {schema}.connector_heartbeat_log
-    (connector_type, endpoint_identity, instance_id, ordered_at DESC);
+    (connector_type, endpoint_identity, instance_id, received_at DESC);
 
 CREATE TABLE {schema}.connector_stats_hourly (
     connector_type    text        NOT NULL,
