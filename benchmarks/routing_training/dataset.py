@@ -17,6 +17,7 @@ from butlers.switchboard.routing.model import CLASSES, WIDTH
 DATA = Path(__file__).parents[2] / "tests" / "data" / "routing"
 HELD_OUT = DATA / "held_out.jsonl"
 INJECTIONS = DATA / "injections.jsonl"
+TAUGHT = DATA / "taught.tsv"
 GENERAL = "general"
 
 
@@ -29,6 +30,11 @@ class Message:
     lang: str
     parts: tuple[tuple[str, str], ...] = ()  # butler, text
     source: str = ""
+
+    @property
+    def is_example(self) -> bool:
+        """Whether its words speak for one butler; those of an order to the router do not."""
+        return len(self.targets) == 1 and self.kind != "hostile"
 
 
 def specialists(targets: list[str]) -> frozenset[str]:
@@ -74,13 +80,13 @@ def lexicon() -> Lexicon:
             terms.setdefault(term_hash(" ".join(words[:size])), BEGINNING)
         if len(words) == 1 and len(words[0]) > STEM:
             _raise(stems, stem_of_term(words[0]), index, level)
-    return Lexicon(terms=terms, stems=stems, names=frozenset(names))
+    return Lexicon(terms=terms, stems=stems, names=frozenset(names), taught=_taught())
 
 
 def fingerprint() -> str:
     """Of everything that is trained on; the model carries it."""
     digest = hashlib.sha256()
-    for path in [*_tuning_files(), *_lexicon_files()]:
+    for path in [*_tuning_files(), *_lexicon_files(), TAUGHT]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
@@ -91,6 +97,11 @@ def _rows() -> Iterator[tuple[int, str, int, str]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             lang, level, term = line.split("\t")
             yield index, lang, int(level), term
+
+
+def _taught() -> dict[int, bytes]:
+    rows = (line.split("\t") for line in TAUGHT.read_text(encoding="utf-8").splitlines())
+    return {term_hash(term): bytes(map(int, scores.split())) for term, scores in rows}
 
 
 def _raise(terms: dict[int, Levels], term: str, index: int, level: int) -> None:

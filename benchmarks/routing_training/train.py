@@ -27,7 +27,14 @@ from butlers.switchboard.routing import model
 from butlers.switchboard.routing.classifier import LocalClassifier
 from butlers.switchboard.routing.features import BUCKETS, bucket, token_features
 from butlers.switchboard.routing.lexicon import Lexicon
-from butlers.switchboard.routing.model import CLASSES, LEXICON_SCALE, dense_features, hit_feature
+from butlers.switchboard.routing.model import (
+    CLASSES,
+    LEXICON_SCALE,
+    dense_features,
+    hit_feature,
+    taught_features,
+    word_count,
+)
 
 OUT = Path(model.__file__).parent / "model_data" / "routing.bin"
 SEEN_AT_LEAST = 2  # in how many messages a feature stands before it counts
@@ -37,7 +44,7 @@ BUTLERS = [
     RegisteredButler(name=name, eligibility_state="active", triggers=(), capabilities=("route.execute",))
     for name in CLASSES
 ]
-DENSE = len(dense_features((), 0))
+DENSE = len(dense_features((), 0)) + len(taught_features((), 0))
 
 
 def features(texts: Sequence[str], lexicon: Lexicon) -> Any:
@@ -50,7 +57,8 @@ def features(texts: Sequence[str], lexicon: Lexicon) -> Any:
         norm = max(len(plain), 1) ** 0.5
         pairs = [(index, 1 / norm) for index in plain]
         pairs += [(bucket(hit_feature(hit, said)), LEXICON_SCALE / norm) for hit in hits]
-        pairs += [(BUCKETS + index, value) for index, value in enumerate(dense_features(hits, len(said)))]
+        dense = dense_features(hits, len(said)) + taught_features(lexicon.lessons(said), word_count(said))
+        pairs += [(BUCKETS + index, value) for index, value in enumerate(dense)]
         indices += [index for index, _ in pairs]
         values += [value for _, value in pairs]
         indptr.append(len(indices))
@@ -63,7 +71,7 @@ def fit(matrix: Any, labels: Any) -> tuple[Any, Any]:
     """Weights (features x classes) and bias; only what was seen often enough has a weight."""
     seen = np.bincount(matrix.indices, minlength=matrix.shape[1])
     kept = np.flatnonzero(seen >= SEEN_AT_LEAST)
-    fitted = LogisticRegression(C=C, max_iter=200, tol=1e-3).fit(matrix[:, kept], labels)
+    fitted = LogisticRegression(C=C, max_iter=80, tol=2e-3).fit(matrix[:, kept], labels)
     weights = np.zeros((matrix.shape[1], len(CLASSES)))
     weights[kept] = fitted.coef_.T
     return weights, fitted.intercept_
@@ -72,7 +80,7 @@ def fit(matrix: Any, labels: Any) -> tuple[Any, Any]:
 def examples() -> tuple[list[str], Any, list[bool]]:
     """Texts of one butler each; the parts of a message with several are examples of their own."""
     messages = dataset.tuning()
-    pairs = [(m.text, next(iter(m.targets)), True) for m in messages if len(m.targets) == 1]
+    pairs = [(m.text, next(iter(m.targets)), True) for m in messages if m.is_example]
     pairs += [(text, butler, False) for m in messages for butler, text in m.parts]
     return [p[0] for p in pairs], np.array([CLASSES.index(p[1]) for p in pairs]), [p[2] for p in pairs]
 
@@ -100,7 +108,7 @@ def fit_gate(folds: int, lexicon: Lexicon) -> list[float]:
     messages = dataset.tuning()
     texts, labels, own = [], [], []
     for number, message in enumerate(messages):
-        single = [(message.text, *message.targets)] if len(message.targets) == 1 else []
+        single = [(message.text, *message.targets)] if message.is_example else []
         for text, butler in [*single, *((text, butler) for butler, text in message.parts)]:
             texts.append(text)
             labels.append(CLASSES.index(butler))

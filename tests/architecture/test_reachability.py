@@ -36,7 +36,8 @@ SWITCHBOARD_TOOLS = {
     *(f"routing.{deed}" for deed in ("status", "rollback", "resume")),
     *(f"extraction.{deed}" for deed in ("list", "confirm", "dismiss")),
     "service_levels",
-    *("connector.heartbeat", "connectors.list", "connectors.deregister"),
+    *("connector.heartbeat", "connectors.list", "connectors.deregister", "create_backfill_job"),
+    *(f"backfill.{deed}" for deed in ("pause", "cancel", "resume", "list", "poll", "progress")),
 }
 
 MODULE_TOOLS = {

@@ -192,6 +192,31 @@ async def test_a_replay_outlives_the_month_of_the_inbox(running: RunningSystem) 
     assert "[finance] Noted: I paid the gas bill" in await running.answers()
 
 
+async def test_two_letters_of_a_request_whose_month_is_gone_make_one_request(running: RunningSystem) -> None:
+    async with broken(running, "finance"), broken(running, "travel"):
+        request_id = await left_behind(running, finance="I paid the toll.", travel="My bus to Molde leaves at six.")
+        await in_state(running, request_id, "errored")
+    found = [UUID(letter["id"]) for letter in await letters(running, request_id)]
+    assert len(found) == 2
+    gone = "DELETE FROM switchboard.message_inbox WHERE request_id = $1"
+    await running.database.execute(gone, UUID(request_id))
+
+    # Nobody gets on until both have looked for the request, or one waits for the other.
+    async with running.database.transaction() as connection:
+        await connection.execute("SELECT FROM switchboard.dead_letter WHERE id = ANY($1) FOR UPDATE", found)
+        replays = [asyncio.create_task(act(running, f"dead-letters/{letter}/replay")) for letter in found]
+        await running.until(lambda: both_wait(running))
+    answers = await asyncio.gather(*replays)
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    assert len(await rows(running, "switchboard.message_inbox", request_id)) == 1
+    await in_state(running, request_id, "parsed")
+
+
+async def both_wait(running: RunningSystem) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(await running.database.fetchval(waiting) == 2)
+
+
 async def test_what_is_not_there_or_not_allowed_is_refused_and_audited(running: RunningSystem) -> None:
     unknown = str(uuid4())
     assert (await act(running, f"dead-letters/{unknown}/replay")).status_code == 404
@@ -225,3 +250,43 @@ async def test_letters_and_audits_are_kept_a_year(running: RunningSystem) -> Non
     await RecordKeeper(database=running.database, queries=queries, clock=running.clock).keep()
     assert (await letters(running, gone), await audited(running, gone)) == ([], [])
     assert len(await letters(running, kept)) == 1
+
+
+RECORDS = {
+    "routing_log": (
+        "(id, request_id, segment_id, source_channel, target_butler, success, duration_ms, router, created_at)"
+        " SELECT gen_random_uuid(), gen_random_uuid(), 's1', 'api', 'general', true, 1, 'old', $1"
+    ),
+    "routing_model_calls": (
+        "(id, rollout_key, prompt_version, model_version, outcome, duration_ms, created_at)"
+        " SELECT gen_random_uuid(), '', 'p', 'm', 'answered', 1, $1"
+    ),
+    "extraction_queue": (
+        "(id, request_id, position, signal_type, confidence, data, preview, sender, source_channel, status,"
+        " expires_at, created_at)"
+        " SELECT gen_random_uuid(), gen_random_uuid(), 1, 'fact', 1, '{}', 'x', 's', 'api', 'dismissed', $1, $1"
+    ),
+    "extraction_log": (
+        "(id, request_id, event, signal_type, confidence, actor, preview, created_at)"
+        " SELECT gen_random_uuid(), gen_random_uuid(), 'queued', 'fact', 1, 'rule', 'x', $1"
+    ),
+    "extraction_runs": "(request_id, extractor, found, created_at) SELECT gen_random_uuid(), 'local', 0, $1",
+    "butler_eligibility_log": (
+        "(id, butler, new, reason, observed_at) SELECT gen_random_uuid(), 'nobody', 'active', 'a test', $1"
+    ),
+}
+
+
+@pytest.mark.parametrize("table", RECORDS)
+async def test_records_are_kept_a_year_and_go_in_small_batches(running: RunningSystem, table: str) -> None:
+    now = running.clock.now()
+    for moment in (now - timedelta(days=366), now - timedelta(days=364)):
+        await running.database.execute(
+            f"INSERT INTO switchboard.{table} {RECORDS[table]} FROM generate_series(1, 5)", moment
+        )
+    count = f"SELECT count(*) FROM switchboard.{table}"
+    before = await running.database.fetchval(count)
+    queries = Queries.load("butlers.switchboard.operators", schema="switchboard")
+    keeper = RecordKeeper(database=running.database, queries=queries, clock=running.clock, batch=2)
+    await keeper.keep()
+    assert await running.database.fetchval(count) == before - 5

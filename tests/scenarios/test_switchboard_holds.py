@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.scenarios.downstream import downstream
 from tests.scenarios.switchboard_door import call
 from tests.system import RunningSystem, running_system
 
@@ -64,3 +66,42 @@ async def test_only_the_operator_may_hold_and_only_whom_there_is(
         listed = (await running.http.get(running.url(path="/api/butlers/finance/history?limit=1"))).json()
         assert json.dumps(listed), "anybody on this machine may read it"
         assert listed["history"][0]["new"] == "active"
+
+
+async def test_a_stored_decision_does_not_reach_a_butler_that_is_held_meanwhile(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    names = ["switchboard", "messenger", "general", "health", "relationship", "travel"]
+    async with running_system(tmp_path, postgres_server, names=names, heartbeat_s=0.2) as running:
+        async with downstream(running, "finance"):
+            pass  # registered, and away
+        reply = await running.ingest("remember the milk")
+        await running.finished(reply["request_id"])
+        rerouted = await running.ingest("remember the bread")
+        document = {"target": "finance", "reason": "it is a bill"}
+        path = f"/api/requests/{rerouted['request_id']}/reroute"
+        await running.until(lambda: _done(running, rerouted["request_id"]))
+        await running.database.execute(
+            "update switchboard.message_inbox set lifecycle_state = 'errored' where request_id = $1",
+            UUID(rerouted["request_id"]),
+        )
+        assert (await post(running, path, document, **running.bearer()))[0] == 200
+        assert (await post(running, "/api/butlers/finance/hold", {"reason": "audit"}, **running.bearer()))[0] == 200
+        async with downstream(running, "finance") as finance:
+
+            async def put_off_again() -> bool:
+                row = await running.database.fetchrow(
+                    "select lifecycle_state, waiting_for from switchboard.message_inbox where request_id = $1",
+                    UUID(rerouted["request_id"]),
+                )
+                return row is not None and row["waiting_for"] == ["finance"]
+
+            await running.until(put_off_again)
+            assert finance.got == []
+            released = {"reason": "audit is over"}
+            assert (await post(running, "/api/butlers/finance/release", released, **running.bearer()))[0] == 200
+            await finance.called()
+
+
+async def _done(running: RunningSystem, request_id: str) -> bool:
+    return bool((await running.request(request_id))["final_state_at"])

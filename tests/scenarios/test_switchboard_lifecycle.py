@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.scenarios.downstream import after, downstream, ok
 from tests.scenarios.messenger_door import beside, changed_roster
-from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
+from tests.scenarios.switchboard_door import post
+from tests.system import RunningSystem, running_system
 
 ALL_BUT_FINANCE = ["switchboard", "messenger", "general", "health", "relationship", "travel"]
 EYES, THUMB, ALIEN = "👀", "👍", "👾"
@@ -151,32 +153,75 @@ async def test_reactions_can_be_other_ones_or_none(tmp_path: Path, postgres_serv
         await reaction(running, text, "👌")
 
 
+def pinned(running: RunningSystem, text: str, butler: str, thread: str | None = None) -> dict[str, Any]:
+    document = running.envelope(text)
+    document["event"] |= {"external_thread_id": thread} if thread else {}
+    return document | {"control": {"pinned_target": butler}}
+
+
 @pytest.mark.scenario("S3-108")
 async def test_messages_of_one_thread_are_dealt_with_in_order(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
-    async with running_system(tmp_path, postgres_server) as running:
-        await running.control(
-            "POST", "/faults", {"method": "sendMessage", "kind": "delay", "seconds": 0.3, "times": None}
-        )
-        await asyncio.gather(*(running.says(f"note {number}", chat=OWNER_CHAT_ID) for number in range(8)))
-        said = [line["text"] for line in await running.transcript() if line["from"] != "bot"]
-        await running.ingest("from somewhere else")
-        for text in [*said, "from somewhere else"]:
-            await ended(running, text)
-        rows = await running.database.fetch(
-            """select normalized_text as text, final_state_at, received_at from switchboard.message_inbox
-               where thread_key is not null order by received_at, request_id"""
-        )
-        assert [row["text"] for row in rows] == said
-        ends = [row["final_state_at"] for row in rows]
+    others = [name for name in ALL_BUT_FINANCE if name != "health"]
+    async with (
+        running_system(tmp_path, postgres_server, names=others) as running,
+        downstream(running, "finance") as finance,
+        downstream(running, "health") as health,
+    ):
+        gate = asyncio.Event()
+        finance.will(after(gate), ok())
+        for number in (1, 2, 3):
+            assert (await post(running, pinned(running, f"bill {number}", "finance", "t1"))).status_code == 202
+        assert (await post(running, pinned(running, "pill", "health", "t1"))).status_code == 202
+        await finance.called()
+        assert (await post(running, pinned(running, "another thread", "health", "t2"))).status_code == 202
+        assert (await post(running, pinned(running, "no thread", "health"))).status_code == 202
+        await ended(running, "another thread")
+        await ended(running, "no thread")
+
+        waiting = [await the_row(running, text) for text in ("bill 2", "bill 3", "pill")]
+        assert [row["lifecycle_state"] for row in waiting] == ["accepted"] * 3, "the first is not done"
+        assert (len(finance.got), len(health.got)) == (1, 2)
+        gate.set()
+        ends = [(await ended(running, text))["final_state_at"] for text in ("bill 1", "bill 2", "bill 3", "pill")]
         assert ends == sorted(ends)
-        starts = await running.database.fetch(
-            "select text from general.entries where source_channel = 'telegram' order by created_at"
-        )
-        assert [row["text"] for row in starts] == said, "none was begun before the one before it"
-        other = await the_row(running, "from somewhere else")
-        assert other["final_state_at"] < ends[-1], "what belongs to no thread does not wait for one"
+        assert [got["input"]["prompt"] for got in finance.got] == ["bill 1", "bill 2", "bill 3"]
+
+
+async def test_what_is_settled_of_a_message_stays_settled_while_it_waits_behind_another(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    others = [name for name in ALL_BUT_FINANCE if name != "travel"]
+    text = "I paid the gas bill. My flight to Rome leaves at nine."
+    async with (
+        running_system(tmp_path, postgres_server, names=others, request_patience_s=600) as running,
+        downstream(running, "finance") as finance,
+    ):
+        async with downstream(running, "travel"):
+            pass
+        assert (await post(running, pinned(running, "the train is late", "travel", "t1"))).status_code == 202
+
+        async def put_off(text: str) -> bool:
+            return (await the_row(running, text)).get("waiting_for") == ["travel"]
+
+        await running.until(lambda: put_off("the train is late"), deadline_s=60)
+        document = running.envelope(text)
+        document["event"]["external_thread_id"] = "t1"
+        assert (await post(running, document)).status_code == 202
+        await running.until(lambda: waits(running, text), deadline_s=60)
+        row = await the_row(running, text)
+        butlers = {segment["butler"] for segment in row["routing_output"]["segments"]}
+        assert butlers == {"finance", "travel"}, "the decision is kept while it waits"
+        assert finance.got == [], "none of it is dispatched before the earlier message"
+        async with downstream(running, "travel") as travel:
+            assert (await ended(running, text))["lifecycle_state"] == "parsed"
+            assert travel.got[0]["input"]["prompt"] == "the train is late"
+        assert len(finance.got) == 1
+
+
+async def waits(running: RunningSystem, text: str) -> bool:
+    return (await the_row(running, text)).get("waiting_for") is not None
 
 
 async def test_a_butler_that_is_away_holds_up_only_what_is_for_it(

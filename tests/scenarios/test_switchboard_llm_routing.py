@@ -24,8 +24,10 @@ def model(tmp_path: Path) -> RoutingModel:
     return RoutingModel(tmp_path)
 
 
-def started(tmp_path: Path, server: EmbeddedPostgres, model: RoutingModel, routing: str = "") -> Any:
-    return running_system(tmp_path, server, roster_dir=model.roster(routing), llm="on")
+def started(
+    tmp_path: Path, server: EmbeddedPostgres, model: RoutingModel, routing: str = "", *, reactions: bool = False
+) -> Any:
+    return running_system(tmp_path, server, roster_dir=model.roster(routing), llm="on", reactions=reactions)
 
 
 def whole_to(butler: str, text: str, confidence: float = 1.0) -> dict[str, Any]:
@@ -254,7 +256,7 @@ async def test_conversation_history_context_for_routing(
     """35 lines within 15 minutes are all told; when they are older, the last 30 are."""
     model.picks("general")
     lines = [f"line number {number} has nothing in it for anybody" for number in range(35)]
-    async with started(tmp_path, postgres_server, model) as running:
+    async with started(tmp_path, postgres_server, model, reactions=True) as running:
         for line in lines:
             await running.says(line)
         await all_told(running, len(lines))
@@ -275,7 +277,9 @@ async def test_conversation_history_context_for_routing(
 
     assert [text for speaker, text in recent.history if speaker == "user"] == lines
     assert recent.message == "and what about the wobbly thing of all these"
-    assert f"Noted: {lines[-1]}" in [text for speaker, text in recent.history if speaker == "butler"]
+    # What butlers said and nothing else: the eyes and the thumb say nothing about the talk.
+    said = [text for speaker, text in recent.history if speaker == "butler"]
+    assert said == [f"Noted: {line}" for line in lines]
     people = [text for speaker, text in later.history if speaker == "user"]
     assert people == [*lines[6:], "and what about the wobbly thing of all these"] and len(people) == 30
     # Only the message itself was routed.
@@ -386,6 +390,53 @@ async def test_prompt_and_model_versioning_per_request(
         history = [(line["new"], line["changed_by"], line["reason"]) for line in response.json()["history"]]
         assert history[:2] == [("rolled_back", "operator", "enough"), ("active", "operator", "it was the network")]
         assert history[2][:2] == ("rolled_back", "rule")
+
+
+SLOW_CANARY = """
+[routing.tier.interactive]
+wall_clock_s = 1.0
+
+[routing.llm.canary]
+share = 1.0
+model = "brave-new-model"
+max_failure_rate = 0.5
+min_requests = 2
+"""
+
+
+async def test_a_version_on_trial_that_uses_up_the_time_of_requests_is_taken_back(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, model: RoutingModel
+) -> None:
+    model.picks("travel")
+    model.does("brave-new-model", sleeps=30)
+    async with started(tmp_path, postgres_server, model, SLOW_CANARY) as running:
+        for number in range(2):
+            trace = await routed(running, f"{UNCLEAR}, number {number}", policy_tier="interactive")
+            assert (trace["lifecycle_state"], trace["lifecycle_error"]["class"]) == ("errored", "timeout")
+            [asked] = await rows(running, "switchboard.routing_model_calls", trace["request_id"])
+            assert (asked["outcome"], asked["error_class"], asked["duration_ms"] > 500) == ("failed", "timeout", True)
+        status = (await running.http.get(running.url(path="/api/routing"))).json()
+        assert (status["canary"]["state"], status["canary"]["failed"]) == ("rolled_back", 2)
+        assert targets(await routed(running, f"{UNCLEAR}, afterwards")) == ["travel"]
+
+
+async def test_a_question_that_somebody_stops_is_not_held_against_the_model(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, model: RoutingModel
+) -> None:
+    model.does(sleeps=30)
+    async with started(tmp_path, postgres_server, model, "[routing.tier.default]\nwall_clock_s = 600") as running:
+        request_id = (await running.ingest(UNCLEAR))["request_id"]
+
+        async def asked() -> bool:
+            return bool(model.triages())
+
+        await running.until(asked)
+        response = await running.http.post(
+            running.url(path=f"/api/requests/{request_id}/abort"), json={"reason": "no"}, headers=running.bearer()
+        )
+        assert response.status_code == 200
+        await running.stop()
+        assert await rows(running, "switchboard.routing_model_calls", request_id) == []
 
 
 async def test_the_same_request_gets_the_same_version_and_a_tier_its_own_model(

@@ -69,12 +69,24 @@ def cost(part: dict[str, Any]) -> float:
     return float(part["Actual Rows"] + part.get("Rows Removed by Filter", 0))
 
 
-async def plan_of_listing(running: RunningSystem, before: Any, limit: int) -> list[dict[str, Any]]:
-    """The parts of the plan by which PostgreSQL answers the listing."""
-    query = Queries.load("butlers.switchboard", schema="switchboard").list_requests
-    explained = await running.database.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", before, None, limit)
+async def plan_of(
+    running: RunningSystem, name: str, *values: Any, package: str = "butlers.switchboard"
+) -> list[dict[str, Any]]:
+    """The parts of the plan by which PostgreSQL answers a query, as it is after many calls."""
+    query = Queries.load(package, schema="switchboard")[name]
+    async with running.database.transaction() as connection:
+        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        explained = await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", *values)
     (document,) = json.loads(explained) if isinstance(explained, str) else explained
     return list(nodes(document["Plan"]))
+
+
+def rows_touched(plan: list[dict[str, Any]]) -> float:
+    """Of the inbox, all by an index and none sorted."""
+    assert {"Sort", "Incremental Sort"}.isdisjoint(part["Node Type"] for part in plan), plan
+    scans = [part for part in plan if part.get("Relation Name", "").startswith("message_inbox") and cost(part)]
+    assert scans and all(part["Node Type"].startswith("Index") for part in scans), plan
+    return sum(map(cost, scans))
 
 
 @pytest.mark.scenario("S3-007")
@@ -102,12 +114,61 @@ async def test_recent_first_operational_queries(running: RunningSystem) -> None:
 
     deep = expected[MANY - 100]["request_id"]
     for before in (None, deep):
-        plan = await plan_of_listing(running, before, 50)
-        assert {"Sort", "Incremental Sort"}.isdisjoint(part["Node Type"] for part in plan), plan
-        scans = [part for part in plan if part.get("Relation Name", "").startswith("message_inbox") and cost(part)]
-        assert scans and all(part["Node Type"].startswith("Index") for part in scans), plan
-        touched = sum(map(cost, scans))
-        assert touched <= 60, "a page costs the same wherever it is"
+        plan = await plan_of(running, "list_requests", before, 50)
+        assert rows_touched(plan) <= 60, "a page costs the same wherever it is"
+
+
+async def test_a_listing_of_a_rare_state_does_not_walk_over_the_others(running: RunningSystem) -> None:
+    """The oldest of all is the only one that failed."""
+    oldest = await running.database.fetchval(
+        "UPDATE switchboard.message_inbox SET lifecycle_state = 'errored' WHERE request_id ="
+        " (SELECT request_id FROM switchboard.message_inbox ORDER BY received_at, request_id LIMIT 1)"
+        " RETURNING request_id"
+    )
+    await running.database.execute("ANALYZE switchboard.message_inbox")
+    assert [one["request_id"] for one in (await read(running, "requests", state="errored"))["requests"]] == [
+        str(oldest)
+    ]
+    first = await read(running, "requests", state="parsed", limit=500)
+    second = await read(running, "requests", state="parsed", limit=500, before=first["next_cursor"])
+    ids = [one["request_id"] for page in (first, second) for one in page["requests"]]
+    assert len(set(ids)) == 1000
+    for state in ("errored", "parsed", "accepted"):
+        plan = await plan_of(running, "list_requests_in_state", None, 50, state)
+        scans = [part for part in plan if part.get("Relation Name", "").startswith("message_inbox")]
+        assert sum(map(cost, scans)) <= 60, (state, plan)
+
+
+async def test_the_status_counts_what_is_open_and_what_came_to_its_end_today(running: RunningSystem) -> None:
+    before = (await read(running, "status"))["requests"]
+    moved = (
+        "UPDATE switchboard.message_inbox SET received_at = received_at - interval '25 hours' WHERE request_id IN"
+        " (SELECT request_id FROM switchboard.message_inbox WHERE lifecycle_state = 'parsed' LIMIT 7)"
+    )
+    await running.database.execute(moved)
+    old = await running.database.fetchval(
+        "UPDATE switchboard.message_inbox SET lifecycle_state = 'accepted', not_before = 'infinity'"
+        " WHERE request_id = (SELECT request_id FROM switchboard.message_inbox"
+        "  WHERE lifecycle_state = 'parsed' AND received_at < $1 LIMIT 1) RETURNING request_id",
+        running.clock.now() - timedelta(hours=24),
+    )
+    counted = (await read(running, "status"))["requests"]
+    assert (counted["parsed"], counted["accepted"]) == (before["parsed"] - 7, 1)
+    await running.database.execute(
+        "UPDATE switchboard.message_inbox SET lifecycle_state = 'parsed', not_before = NULL WHERE request_id = $1", old
+    )
+
+
+async def test_a_chain_of_any_length_is_read_as_far_as_it_may_be_told(running: RunningSystem) -> None:
+    await running.database.execute("UPDATE switchboard.message_inbox SET thread_key = 'chain'")
+    await running.database.execute("ANALYZE switchboard.message_inbox")
+    newest = await running.database.fetchrow(
+        "SELECT received_at, request_id FROM switchboard.message_inbox ORDER BY received_at DESC, request_id DESC"
+    )
+    assert newest is not None
+    plan = await plan_of(running, "chain_before", *newest, 200_000, 100, package="butlers.switchboard.routing")
+    scans = [part for part in plan if part.get("Relation Name", "").startswith("message_inbox")]
+    assert sum(map(cost, scans)) <= 120, plan
 
 
 # --- contracts -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.extraction.signals import SignalType
+from tests.scenarios.operator_door import away
 from tests.scenarios.routing_model import RoutingModel, routed, targets
 from tests.scenarios.switchboard_door import call, rows
 from tests.scenarios.test_messenger_cli import document, lines
@@ -150,6 +151,65 @@ async def test_a_butler_that_is_away_gets_it_later_and_once(tmp_path: Path, post
         await running.database.execute("delete from switchboard.extraction_queue")
         await running.restart()
         assert len(await learned(running, trace["request_id"])) == 1
+
+
+async def test_what_its_butler_refuses_for_good_comes_to_an_end(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with running_system(tmp_path, postgres_server) as running:
+        trace = await to_relationship(running, "I lent Tom 50 euros")
+        await recorded(running, trace["request_id"])
+        # A sender that the butler's door does not take, after so many tries that a pause cannot be doubled any more.
+        await running.database.execute(
+            "update switchboard.extraction_queue set dispatched_at = null, attempts = 1100, sender = ''"
+        )
+        await running.restart()
+
+        async def ended() -> bool:
+            return (await learned(running, trace["request_id"]))[0]["status"] == "refused"
+
+        await running.until(ended)
+        [one] = await learned(running, trace["request_id"])
+        assert (one["attempts"], one["dispatched_at"]) == (1101, None)
+        logged = await rows(running, "switchboard.extraction_log", trace["request_id"])
+        assert [line["event"] for line in logged].count("refused") == 1
+        listed = await document(running, "extractions", "--status", "refused")
+        assert [found["id"] for found in listed["extractions"]] == [str(one["id"])]
+
+
+async def test_a_butler_that_was_away_for_very_long_is_still_asked_again(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with running_system(tmp_path, postgres_server) as running:
+        trace = await to_relationship(running, "I lent Tom 50 euros")
+        await recorded(running, trace["request_id"])
+        async with away(running, "relationship"):
+            await running.database.execute(
+                "update switchboard.extraction_queue set dispatched_at = null, attempts = 1100"
+            )
+            await to_relationship_later(running)
+
+            async def put_off() -> bool:
+                [one] = await learned(running, trace["request_id"])
+                return one["attempts"] == 1101
+
+            await running.until(put_off)
+        [one] = await learned(running, trace["request_id"])
+        assert (one["status"], one["dispatched_at"]) == ("confirmed", None)
+        assert one["not_before"] <= running.clock.now() + timedelta(seconds=600)
+
+
+async def to_relationship_later(running: RunningSystem) -> None:
+    """Wake whoever looks at the queue, without waiting for the butler that is away."""
+    async with running.mcp("switchboard") as client:
+        found = (await call(client, "extraction.list", {"status": "any"}))["extractions"]
+        assert found
+    waiting = found[0]["id"]
+    await running.database.execute(
+        "update switchboard.extraction_queue set status = 'pending' where id = $1::text::uuid", waiting
+    )
+    async with running.mcp("switchboard") as client:
+        assert (await call(client, "extraction.confirm", {"extraction_id": waiting}))["status"] == "confirmed"
 
 
 async def test_with_a_model_the_model_extracts_and_its_words_are_checked(

@@ -25,7 +25,7 @@ from butlers.daemon.compose.process import Process
 from butlers.daemon.owner_credentials import TYPES, owner_credentials
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, port_remedy
-from butlers.errors import ClassifiedError, ConfigurationError
+from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.serving import GuestServer, listen
 from butlers.storage.address import database_of, with_database
 from butlers.storage.connecting import create_database_if_missing
@@ -219,16 +219,22 @@ class System:
         try:
             await butler.transport.call("switchboard", "register_butler", butler.card())
         except ClassifiedError as error:
-            # Switchboard may start later in another process; the heartbeat tries again.
-            log.warning("not registered yet", butler=butler.name, error_class=error.error_class)
             if not patient:
                 raise
+            # Switchboard may start later in another process; the heartbeat tries again.
+            log.warning("not registered yet", butler=butler.name, error_class=error.error_class)
 
     def _heartbeat(self, butler: Butler) -> Callable[[], Awaitable[None]]:
         async def beat() -> None:
-            answer = await butler.transport.call("switchboard", "butler.heartbeat", {})
-            if not answer["registered"]:
-                await self._register(butler, patient=False)
+            try:
+                answer = await butler.transport.call("switchboard", "butler.heartbeat", {})
+                if not answer["registered"]:
+                    await self._register(butler, patient=False)
+            except TargetUnavailable as error:
+                if not error.retryable:
+                    raise
+                # Switchboard is away, which is nothing wrong here; the next heartbeat tries again.
+                log.warning("heartbeat not heard", butler=butler.name, error_class=error.error_class)
 
         return beat
 

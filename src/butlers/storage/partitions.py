@@ -58,7 +58,7 @@ async def drop_month_partitions_before(
         await _take_turn(connection, schema, table)
         partitions = await list_month_partitions(connection, schema, table)
         return [
-            await _drop(connection, schema, partition)
+            await _drop(connection, schema, table, partition)
             for partition in partitions
             if partition.month < month.replace(day=1)
         ]
@@ -92,11 +92,12 @@ async def _create(connection: Executor, schema: str, table: str, partition: Mont
     )
 
 
-async def _drop(connection: Executor, schema: str, partition: MonthPartition) -> DroppedPartition:
+async def _drop(connection: Executor, schema: str, table: str, partition: MonthPartition) -> DroppedPartition:
     name = _qualified(schema, partition.name)
-    # Locked first, so that no row slips in between counting and dropping.
-    await connection.execute(f"lock table {name} in access exclusive mode")
+    # Counted while others go on: nobody writes into a month that is over.
     rows = await connection.fetchval(f"select count(*) from {name}")
+    # The table first, as everybody else takes them; the other way round a reader and this would wait for each other.
+    await connection.execute(f"lock table only {_qualified(schema, table)} in access exclusive mode")
     await connection.execute(f"drop table {name}")
     return DroppedPartition(name=partition.name, rows=rows)
 

@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from butlers import __version__
 from butlers.butler.identity import Caller, TokenFile
-from butlers.butler.surface import authenticate
+from butlers.butler.surface import BUTLERS, authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -143,23 +143,30 @@ class Api:
         state: LifecycleState | None = None,
         limit: int = Query(default=50, ge=1, le=500),
     ) -> Response:
-        self._caller(request)
+        self._reader(request)
         return json_answer(await self.requests.list(before=before, state=state, limit=limit))
 
     async def _trace(self, request: Request, request_id: UUID) -> Response:
-        self._caller(request)
+        self._reader(request)
         trace = await self.requests.trace(request_id)
         if trace is None:
             raise Refused(404, invalid("request_id", "no such request"))
         return json_answer(trace)
 
     async def _butlers(self, request: Request) -> Response:
-        self._caller(request)
+        self._reader(request)
         return json_answer({"butlers": await self.registry.rows()})
 
     async def _status(self, request: Request) -> Response:
-        self._caller(request)
+        self._reader(request)
         return json_answer({"requests": await self.requests.counts()})
+
+    def _reader(self, request: Request) -> Caller:
+        """Who may see what came in: not those that may only hand messages in."""
+        caller = self._caller(request)
+        if caller.role not in BUTLERS:
+            raise Refused(403, invalid("authorization", "this token may only hand in messages"))
+        return caller
 
     def _caller(self, request: Request) -> Caller:
         """Who asks; refuses foreign pages, unknown tokens, and nobody where a token is required."""

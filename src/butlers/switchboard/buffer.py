@@ -1,6 +1,7 @@
 """The DurableBuffer (seed 003): a bounded memory queue in front of a durable inbox.
 
     hot path     accept -> offer -> tier queue -> worker
+    put off      offer_later -> tier queue, when its time has come
     cold path    scanner: rows that are accepted but in nobody's queue, or whose worker died -> tier queue
 
 A full queue loses nothing: the row stays in the inbox and the scanner finds it. The queue carries references only;
@@ -30,6 +31,8 @@ from butlers.telemetry.catalogue import (
 )
 
 log = get_logger("butlers.buffer")
+
+MOST_LATER = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +70,25 @@ class DurableBuffer:
         self._queued: set[UUID] = set()
         self._in_hand: Counter[str] = Counter()  # by channel
         self._wake = asyncio.Event()
+        self._later: set[asyncio.Task[None]] = set()  # put off, each until its time has come
         self._sweep_now = asyncio.Event()
         self._backlog = False  # the inbox held more than the queue could take
         self._stopping = False
 
     def offer(self, message: MessageRef) -> None:
         self._enqueue(message, path="hot")
+
+    def offer_later(self, message: MessageRef, seconds: float) -> None:
+        """A message that was put off, when its time has come; what does not fit is found by the scanner."""
+        if self._stopping or len(self._later) >= MOST_LATER:
+            return
+        waiting = asyncio.create_task(self._wait_and_offer(message, seconds), name=f"put off {message.request_id}")
+        self._later.add(waiting)
+        waiting.add_done_callback(self._later.discard)
+
+    async def _wait_and_offer(self, message: MessageRef, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._enqueue(message, path="cold")
 
     def _enqueue(self, message: MessageRef, *, path: str) -> bool:
         if message.request_id in self._queued:
@@ -176,6 +192,8 @@ class DurableBuffer:
         """Take nothing new; what is queued stays in the inbox for the next start."""
         self._stopping = True
         self._wake.set()
+        for waiting in self._later:
+            waiting.cancel()
 
     def full(self) -> bool:
         """Whether no tier has room left."""

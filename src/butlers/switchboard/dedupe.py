@@ -24,10 +24,11 @@ class DedupeIdentity:
     strategy: Strategy
 
 
-def dedupe_identity(envelope: IngestEnvelope, *, from_connector: bool) -> DedupeIdentity:
+def dedupe_identity(envelope: IngestEnvelope, *, connector: str | None) -> DedupeIdentity:
+    """`connector`: the name of the one that hands it in; None: somebody else does."""
     source = envelope.source
     if source.channel in _NAMED_BY_PROVIDER:
-        return _named("event", envelope, envelope.event.external_event_id, from_connector=from_connector)
+        return _named("event", envelope, envelope.event.external_event_id, connector=connector)
     if envelope.control.idempotency_key is not None:
         return _named("idempotency_key", envelope, envelope.control.idempotency_key)
     key = content_key(
@@ -40,9 +41,10 @@ def dedupe_identity(envelope: IngestEnvelope, *, from_connector: bool) -> Dedupe
     return DedupeIdentity(key=key, strategy="content")
 
 
-def _named(strategy: Strategy, envelope: IngestEnvelope, name: str, *, from_connector: bool = False) -> DedupeIdentity:
-    # Whoever hands an event in by its number must not be able to make the connector's own one look like a repeat.
-    seen_by = "connector" if from_connector else "caller"
+def _named(strategy: Strategy, envelope: IngestEnvelope, name: str, *, connector: str | None = None) -> DedupeIdentity:
+    # Whoever hands an event in by its number must not be able to make the connector's own one look like a repeat; nor
+    # may another connector.
+    seen_by = f"connector:{connector}" if connector is not None else "caller"
     key = event_key(
         channel=f"{envelope.source.channel}:{strategy}:{seen_by}",
         endpoint_identity=envelope.source.endpoint_identity,

@@ -38,6 +38,8 @@ class ClaimedMessage:
     thread_key: str | None = None
     override: Mapping[str, Any] | None = None  # what an operator decided about it
     progress_at: datetime | None = None  # when a worker first had it in hand
+    first: bool = True  # nobody had it in hand before
+    calls: int = 0  # of butlers and models that were made for it before
 
     @property
     def waiting_since(self) -> datetime:
@@ -91,7 +93,7 @@ class MessageInbox:
             now + timedelta(seconds=lease_s),
             now,
         )
-        return _claimed(ref, token, row) if row else None
+        return _claimed(ref, token, row, now) if row else None
 
     async def renew(self, tokens: Sequence[UUID], *, oldest: datetime, lease_s: float) -> set[UUID]:
         """The claims that still stand."""
@@ -111,11 +113,14 @@ class MessageInbox:
         message: ClaimedMessage,
         *,
         not_before: datetime,
-        waiting_for: Sequence[str] = (),
+        waiting_for: Sequence[str] | None,  # None: not known
+        calls: int,  # that were made for it so far
         settled: Sequence[Mapping[str, Any]] = (),
+        keep_decision: bool = False,
     ) -> None:
         """For later; what is settled stays so."""
-        values = (not_before, self._clock.now(), list(waiting_for), list(settled))
+        names = None if waiting_for is None else list(waiting_for)
+        values = (not_before, self._clock.now(), names, list(settled), keep_decision, calls)
         await self._write(self._queries.put_off_message, message, *values)
 
     async def finish(self, connection: Executor, message: ClaimedMessage, end: End) -> None:
@@ -158,7 +163,7 @@ class MessageInbox:
             raise LeaseLost(f"request {ref.request_id} was taken over")
 
 
-def _claimed(ref: MessageRef, token: UUID, row: Record) -> ClaimedMessage:
+def _claimed(ref: MessageRef, token: UUID, row: Record, now: datetime) -> ClaimedMessage:
     return ClaimedMessage(
         ref=ref,
         claim_token=token,
@@ -173,4 +178,6 @@ def _claimed(ref: MessageRef, token: UUID, row: Record) -> ClaimedMessage:
         thread_key=row["thread_key"],
         override=row["override"],
         progress_at=row["progress_at"],
+        first=row["progress_at"] == now,
+        calls=row["calls"],
     )

@@ -147,7 +147,9 @@ class Ingress:
         return Submission(
             envelope=envelope,
             context=context,
-            identity=dedupe_identity(envelope, from_connector=submitted_by.role is Role.CONNECTOR),
+            identity=dedupe_identity(
+                envelope, connector=submitted_by.name if submitted_by.role is Role.CONNECTOR else None
+            ),
             submitted_by=submitted_by.name,
         )
 

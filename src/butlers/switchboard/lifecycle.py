@@ -40,6 +40,7 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.lifecycle")
 
 PUT_OFF_S = 5.0
+REMIND_MARGIN_S = 0.05  # not before it may be claimed
 MAX_ATTEMPTS = 5  # workers that may die over one message before it counts as poisonous
 
 
@@ -68,6 +69,7 @@ class RequestProcessor:
     patience_s: float  # how long after its arrival a message waits for a butler that is away
     clock: Clock
     offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
+    offer_later: Callable[[MessageRef, float], None] = lambda _ref, _seconds: None  # what was put off, after so long
     after: Callable[[ClaimedMessage, Decision], None] = lambda _message, _decision: None  # when a request was parsed
     _held: dict[UUID, Work] = field(default_factory=dict, init=False)  # claim token -> what is in hand
 
@@ -80,7 +82,7 @@ class RequestProcessor:
         message = await self.inbox.claim(ref, worker=self.worker, lease_s=self.lease.ttl)
         if message is None:
             return False
-        budget = RequestBudget.begin(self.settings.tier, ref.policy_tier, self.clock.monotonic())
+        budget = RequestBudget.begin(self.settings.tier, ref.policy_tier, self.clock.monotonic(), calls=message.calls)
         # A task of its own: an operator's abort ends the work, and not the worker.
         task = asyncio.create_task(self._work(message, budget), name=f"request {ref.request_id}")
         self._held[message.claim_token] = Work(message=message, budget=budget, task=task)
@@ -130,16 +132,16 @@ class RequestProcessor:
             log.warning("request was taken over", request_id=message.ref.request_id)
 
     async def _process(self, message: ClaimedMessage, budget: RequestBudget) -> None:
-        if message.attempts == 1 and message.override is None:
+        if message.first:
             self.signals.received(message.context)
         try:
             decision, plan = await self._decision(message, budget)
             budget.check_tokens((), decision.tokens or 0)
         except ClassifiedError as error:
-            if not (error.retryable and await self._put_off(message)):
+            if not (error.retryable and await self._put_off(message, budget)):
                 await self._finish(message, None, error)
             return
-        if await self._waits_behind(message, decision):
+        if await self._waits_behind(message, decision, budget):
             return
         result = await self._fan_out(message, decision, plan, budget)
         if result is None:
@@ -171,13 +173,19 @@ class RequestProcessor:
         await self.inbox.record_routing(message, record)
         return decision, plan
 
-    async def _waits_behind(self, message: ClaimedMessage, decision: Decision) -> bool:
-        """Whether an earlier message of the thread still waits for one of the same butlers."""
+    async def _waits_behind(self, message: ClaimedMessage, decision: Decision, budget: RequestBudget) -> bool:
+        """Whether an earlier message of the thread still waits for one of the same butlers; what is decided and settled
+        of this one stays so.
+        """
         butlers = [segment.butler for segment in decision.segments]
         until = await self.inbox.held_up_until(message, butlers)
         if until is None or not self._patient(message, until):
             return False
-        await self.inbox.put_off(message, not_before=until, waiting_for=butlers)
+        settled = message.dispatch_outcomes
+        await self.inbox.put_off(
+            message, not_before=until, waiting_for=butlers, settled=settled, keep_decision=True, calls=budget.calls
+        )
+        self._remind(message, until)
         return True
 
     async def _fan_out(
@@ -185,7 +193,8 @@ class RequestProcessor:
     ) -> FanoutResult | None:
         """None: put off."""
         limits, router = budget.limits(), decision.router
-        done = [SegmentOutcome.from_wire(stored, decision.segments) for stored in message.dispatch_outcomes]
+        request_id, stored = message.context.request_id, message.dispatch_outcomes
+        done = [SegmentOutcome.from_wire(outcome, decision.segments, request_id) for outcome in stored]
         keep = _Keeper(self.inbox, message, list(done)) if len(plan.nodes) > 1 else None
         result = await self.fanout.run(
             message, plan, router=router, limits=limits, done=done, may_put_off=True, on_end=keep
@@ -193,22 +202,39 @@ class RequestProcessor:
         await self._log(message, decision, result.ended_now)
         if not result.late:
             return result
-        if await self._put_off(message, result.retry_after, result):
+        if await self._put_off(message, budget, decision, result):
             return None
         rest = await self.fanout.run(message, plan, router=router, limits=limits, done=result.ended)
         await self._log(message, decision, rest.ended_now)
         return rest
 
-    async def _put_off(self, message: ClaimedMessage, wait_s: float = 0.0, result: FanoutResult | None = None) -> bool:
-        """Try again later, not before it was said to be possible; false when the patience is used up."""
-        not_before = self.clock.now() + timedelta(seconds=max(wait_s, PUT_OFF_S))
+    async def _put_off(
+        self,
+        message: ClaimedMessage,
+        budget: RequestBudget,
+        decision: Decision | None = None,
+        result: FanoutResult | None = None,
+    ) -> bool:
+        """Try again later, not before it was said to be possible; false when the patience is used up. A decision of the
+        local classifier costs nothing and is made anew; one of a model is kept.
+        """
+        not_before = self.clock.now() + timedelta(seconds=max(result.retry_after if result else 0.0, PUT_OFF_S))
         if not self._patient(message, not_before):
             return False
-        late = [outcome.segment.butler for outcome in result.late] if result else []
-        settled = [outcome.to_wire() for outcome in result.settled] if result else []
-        await self.inbox.put_off(message, not_before=not_before, waiting_for=late, settled=settled)
+        await self.inbox.put_off(
+            message,
+            not_before=not_before,
+            waiting_for=[outcome.segment.butler for outcome in result.late] if result else None,
+            settled=[outcome.to_wire() for outcome in result.settled] if result else (),
+            keep_decision=decision is not None and decision.prompt_version is not None,
+            calls=budget.calls,
+        )
+        self._remind(message, not_before)
         log.warning("nobody could take the request, put off", request_id=message.context.request_id)
         return True
+
+    def _remind(self, message: ClaimedMessage, when: datetime) -> None:
+        self.offer_later(message.ref, max(0.0, (when - self.clock.now()).total_seconds()) + REMIND_MARGIN_S)
 
     def _patient(self, message: ClaimedMessage, until: datetime) -> bool:
         return (until - message.waiting_since).total_seconds() <= self.patience_s
@@ -241,7 +267,9 @@ class RequestProcessor:
                 override=message.override,
             )
         self.observe.finished(message, state, error)
-        self.signals.ended(Ended(context=message.context, state=state, error=told, outcomes=outcomes))
+        self.signals.ended(
+            Ended(context=message.context, state=state, error=told, outcomes=outcomes, override=message.override)
+        )
 
 
 @dataclass(frozen=True, slots=True)

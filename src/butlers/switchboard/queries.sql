@@ -50,7 +50,7 @@ WHERE request_id = $1 AND received_at = $2
         AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
         AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $6))
 RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
-          routing_output, dispatch_outcomes, attempts, raw_payload, thread_key, override, progress_at;
+          routing_output, dispatch_outcomes, attempts, raw_payload, thread_key, override, progress_at, calls;
 
 -- name: renew_messages
 -- Keep what is still being worked on; returns the claims that stand. A row that somebody has locked is just being ended.
@@ -73,10 +73,11 @@ RETURNING 1;
 
 -- name: put_off_message
 -- Nobody could take it: back into the queue for later, and the count of dead workers starts anew. It is decided anew
--- unless somebody has had a part of it already, or an operator decided.
+-- unless somebody has had a part of it already, an operator decided, or deciding was dear ($8).
 UPDATE {schema}.message_inbox
 SET lifecycle_state = 'accepted', not_before = $4, waiting_for = $6, dispatch_outcomes = $7, attempts = 0,
-    routing_output = CASE WHEN jsonb_array_length($7) > 0 OR override IS NOT NULL THEN routing_output END,
+    routing_output = CASE WHEN $8 OR jsonb_array_length($7) > 0 OR override IS NOT NULL THEN routing_output END,
+    calls = $9,
     claim_token = NULL, lease_expires_at = NULL, updated_at = $5
 WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
 RETURNING 1;
@@ -103,10 +104,11 @@ ORDER BY received_at, request_id
 LIMIT 1;
 
 -- name: held_up_in_thread
--- Until when an earlier message of the thread is put off because one of these butlers is away.
-SELECT max(not_before) FROM {schema}.message_inbox
-WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (received_at, request_id) < ($2, $3)
-  AND not_before > $4 AND waiting_for ?| $5::text[];
+-- Until when an earlier message of the thread, that was put off because one of these butlers is away, is to be waited for;
+-- one that is in hand again by now still comes first. NULL in waiting_for: it is not known for whom, so for everybody.
+SELECT max(greatest(not_before, $4::timestamptz + interval '1 second')) FROM {schema}.message_inbox
+WHERE thread_key = $1 AND lifecycle_state IN ('accepted', 'progress') AND (received_at, request_id) < ($2, $3)
+  AND not_before IS NOT NULL AND (waiting_for IS NULL OR waiting_for ?| $5::text[]);
 
 -- name: waiting_messages
 -- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first. The channels

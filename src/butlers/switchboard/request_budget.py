@@ -25,12 +25,22 @@ class RequestBudget:
     invocations: Invocations  # shared by whoever calls butlers or models for this request
 
     @classmethod
-    def begin(cls, tiers: TiersSection, policy_tier: str, now: float) -> RequestBudget:
-        """An unknown tier is worked on like `default`, as it is queued."""
+    def begin(cls, tiers: TiersSection, policy_tier: str, now: float, *, calls: int = 0) -> RequestBudget:
+        """An unknown tier is worked on like `default`, as it is queued. `calls` were made before it was put off."""
         name = policy_tier if policy_tier in type(tiers).model_fields else "default"
         section: TierSection = getattr(tiers, name)
         deadline = None if section.wall_clock_s is None else now + section.wall_clock_s
-        return cls(tier=name, section=section, deadline=deadline, invocations=Invocations(section.max_invocations))
+        return cls(
+            tier=name,
+            section=section,
+            deadline=deadline,
+            invocations=Invocations(max(0, section.max_invocations - calls)),
+        )
+
+    @property
+    def calls(self) -> int:
+        """All that were made for the request so far."""
+        return self.section.max_invocations - self.invocations.left
 
     def limits(self) -> DispatchLimits:
         return DispatchLimits(

@@ -21,7 +21,7 @@ def identity(
     sender: str = "anna",
     text: str = "hello",
     key: str | None = None,
-    from_connector: bool = True,
+    connector: str | None = "connector.telegram",
 ) -> DedupeIdentity:
     usual = {"telegram": "telegram", "email": "imap"}.get(channel, "internal")
     return dedupe_identity(
@@ -35,13 +35,14 @@ def identity(
                 "control": {"idempotency_key": key},
             }
         ),
-        from_connector=from_connector,
+        connector=connector,
     )
 
 
 @pytest.mark.parametrize("channel", ["telegram", "email"])
 def test_an_event_handed_in_by_a_caller_never_passes_for_the_connectors_own(channel: str) -> None:
-    assert identity(channel=channel).key != identity(channel=channel, from_connector=False).key
+    assert identity(channel=channel).key != identity(channel=channel, connector=None).key
+    assert identity(channel=channel).key != identity(channel=channel, connector="another").key
 
 
 @pytest.mark.parametrize("channel", ["telegram", "email"])

@@ -11,6 +11,7 @@ from butlers import __version__
 from butlers.daemon.cli import (
     approvals,
     ask,
+    backfill,
     connectors,
     dead_letters,
     deliveries,
@@ -60,6 +61,7 @@ app.command("service-levels")(service_levels.service_levels)
 app.add_typer(requests.app, name="requests")
 app.add_typer(registry.app, name="registry")
 app.add_typer(connectors.app, name="connectors")
+app.add_typer(backfill.app, name="backfill")
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(approvals.app, name="approvals")

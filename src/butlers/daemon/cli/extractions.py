@@ -19,6 +19,7 @@ class Status(StrEnum):
     CONFIRMED = "confirmed"
     DISMISSED = "dismissed"
     EXPIRED = "expired"
+    REFUSED = "refused"
     ANY = "any"
 
 

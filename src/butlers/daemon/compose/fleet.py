@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from butlers.butler.schedules import Job
 from butlers.butler.surface import AnyTool
 from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.routing import together
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
+from butlers.switchboard.fleet.backfill_jobs import BackfillJobs
+from butlers.switchboard.fleet.backfill_surface import BackfillDesk
 from butlers.switchboard.fleet.connectors import Connectors
 from butlers.switchboard.fleet.heartbeats import Heartbeats
 from butlers.switchboard.fleet.pruning import FleetKeeper
 from butlers.switchboard.fleet.rollups import Rollups
+from butlers.switchboard.fleet.speakers import Speakers
 from butlers.switchboard.fleet.surface import ConnectorDesk
 from butlers.switchboard.operators.api import AddRoutes
 
@@ -31,11 +35,25 @@ class Fleet:
 def add_fleet(butler: Butler) -> Fleet:
     process, schema = butler.process, butler.config.schema_name
     queries = Queries.load("butlers.switchboard.fleet", schema=schema)
-    heartbeats = Heartbeats(database=process.database, queries=queries, clock=process.clock, new_id=process.new_id)
+    speakers = Speakers(database=process.database, queries=queries)
+    heartbeats = Heartbeats(
+        database=process.database, queries=queries, speakers=speakers, clock=process.clock, new_id=process.new_id
+    )
     connectors = Connectors(database=process.database, queries=queries, clock=process.clock)
     desk = ConnectorDesk(heartbeats=heartbeats, connectors=connectors)
+    backfill = BackfillDesk(
+        jobs=BackfillJobs(database=process.database, queries=queries, clock=process.clock, new_id=process.new_id),
+        connectors=connectors,
+        speakers=speakers,
+        report=butler.report,
+    )
     butler.drains.append(heartbeats.close)
-    return Fleet(heartbeats=heartbeats, jobs=_jobs(butler, queries), tools=desk.tools(), add_routes=desk.add_routes)
+    return Fleet(
+        heartbeats=heartbeats,
+        jobs=_jobs(butler, queries),
+        tools=[*desk.tools(), *backfill.tools()],
+        add_routes=together(desk.add_routes, backfill.add_routes),
+    )
 
 
 def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:

@@ -59,6 +59,9 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
     def offer(ref: MessageRef) -> None:  # the buffer and its processor know each other
         buffer.offer(ref)
 
+    def offer_later(ref: MessageRef, seconds: float) -> None:
+        buffer.offer_later(ref, seconds)
+
     processor = RequestProcessor(
         inbox=inbox,
         database=process.database,
@@ -76,6 +79,7 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
         patience_s=process.settings.request_patience_s,
         clock=process.clock,
         offer=offer,
+        offer_later=offer_later,
         after=_after(butler, routing),
     )
     buffer = _buffer(butler, inbox, processor, admission)

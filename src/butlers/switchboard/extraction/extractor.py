@@ -3,6 +3,7 @@
     offer(message)   only puts it on a list and wakes the loop: it cannot fail and waits for nothing
     run_once         read: what was offered; now and then also what a crash or a full list left out -> signals -> queue
                      dispatch: what is confirmed -> the butler's tool `relationship.record`, by a key of its own
+                               -> recorded | refused for good: the end | away: later
                      expire: what nobody decided in time
 
 The tables are the record: a second look at a request finds the line of the first.
@@ -39,6 +40,7 @@ MOST_OFFERED = 1_000
 BATCH = 50
 CALL_TIMEOUT_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 600.0
+MOST_DOUBLINGS = 10  # beyond the longest pause; a number of tries has no bound, and a float has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +127,17 @@ class Extractor:
         try:
             await self._call(arguments)
         except ClassifiedError as error:
-            pause = min(FIRST_PAUSE_S * 2 ** row["attempts"], LONGEST_PAUSE_S)
-            await self.queue.put_off(row["id"], RECIPIENT, seconds=pause)
             log.warning("extraction was not recorded", request_id=row["request_id"], error_class=error.error_class)
+            await self._failed(row, error)
         else:
             await self.queue.dispatched(row["id"], RECIPIENT)
+
+    async def _failed(self, row: Record, error: ClassifiedError) -> None:
+        """What is refused for good would be refused again; it stays on record."""
+        if error.retryable:
+            await self.queue.put_off(row["id"], RECIPIENT, seconds=pause_after(row["attempts"]))
+        else:
+            await self.queue.refused(row["id"], RECIPIENT)
 
     async def _call(self, arguments: dict[str, object]) -> None:
         try:
@@ -137,3 +145,8 @@ class Extractor:
                 await self.transport.call(RECIPIENT, RECORD_TOOL, arguments)
         except TimeoutError:
             raise TimeoutExceeded(f"{RECIPIENT} gave no answer within {CALL_TIMEOUT_S:g} s") from None
+
+
+def pause_after(attempts: int) -> float:
+    """Seconds until the next try."""
+    return min(FIRST_PAUSE_S * 2 ** min(attempts, MOST_DOUBLINGS), LONGEST_PAUSE_S)

@@ -46,6 +46,12 @@ RETURNING id;
 -- Its butler could not record it now.
 UPDATE {schema}.extraction_queue SET attempts = attempts + 1, not_before = $2 WHERE id = $1;
 
+-- name: mark_refused
+-- Its butler will not record it, however often it is asked.
+UPDATE {schema}.extraction_queue SET status = 'refused', attempts = attempts + 1
+WHERE id = $1 AND status = 'confirmed' AND dispatched_at IS NULL
+RETURNING id;
+
 -- name: decide_extraction
 -- A person's word on something that waits, once.
 UPDATE {schema}.extraction_queue SET status = $2, decided_by = $3, decided_at = $4

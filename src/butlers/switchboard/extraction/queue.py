@@ -1,6 +1,6 @@
 """What was learned and what became of it, on record.
 
-found -> confirmed (sure)    -> dispatched: the relationship butler has recorded it
+found -> confirmed (sure)    -> dispatched: the relationship butler has recorded it, or refused: it never will
       -> pending (less sure) -> confirmed | dismissed by a person, or expired after 7 days
 """
 
@@ -22,7 +22,7 @@ from butlers.switchboard.routing.decision import Decision
 
 TIME_TO_LIVE = timedelta(days=7)
 RULE = "rule"
-STATUSES = ("pending", "confirmed", "dismissed", "expired")
+STATUSES = ("pending", "confirmed", "dismissed", "expired", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,12 @@ class ExtractionQueue:
             not_before = self.clock.now() + timedelta(seconds=seconds)
             await connection.execute(self.queries.mark_undispatched, extraction_id, not_before)
             await self._log(connection, extraction_id, "dispatch_failed", by)
+
+    async def refused(self, extraction_id: UUID, by: str) -> None:
+        """Its butler will never record it."""
+        async with self.database.transaction() as connection:
+            if await connection.fetchval(self.queries.mark_refused, extraction_id) is not None:
+                await self._log(connection, extraction_id, "refused", by)
 
     async def decide(self, extraction_id: UUID, status: str, *, by: str) -> dict[str, Any]:
         """A person's word; raises when there is nothing to decide."""

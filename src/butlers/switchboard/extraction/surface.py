@@ -25,7 +25,7 @@ from butlers.switchboard.extraction.queue import ExtractionQueue
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 
 OPERATORS = frozenset({Role.OPERATOR})
-Status = Literal["pending", "confirmed", "dismissed", "expired", "any"]
+Status = Literal["pending", "confirmed", "dismissed", "expired", "refused", "any"]
 
 
 class ListArguments(Value):

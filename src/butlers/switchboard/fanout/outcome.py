@@ -57,21 +57,21 @@ class SegmentOutcome:
         }
 
     @classmethod
-    def from_wire(cls, stored: Mapping[str, Any], segments: Sequence[Segment]) -> Self:
-        """What an earlier worker has stored of one of these segments."""
+    def from_wire(cls, stored: Mapping[str, Any], segments: Sequence[Segment], request_id: UUID) -> Self:
+        """What an earlier worker has stored of one of these segments; an earlier version of us stored less of it."""
         segment = next(one for one in segments if one.segment_id == stored["segment_id"])
         return cls(
             segment=segment,
-            subrequest_id=UUID(stored["subrequest_id"]),
-            fanout_mode=stored["fanout_mode"],
-            duration_ms=stored["duration_ms"],
-            attempts=stored["attempts"],
-            result=stored["result"],
-            target_ms=(stored["timing"] or {}).get("duration_ms"),
-            error=_stored_error(stored["error"]),
-            original_class=stored["original_class"],
-            raw_response=stored["raw_response"],
-            skipped=stored["skipped"],
+            subrequest_id=subrequest_id(request_id, segment),
+            fanout_mode=stored.get("fanout_mode", "parallel"),
+            duration_ms=stored.get("duration_ms", 0),
+            attempts=stored.get("attempts", 0),
+            result=stored.get("result"),
+            target_ms=(stored.get("timing") or {}).get("duration_ms"),
+            error=_stored_error(stored.get("error")),
+            original_class=stored.get("original_class"),
+            raw_response=stored.get("raw_response"),
+            skipped=stored.get("skipped"),
         )
 
 

@@ -26,6 +26,7 @@ class TargetCard:
 
     name: str
     eligibility_state: str
+    held: bool  # an operator took it out of service
     capabilities: tuple[str, ...]
     route_contract_min: str
     route_contract_max: str
@@ -57,6 +58,8 @@ def unfit(butler: str, card: TargetCard | None, *, by_policy: bool) -> Classifie
     spoken = f"{card.route_contract_min} to {card.route_contract_max}"
     if not _speaks(card):
         return invalid("schema_version", f"{butler} speaks {spoken}, not {RouteEnvelope.VERSION}")
+    if card.held:
+        return TargetUnavailable(f"{butler} is held by an operator")
     if card.eligibility_state != "active" and not by_policy:
         return TargetUnavailable(f"{butler} is {card.eligibility_state}")
     return None

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
-from butlers.errors import ValidationError
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.liveness import Liveness, liveness
+from butlers.switchboard.fleet.refusals import NotPossible, unknown_connector
 from butlers.switchboard.fleet.steps import steps
-from butlers.switchboard.fleet.windows import Window, midnight
+from butlers.switchboard.fleet.windows import midnight, rest_of_today
 
 FIGURES = (
     *("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted"),
     *("heartbeat_count", "healthy_count", "degraded_count", "error_count"),
 )
+
+
+Figures = defaultdict[tuple[str, str], dict[str, int]]  # by type and endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +50,27 @@ class Connectors:
             raise unknown_connector()
         found = liveness(row["last_heartbeat_at"], self.clock.now())
         if found is not Liveness.ONLINE:
-            raise invalid("endpoint_identity", f"this connector is {found.value}, and only one that is online may work")
+            raise NotPossible(
+                "endpoint_identity", f"this connector is {found.value}, and only one that is online may work"
+            )
         if row["capabilities"] is not None and not row["capabilities"].get("backfill"):
-            raise invalid("connector_type", "this connector says that it cannot fetch the past")
+            raise NotPossible("connector_type", "this connector says that it cannot fetch the past")
 
-    async def _today(self, now: datetime) -> dict[tuple[str, str], Mapping[str, Any]]:
-        today = Window(start=midnight(now.date()), end=midnight(now.date()) + timedelta(days=1))
-        rows = await steps(self.database, self.queries, today, "day")
-        return {(row["connector_type"], row["endpoint_identity"]): dict(row) for row in rows}
+    async def _today(self, now: datetime) -> Figures:
+        """The hours that were rolled up, and what came since."""
+        last = await self.database.fetchval(self.queries.last_hour)
+        rolled_up = await self.database.fetch(self.queries.rolled_up_since, midnight(now.date()))
+        since = await steps(self.database, self.queries, rest_of_today(now, last=last), "day")
+        today: Figures = defaultdict(lambda: dict.fromkeys(FIGURES, 0))
+        for row in (*rolled_up, *since):
+            figures = today[row["connector_type"], row["endpoint_identity"]]
+            figures.update({name: figures[name] + row[name] for name in FIGURES})
+        return today
 
 
-def unknown_connector() -> ValidationError:
-    return invalid("endpoint_identity", "no such connector")
-
-
-def _described(
-    row: dict[str, Any], today: Mapping[tuple[str, str], Mapping[str, Any]], now: datetime
-) -> dict[str, Any]:
-    figures = today.get((row["connector_type"], row["endpoint_identity"]), dict.fromkeys(FIGURES, 0))
+def _described(row: dict[str, Any], today: Figures, now: datetime) -> dict[str, Any]:
     return {
         **row,
         "liveness": liveness(row["last_heartbeat_at"], now).value,
-        "today": {name: figures[name] for name in FIGURES},
+        "today": today[row["connector_type"], row["endpoint_identity"]],
     }

@@ -16,14 +16,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.errors import OverloadRejected
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
+from butlers.switchboard.fleet.speakers import Speakers
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.fleet")
@@ -65,12 +65,14 @@ class Heartbeats:
         *,
         database: Database,
         queries: Queries,
+        speakers: Speakers,
         clock: Clock,
         new_id: Callable[[], UUID],
         max_waiting: int = MAX_WAITING,
     ) -> None:
         self._database = database
         self._queries = queries
+        self._speakers = speakers
         self._clock = clock
         self._new_id = new_id
         self._max_waiting = max_waiting
@@ -79,21 +81,13 @@ class Heartbeats:
 
     async def accept(self, envelope: HeartbeatEnvelope, caller: Caller | None) -> HeartbeatReply:
         """Take one; it is written soon."""
-        principal = await self.speaker(caller, envelope.connector.connector_type, envelope.connector.endpoint_identity)
+        who = envelope.connector
+        principal = await self._speakers.registering(caller, who.connector_type, who.endpoint_identity)
         if len(self._writing) >= self._max_waiting:
             raise OverloadRejected(f"{self._max_waiting} heartbeats are waiting already", retry_after=RETRY_AFTER_S)
         now = self._clock.now()
         self._write(Beat(id=self._new_id(), principal=principal, envelope=envelope, received_at=now))
         return HeartbeatReply(server_time=now)
-
-    async def speaker(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
-        """The caller's name, when it may speak for this connector."""
-        if caller is None or caller.role is not Role.CONNECTOR:
-            raise invalid("authorization", "only a connector may speak for a connector")
-        owner = await self._database.fetchval(self._queries.principal_of, connector_type, endpoint_identity)
-        if owner not in (None, caller.name):
-            raise invalid("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
-        return caller.name
 
     async def close(self) -> None:
         """Write what was taken."""

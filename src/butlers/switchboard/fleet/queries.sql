@@ -72,22 +72,22 @@ SELECT max(hour) FROM {schema}.connector_stats_hourly;
 SELECT max(day) FROM {schema}.connector_stats_daily;
 
 -- name: steps_between_heartbeats
--- What counters grew by from $1 until before $2, by unit $3 of time, seen in the light of what came since $4; $5: the age in seconds up to which a process without an earlier heartbeat counts from zero.
-WITH around AS (
-    SELECT * FROM {schema}.connector_heartbeat_log WHERE received_at >= $4 AND received_at < $2
+-- What counters grew by from $1 until before $2, by unit $3 of time; $4: the age in seconds up to which a process without an earlier heartbeat counts from zero, $5: how many earlier heartbeats of a process are looked at.
+WITH fresh AS (
+    SELECT * FROM {schema}.connector_heartbeat_log WHERE received_at >= $1 AND received_at < $2
 ), process AS (
-    SELECT DISTINCT connector_type, endpoint_identity, instance_id FROM around
+    SELECT DISTINCT connector_type, endpoint_identity, instance_id FROM fresh
 ), seen AS (
-    SELECT * FROM around
+    SELECT * FROM fresh
     UNION ALL
     SELECT earlier.* FROM process CROSS JOIN LATERAL (
         SELECT logged.* FROM {schema}.connector_heartbeat_log AS logged
         WHERE logged.connector_type = process.connector_type
           AND logged.endpoint_identity = process.endpoint_identity
           AND logged.instance_id = process.instance_id
-          AND logged.received_at < $4
+          AND logged.received_at < $1
         ORDER BY logged.received_at DESC, logged.id DESC
-        LIMIT 1
+        LIMIT $5
     ) AS earlier
 ), begun AS (
     -- Younger than before, and sent later: it began anew under the same name.
@@ -114,7 +114,7 @@ WITH around AS (
             AS calls_before,
         coalesce(lag(dedupe_accepted) OVER of_life, CASE WHEN unknown THEN dedupe_accepted ELSE 0 END)
             AS accepted_before
-    FROM placed CROSS JOIN LATERAL (SELECT uptime_s > $5 AND NOT anew AS unknown) AS past
+    FROM placed CROSS JOIN LATERAL (SELECT uptime_s > $4 AND NOT anew AS unknown) AS past
     WINDOW of_life AS (
         PARTITION BY connector_type, endpoint_identity, instance_id, life, overtaken ORDER BY received_at, id)
 ), step AS (
@@ -139,6 +139,19 @@ SELECT connector_type, endpoint_identity, date_trunc($3, received_at, 'UTC') AS 
 FROM step
 GROUP BY 1, 2, 3
 ORDER BY 1, 2, 3;
+
+-- name: rolled_up_since
+-- What was rolled up since a moment.
+SELECT connector_type, endpoint_identity,
+       least(sum(messages_ingested), 9223372036854775807)::bigint AS messages_ingested,
+       least(sum(messages_failed), 9223372036854775807)::bigint AS messages_failed,
+       least(sum(source_api_calls), 9223372036854775807)::bigint AS source_api_calls,
+       least(sum(dedupe_accepted), 9223372036854775807)::bigint AS dedupe_accepted,
+       sum(heartbeat_count)::bigint AS heartbeat_count, sum(healthy_count)::bigint AS healthy_count,
+       sum(degraded_count)::bigint AS degraded_count, sum(error_count)::bigint AS error_count
+FROM {schema}.connector_stats_hourly
+WHERE hour >= $1
+GROUP BY 1, 2;
 
 -- name: keep_hour
 -- The result of one hour, in place of an earlier one.
@@ -225,3 +238,74 @@ SELECT count(*), min(day), max(day) FROM gone;
 -- Where messages went before a day.
 WITH gone AS (DELETE FROM {schema}.connector_fanout_daily WHERE day < $1 RETURNING day)
 SELECT count(*), min(day), max(day) FROM gone;
+
+-- name: create_job
+-- A job that waits for its connector.
+INSERT INTO {schema}.backfill_jobs
+    (job_id, connector_type, endpoint_identity, target_categories, date_from, date_to, rate_limit_per_hour,
+     daily_cost_cap_cents, status, created_by, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 'pending', $9, $10, $10);
+
+-- name: change_job
+-- What an operator decided, if the job still stands where that is possible.
+UPDATE {schema}.backfill_jobs
+SET status = $3, updated_at = $4, completed_at = CASE WHEN $3 = 'cancelled' THEN $4 ELSE completed_at END
+WHERE job_id = $1 AND status = ANY ($2::text[])
+RETURNING status;
+
+-- name: status_of_job
+-- Why something was not possible.
+SELECT status FROM {schema}.backfill_jobs WHERE job_id = $1;
+
+-- name: connector_of_job
+-- Who may report on it.
+SELECT connector_type, endpoint_identity FROM {schema}.backfill_jobs WHERE job_id = $1;
+
+-- name: list_jobs
+-- Jobs and how far they are, newest first, with what they cost on day $4.
+SELECT job_id, connector_type, endpoint_identity, target_categories, date_from, date_to, rate_limit_per_hour,
+       daily_cost_cap_cents, status, cursor, rows_processed, rows_skipped, cost_spent_cents,
+       coalesce(spent_cents, 0) AS cost_spent_today_cents, error, created_by, created_at, started_at, progress_at,
+       completed_at, updated_at
+FROM {schema}.backfill_jobs
+LEFT JOIN (SELECT job_id, spent_cents FROM {schema}.backfill_spending WHERE day = $4) AS today USING (job_id)
+WHERE ($1::text IS NULL OR connector_type = $1)
+  AND ($2::text IS NULL OR endpoint_identity = $2) AND ($3::text IS NULL OR status = $3)
+  AND ($5::timestamptz IS NULL OR (created_at, job_id) < ($5, $6))
+ORDER BY created_at DESC, job_id DESC
+LIMIT $7;
+
+-- name: take_job
+-- The oldest job that waits, or whose connector has been silent since $4, and may still spend on day $5.
+UPDATE {schema}.backfill_jobs
+SET status = 'active', started_at = coalesce(started_at, $3), progress_at = $3, updated_at = $3
+WHERE job_id = (
+    SELECT job.job_id FROM {schema}.backfill_jobs AS job
+    WHERE job.connector_type = $1 AND job.endpoint_identity = $2
+      AND (job.status = 'pending' OR (job.status = 'active' AND job.progress_at < $4))
+      AND NOT EXISTS (
+        SELECT FROM {schema}.backfill_spending AS spending
+        WHERE spending.job_id = job.job_id AND spending.day = $5 AND spending.spent_cents >= job.daily_cost_cap_cents)
+    ORDER BY job.created_at, job.job_id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED)
+RETURNING job_id, target_categories, date_from, date_to, rate_limit_per_hour, daily_cost_cap_cents, cursor;
+
+-- name: lock_job
+-- How a job stands, until the transaction ends.
+SELECT status, daily_cost_cap_cents FROM {schema}.backfill_jobs WHERE job_id = $1 FOR UPDATE;
+
+-- name: spend
+-- What a job cost on a day, this batch included.
+INSERT INTO {schema}.backfill_spending AS spending (job_id, day, spent_cents) VALUES ($1, $2, $3)
+ON CONFLICT (job_id, day) DO UPDATE SET spent_cents = spending.spent_cents + excluded.spent_cents
+RETURNING spent_cents;
+
+-- name: record_progress
+-- What one batch did, and how the job stands after it.
+UPDATE {schema}.backfill_jobs
+SET rows_processed = rows_processed + $2, rows_skipped = rows_skipped + $3, cost_spent_cents = cost_spent_cents + $4,
+    cursor = coalesce($5, cursor), error = coalesce($7, error), progress_at = $8, updated_at = $8,
+    completed_at = CASE WHEN status = 'active' AND $6 IN ('completed', 'error') THEN $8 ELSE completed_at END,
+    status = $6
+WHERE job_id = $1;

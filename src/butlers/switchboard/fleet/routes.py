@@ -16,11 +16,8 @@ from butlers.butler.surface import BUTLERS, ToolBox
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, ErrorClass, ValidationError
 from butlers.switchboard.answers import STATUS, Refused, fields, json_answer, json_object, may_decide
+from butlers.switchboard.fleet.refusals import NotPossible
 from butlers.switchboard.proxy import BodyOf, CallerOf
-
-
-class NotPossible(ValidationError):
-    """Not as things are; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,13 @@ from typing import Literal
 
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.windows import CONTEXT, YOUNG_S, Window
+from butlers.switchboard.fleet.windows import YOUNG_S, Window
+
+EARLIER = 50  # heartbeats before a window: its first ones may have been overtaken by any of them
 
 
 async def steps(
     connection: Executor | Database, queries: Queries, window: Window, by: Literal["hour", "day"]
 ) -> list[Record]:
     """Per connector and unit of time: what it did, and how it was."""
-    known_from = window.start - CONTEXT
-    return await connection.fetch(queries.steps_between_heartbeats, window.start, window.end, by, known_from, YOUNG_S)
+    return await connection.fetch(queries.steps_between_heartbeats, window.start, window.end, by, YOUNG_S, EARLIER)

@@ -26,7 +26,6 @@ HOURS_AGAIN = timedelta(hours=24)
 HOURS_REACH = timedelta(days=6)
 DAYS_AGAIN = timedelta(days=2)
 DAYS_REACH = timedelta(days=27)  # the inbox keeps at least the month before the present one
-CONTEXT = timedelta(hours=24)  # heartbeats before a window that tell what its first ones mean
 YOUNG_S = 12 * 3600.0
 
 
@@ -46,6 +45,12 @@ def hours_to_roll(now: datetime, *, last: datetime | None, since: datetime | Non
     # As seen from the last run: a row may be late and the runs after it missed.
     start = min(last + HOUR, end) - HOURS_AGAIN if last else oldest
     return Window(start=max(start, oldest), end=end)
+
+
+def rest_of_today(now: datetime, *, last: datetime | None) -> Window:
+    """What no rollup has looked at yet; `last`: the newest hour there is a result for."""
+    today = midnight(now.date())
+    return Window(start=max(today, last + HOUR) if last else today, end=today + timedelta(days=1))
 
 
 def days_to_roll(now: datetime, *, last: date | None, since: datetime | None = None) -> Window:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import EVERY_ROLE, AnyTool, Tool
+from butlers.butler.surface import BUTLERS, AnyTool, Tool
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
@@ -61,7 +61,7 @@ class HoldTools:
                 description="Why a butler was or was not routable, newest first.",
                 arguments=HistoryArguments,
                 handler=self._history,
-                roles=EVERY_ROLE,
+                roles=BUTLERS,
             ),
         ]
 
@@ -109,7 +109,8 @@ class _HoldRoutes:
         cursor: UUID | None = None,
         limit: Annotated[int, Query(ge=1, le=LONGEST_PAGE)] = 50,
     ) -> Response:
-        self.caller_of(request)
+        if self.caller_of(request).role not in BUTLERS:
+            raise Refused(403, invalid("authorization", "this token may only hand in messages"))
         return await _answered(self.holds.history(butler, before=cursor, limit=limit))
 
     async def _decided(self, request: Request) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """The dead letters: requests, or parts of them, that failed for good, with a copy of all that a replay needs.
 
     a request ends -> the parts that failed are set aside (or told again on their letter)
-                   -> letters whose parts did not fail again are settled
+                   -> letters whose parts did not fail again, or are not missed any more, are settled
 
 There is one letter per part, however often it fails, so that the count of its replays stands in one place.
 """
@@ -45,10 +45,9 @@ class DeadLetters:
     ) -> None:
         """Within the transaction that ended the request, after its row was written."""
         failures = failures_of(ref.request_id, outcomes=outcomes, error=error, category=category)
+        kept = [failure.segment_id for failure in failures if await self._capture(connection, ref, failure)]
         if override is not None:  # only an operator can have opened a request again that has letters
-            await self._settle(connection, ref.request_id, state, [failure.segment_id for failure in failures])
-        for failure in failures:
-            await self._capture(connection, ref, failure)
+            await self._settle(connection, ref.request_id, state, kept)
 
     async def resolve(self, connection: Executor, request_id: UUID) -> None:
         """An operator declared the request done."""
@@ -88,8 +87,9 @@ class DeadLetters:
         letters, following = page([dict(row) for row in rows], limit)
         return {"dead_letters": letters, "next_cursor": following}
 
-    async def _capture(self, connection: Executor, ref: MessageRef, failure: Failure) -> None:
-        await connection.fetchval(
+    async def _capture(self, connection: Executor, ref: MessageRef, failure: Failure) -> bool:
+        """False: another part has made up for it."""
+        captured = await connection.fetchval(
             self._queries.capture,
             ref.request_id,
             ref.received_at,
@@ -104,6 +104,8 @@ class DeadLetters:
             failure.ineligible_reason,
             self._clock.now(),
         )
+        if captured is None:
+            return False
         log.warning(
             "dead letter",
             request_id=ref.request_id,
@@ -112,6 +114,7 @@ class DeadLetters:
             error_class=failure.error_class,
             reason=failure.category,
         )
+        return True
 
     async def _settle(self, connection: Executor, request_id: UUID, state: str, failing: Sequence[str]) -> None:
         values = (request_id, list(failing), state, self._clock.now())

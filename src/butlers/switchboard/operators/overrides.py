@@ -130,6 +130,8 @@ class Operators:
         request_id: UUID = known["request_id"]
 
         async def change(connection: Executor) -> Change:
+            # A request whose month is gone has no row to lock; of two replays of its letters, one is to restore it.
+            await connection.execute(self.queries.lock_name, str(request_id))
             # The request before its letter, as whoever finishes a request locks them.
             row = await connection.fetchrow(self.queries.lock_request, request_id)
             letter = await self._locked_letter(connection, dead_letter_id)

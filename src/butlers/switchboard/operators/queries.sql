@@ -78,6 +78,10 @@ WHERE ($1::uuid IS NULL OR request_id = $1)
 ORDER BY created_at DESC, id DESC
 LIMIT $9;
 
+-- name: lock_name
+-- One at a time for whatever bears this name, until the transaction ends; what is looked up afterwards is the present.
+SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0));
+
 -- name: lock_request
 -- The present state of a request, held until the transaction ends.
 SELECT request_id, received_at, policy_tier, request_context ->> 'source_channel' AS source_channel, lifecycle_state,
@@ -88,7 +92,9 @@ FROM {schema}.message_inbox WHERE request_id = $1 FOR UPDATE;
 -- An operator ends a request, whoever holds it; a worker that comes back finds its claim gone.
 UPDATE {schema}.message_inbox
 SET lifecycle_state = $3, lifecycle_error = $4, override = $5, final_state_at = $6, claim_token = NULL,
-    lease_expires_at = NULL, not_before = NULL, waiting_for = NULL, updated_at = $6
+    lease_expires_at = NULL, not_before = NULL, waiting_for = NULL, updated_at = $6,
+    -- Its author is shown the end; where the channel cannot, whoever looks for ends to show finds nothing to do.
+    signal_pending = source_channel = 'telegram'
 WHERE request_id = $1 AND received_at = $2;
 
 -- name: reopen_request
@@ -96,7 +102,7 @@ WHERE request_id = $1 AND received_at = $2;
 UPDATE {schema}.message_inbox
 SET lifecycle_state = 'accepted', lifecycle_error = NULL, pinned_target = $3, routing_output = $4,
     dispatch_outcomes = $5, aggregated_reply = NULL, override = $6, final_state_at = NULL, signal_pending = false,
-    claim_token = NULL, lease_expires_at = NULL, attempts = 0, not_before = NULL, waiting_for = NULL, updated_at = $7
+    claim_token = NULL, lease_expires_at = NULL, attempts = 0, calls = 0, not_before = NULL, waiting_for = NULL, updated_at = $7
 WHERE request_id = $1 AND received_at = $2;
 
 -- name: restore_request
@@ -156,13 +162,82 @@ ORDER BY created_at DESC, id DESC
 LIMIT $7;
 
 -- name: forget_letters
--- Dead letters that nobody asked for in all that time.
-DELETE FROM {schema}.dead_letter WHERE created_at < $1;
+-- Dead letters that nobody asked for in all that time. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.dead_letter
+    WHERE id IN (SELECT id FROM {schema}.dead_letter WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
 
 -- name: forget_actions
--- What operators did long ago.
-DELETE FROM {schema}.operator_audit_log WHERE performed_at < $1;
+-- What operators did long ago. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.operator_audit_log
+    WHERE id IN (SELECT id FROM {schema}.operator_audit_log WHERE performed_at < $1 ORDER BY performed_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
 
 -- name: forget_activity
--- What butlers did long ago.
-DELETE FROM {schema}.dashboard_audit_log WHERE created_at < $1;
+-- What butlers did long ago. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.dashboard_audit_log
+    WHERE id IN (SELECT id FROM {schema}.dashboard_audit_log WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: forget_routing
+-- Dispatches of long ago. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.routing_log
+    WHERE id IN (SELECT id FROM {schema}.routing_log WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: forget_model_calls
+-- What models were asked long ago. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.routing_model_calls
+    WHERE id IN (SELECT id FROM {schema}.routing_model_calls WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: forget_extractions
+-- What was learned long ago; its butler has it, or nobody wanted it. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.extraction_queue
+    WHERE id IN (SELECT id FROM {schema}.extraction_queue WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: forget_extraction_events
+-- What became of it. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.extraction_log
+    WHERE id IN (SELECT id FROM {schema}.extraction_log WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: forget_extraction_runs
+-- That a request was looked through, long after anybody would look again. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.extraction_runs
+    WHERE request_id IN (SELECT request_id FROM {schema}.extraction_runs WHERE created_at < $1 ORDER BY created_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;
+
+-- name: forget_eligibility
+-- Why butlers were or were not routable long ago. The oldest $2.
+WITH gone AS (
+    DELETE FROM {schema}.butler_eligibility_log
+    WHERE id IN (SELECT id FROM {schema}.butler_eligibility_log WHERE observed_at < $1 ORDER BY observed_at LIMIT $2)
+    RETURNING 1
+)
+SELECT count(*) FROM gone;

@@ -22,7 +22,7 @@ from butlers.switchboard.routing.decision import Segment
 from butlers.switchboard.routing.features import Token, tokens
 from butlers.switchboard.routing.folding import Folded, fold
 from butlers.switchboard.routing.model import CLASSES, Model, shipped, softmax
-from butlers.switchboard.routing.orders import BUTLER_NAMES, ordering
+from butlers.switchboard.routing.orders import BUTLER_NAMES, Orders, ordered
 from butlers.switchboard.routing.words import holds_phrase, words
 
 READ_AT_MOST = 6_000  # characters; the subject of a message is clear by then
@@ -87,9 +87,12 @@ class Inquiry:
             if butler.name != FALLBACK and (own := set(butler.triggers).difference(trained.get(butler.name, ())))
         }
         pieces = clauses(folded.text)
-        orders = ordering(folded.text, pieces)
-        self._ordered = any(orders)
-        said, ranges = _heard(tokens(folded.text), pieces, orders)
+        orders = ordered(folded.text, pieces)
+        every = tokens(folded.text)
+        self._ordered = bool(orders.spans)
+        # Of a text that is all orders, the words left over must not speak for whom the orders name.
+        self._named = {token.text for token in every}.intersection(BUTLER_NAMES) if orders.alone else frozenset()
+        said, ranges = _heard(every, pieces, orders)
         self._reading = model.read(said)
         self._parts = [
             _Part(clause.start, clause.end, first, last, clause.cut, self._odds(first, last))
@@ -103,15 +106,12 @@ class Inquiry:
 
     def answer(self) -> LocalAnswer:
         if not self._reading.said:
-            why = (
-                "it only gives the router orders"
-                if self._ordered
-                else "it says nothing that a butler could be chosen by"
-            )
-            return LocalAnswer(segments=(), confidence=0.0, why=why)
+            return _no_idea("it only gives the router orders" if self._ordered else "it holds no words")
         chosen = self.candidate()
         if len({name for name, _ in chosen}) <= 1 or not self._worth_it(chosen):
             chosen = [self._single()]
+        if chosen[0][0] in self._named:
+            return _no_idea("it only gives the router orders")
         return self._answer(chosen)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Inquiry:
             if name not in self._eligible:
                 to, why = FALLBACK, f"{name} takes no requests now; {why}"
             if to not in self._eligible:
-                return LocalAnswer(segments=(), confidence=0.0, why=why)
+                return _no_idea(why)
             segments.append(
                 Segment(
                     segment_id=f"s{index + 1}",
@@ -267,20 +267,26 @@ class Inquiry:
         return f"{name}: " + (", ".join(repr(word) for word in telling) if telling else "no word decides it alone")
 
 
+def _no_idea(why: str) -> LocalAnswer:
+    return LocalAnswer(segments=(), confidence=0.0, why=why)
+
+
 def _heard(
-    said: Sequence[Token], pieces: Sequence[Clause], orders: Sequence[bool]
+    said: Sequence[Token], pieces: Sequence[Clause], orders: Orders
 ) -> tuple[list[Token], list[tuple[int, int]]]:
     """The tokens that count, and per clause which of them are its own."""
-    heard: list[Token] = []
-    ranges, at, suspect = [], 0, any(orders)
-    for clause, is_order in zip(pieces, orders, strict=True):
-        first = len(heard)
-        while at < len(said) and said[at].start < clause.end:
-            if not is_order and not (suspect and said[at].text in BUTLER_NAMES):
-                heard.append(said[at])
+    heard = [token for token in said if not orders.spans or _is_honest(token, orders)]
+    ranges, at = [], 0
+    for clause in pieces:
+        first = at
+        while at < len(heard) and heard[at].start < clause.end:
             at += 1
-        ranges.append((first, len(heard)))
+        ranges.append((first, at))
     return heard, ranges
+
+
+def _is_honest(token: Token, orders: Orders) -> bool:
+    return token.text not in BUTLER_NAMES and not any(start <= token.start < end for start, end in orders.spans)
 
 
 def _contrast(run: tuple[str, _Part], owners: set[str]) -> float:

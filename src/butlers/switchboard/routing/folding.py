@@ -34,7 +34,7 @@ _LONE_LOOKALIKES = {
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _DISGUISED = re.compile(r"[\u0370-\u03ff\u0400-\u052f]")
 _PLAIN = re.compile(r"[\x00-\x7f]*\Z")
-_ARABIC_MARKS = range(0x064B, 0x0653)
+_ARABIC_MARKS = re.compile("[\u064b-\u0652]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def _plain(character: str) -> str:
     """What one character comes to; nothing for what cannot be seen."""
     if character in _LONE_LOOKALIKES:
         return _LONE_LOOKALIKES[character]
-    if unicodedata.category(character) in {"Cf", "Cs", "Co", "Cn"} or ord(character) in _ARABIC_MARKS:
+    if unicodedata.category(character) in {"Cf", "Cs", "Co", "Cn"} or _ARABIC_MARKS.match(character):
         return ""
     if "\ufe00" <= character <= "\ufe0f" or character in "\u0640\u034f\u115f\u1160\u3164\uffa0":
         return ""

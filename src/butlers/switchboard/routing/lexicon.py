@@ -2,6 +2,9 @@
 
 A term counts where its words stand side by side, the longest term first; a longer word counts by its stem, because most
 languages inflect. Terms are kept as 32-bit hashes with a level from 0 to 3 for each domain.
+
+Beside the terms stand lessons: what a larger model of English, asked once while this one was trained, thought of a word
+alone. They also cover words that no labelled message has.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from zlib import crc32
 from butlers.switchboard.routing.features import Token
 
 LONGEST = 7  # tokens in a term
+TAUGHT_TOKENS = 3  # in a term that has a lesson
 STEM = 5  # letters that a stem has at least
 CUT = 3  # letters that an ending has at most
 Levels = tuple[int, ...]
@@ -27,11 +31,18 @@ class Hit(NamedTuple):
     stem: bool
 
 
+class Lesson(NamedTuple):
+    start: int
+    size: int
+    scores: bytes  # per domain; how much all of them come to says how telling the word is
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lexicon:
     terms: Mapping[int, Levels]
     stems: Mapping[int, Levels]
     names: frozenset[int]  # first names of people
+    taught: Mapping[int, bytes]
 
     def hits(self, said: Sequence[Token]) -> list[Hit]:
         found: list[Hit] = []
@@ -43,8 +54,26 @@ class Lexicon:
                 covered = start + hit.size
         return found
 
+    def lessons(self, said: Sequence[Token]) -> list[Lesson]:
+        """Side by side, the longest term first."""
+        found: list[Lesson] = []
+        start = 0
+        while start < len(said):
+            lesson = self._lesson(said, start)
+            if lesson is not None:
+                found.append(lesson)
+            start += lesson.size if lesson is not None else 1
+        return found
+
     def is_name(self, token: Token) -> bool:
         return term_hash(token.text) in self.names
+
+    def _lesson(self, said: Sequence[Token], start: int) -> Lesson | None:
+        for size in range(min(TAUGHT_TOKENS, len(said) - start), 0, -1):
+            scores = self.taught.get(term_hash(" ".join(token.text for token in said[start : start + size])))
+            if scores is not None:
+                return Lesson(start, size, scores)
+        return None
 
     def _longest(self, said: Sequence[Token], start: int) -> Hit | None:
         best: Hit | None = None

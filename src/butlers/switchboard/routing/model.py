@@ -2,9 +2,9 @@
 
     score(class) = bias + sum of the hashed features' weights / sqrt(how many there are)
                         + sum of the lexicon hits' weights / sqrt(the same)
-                        + weights of a few sums over the lexicon hits, and of the length
+                        + weights of a few sums over the lexicon hits, over the lessons, and of the length
 
-The file `routing.bin` is made by `benchmarks/routing/train.py`: a line of JSON, then arrays, compressed. The
+The file `routing.bin` is made by `benchmarks/routing_training/train.py`: a line of JSON, then arrays, compressed. The
 weights are one byte each with a scale for all, so it is small and the same on every machine.
 """
 
@@ -23,12 +23,14 @@ from importlib.resources import files
 from typing import Any
 
 from butlers.switchboard.routing.features import BUCKETS, Token, bucket, token_features
-from butlers.switchboard.routing.lexicon import Hit, Levels, Lexicon
+from butlers.switchboard.routing.lexicon import Hit, Lesson, Levels, Lexicon
 
 CLASSES = ("finance", "health", "travel", "relationship", "general")
 WIDTH = len(CLASSES)
 LEXICON_SCALE = 3.0
+TAUGHT_SCALE = 2.0
 _STRENGTH = (0.0, 0.25, 0.6, 1.0)  # of a term's level
+WORDS = frozenset({"word", "far"})
 Scores = tuple[float, ...]
 
 
@@ -58,6 +60,23 @@ def dense_features(hits: Sequence[Hit], length: int) -> list[float]:
         first - second,
         float(everything == 0),
         min(length, 40) / 40,
+    ]
+
+
+def taught_features(lessons: Sequence[Lesson], words: int) -> list[float]:
+    """Sums over the lessons, as far as most words have one: in another language a few do by accident."""
+    known = sum(lesson.size for lesson in lessons) / max(words, 1)
+    trust = TAUGHT_SCALE * min(max((known - 0.5) * 2.5, 0.0), 1.0)
+    if not trust:
+        return [0.0] * (3 * WIDTH + 1)
+    columns = [[value / 255 for value in column] for column in zip(*(lesson.scores for lesson in lessons), strict=True)]
+    total = [sum(column) for column in columns]
+    weight = sum(total)
+    return [
+        *(trust * value / math.sqrt(weight + 0.1) for value in total),
+        *(trust * max(column) for column in columns),
+        *(trust * value / (weight + 0.3) for value in total),
+        trust,
     ]
 
 
@@ -92,7 +111,8 @@ class Model:
             rows.append(tuple(map(operator.add, first, second)))
         hits = self.lexicon.hits(said)
         found = [self._word((bucket(hit_feature(hit, said)),)) for hit in hits]
-        return Reading(model=self, said=said, rows=rows, hits=hits, found=found)
+        lessons = self.lexicon.lessons(said)
+        return Reading(model=self, said=said, rows=rows, hits=hits, found=found, lessons=lessons)
 
     def _sum(self, features: Sequence[int]) -> Scores:
         """The features' weights, and as the last number how many they are."""
@@ -112,6 +132,7 @@ class Reading:
     rows: Sequence[Scores]  # per token
     hits: Sequence[Hit]
     found: Sequence[Scores]  # per hit
+    lessons: Sequence[Lesson]
 
     def score(self, start: int, end: int) -> Scores:
         """A number per class, the greater the likelier."""
@@ -120,7 +141,9 @@ class Reading:
         total = [sum(column) for column in zip(*self.rows[start:end], strict=True)] or [0.0] * (WIDTH + 1)
         count = math.sqrt(total[-1] or 1.0)
         extra = [sum(column) for column in zip(*(self.found[index] for index in within), strict=True)] or [0.0] * WIDTH
+        lessons = [lesson for lesson in self.lessons if start <= lesson.start and lesson.start + lesson.size <= end]
         dense = dense_features([self.hits[index] for index in within], end - start)
+        dense += taught_features(lessons, word_count(self.said[start:end]))
         return tuple(
             header["bias"][k]
             + (total[k] + LEXICON_SCALE * extra[k]) / count
@@ -142,6 +165,10 @@ class Reading:
         return [word.lower() for _, word in ranked[:most]]
 
 
+def word_count(said: Sequence[Token]) -> int:
+    return sum(token.kind in WORDS for token in said)
+
+
 def _lead(row: Scores, index: int) -> float:
     return row[index] - sum(row[:WIDTH]) / WIDTH
 
@@ -159,6 +186,8 @@ def dump(header: Mapping[str, Any], weights: array[int], lexicon: Lexicon) -> by
         *_packed(lexicon.terms),
         *_packed(lexicon.stems),
         _little(array("I", sorted(lexicon.names))),
+        _little(array("I", sorted(lexicon.taught))),
+        b"".join(lexicon.taught[key] for key in sorted(lexicon.taught)),
     ]
     line = json.dumps({**header, "blocks": [len(block) for block in blocks]}, sort_keys=True)
     return zlib.compress(b"\n".join([line.encode(), b"".join(blocks)]), 9)
@@ -178,6 +207,9 @@ def load(data: bytes) -> Model:
         terms=_unpacked(blocks[1], blocks[2]),
         stems=_unpacked(blocks[3], blocks[4]),
         names=frozenset(_numbers("I", blocks[5])),
+        taught={
+            key: blocks[7][at * WIDTH : (at + 1) * WIDTH] for at, key in enumerate(_numbers("I", blocks[6]))
+        },
     )
     return Model(header=header, weights=weights, lexicon=lexicon)
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import NoArguments, Tool
+from butlers.butler.surface import BUTLERS, NoArguments, Tool
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
@@ -90,7 +90,8 @@ class _RoutingRoutes:
     body_of: BodyOf
 
     async def status(self, request: Request) -> Response:
-        self.caller_of(request)
+        if self.caller_of(request).role not in BUTLERS:
+            raise Refused(403, invalid("authorization", "this token may only hand in messages"))
         return json_answer(await self.desk.status())
 
     async def rollback(self, request: Request) -> Response:

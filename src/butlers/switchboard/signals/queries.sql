@@ -8,4 +8,4 @@ LIMIT $3;
 
 -- name: signalled
 -- The author has been shown the end, or cannot be.
-UPDATE {schema}.message_inbox SET signal_pending = false WHERE request_id = $1 AND received_at = $2;
+UPDATE {schema}.message_inbox SET signal_pending = false WHERE request_id = $1;

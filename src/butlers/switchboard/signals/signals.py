@@ -34,7 +34,8 @@ SELF = Caller(name="switchboard", role=Role.BUTLER)
 REACTIONS = frozenset({"telegram"})  # channels on which a message can carry a reaction
 STALE = timedelta(minutes=2)  # an eye that comes later says nothing
 SWEEP_GRACE, SWEEP_WINDOW, SWEEP_BATCH = timedelta(seconds=15), timedelta(hours=6), 50
-AT_ONCE = 16
+AT_ONCE, MOST_WAITING = 16, 500
+ENDED_BY_HAND = frozenset({"cancel", "abort", "force_complete"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,18 @@ class Ended:
     state: str  # parsed | errored
     error: Mapping[str, Any] | None = None
     outcomes: Sequence[Mapping[str, Any]] = ()
-    silent: bool = False  # an operator ended it: its author is not told that something failed
+    override: Mapping[str, Any] | None = None  # what an operator decided about it
+
+    @property
+    def silent(self) -> bool:
+        """An operator ended it: its author is not told that something failed."""
+        return self.override is not None and self.override.get("action") in ENDED_BY_HAND
+
+    @property
+    def round(self) -> str:
+        """Tells what was said about it apart from what is said after an operator put it back."""
+        again = (self.override or {}).get("round")
+        return f":{again}" if again else ""
 
 
 class Notifier(Protocol):
@@ -67,11 +79,12 @@ class Signals:
         return self.settings.enabled and context.source_channel in REACTIONS and bool(context.source_thread_identity)
 
     def received(self, context: RequestContext) -> None:
-        if self.wanted(context):
+        if self.wanted(context) and len(self._chains) < MOST_WAITING:
             self._soon(context.request_id, self._react(context, "progress", self.settings.progress))
 
     def ended(self, ended: Ended) -> None:
-        if self.wanted(ended.context):
+        # What does not fit is said by the sweep.
+        if self.wanted(ended.context) and len(self._chains) < MOST_WAITING:
             self._soon(ended.context.request_id, self._show_end(ended))
 
     async def sweep(self) -> None:
@@ -106,14 +119,15 @@ class Signals:
 
     async def _show_end(self, ended: Ended) -> None:
         emoji = self.settings.parsed if ended.state == "parsed" else self.settings.errored
-        await self._react(ended.context, ended.state, emoji)
+        await self._react(ended.context, f"{ended.state}{ended.round}", emoji)
         if ended.state == "errored" and self.settings.error_replies and not ended.silent:
             words = error_reply(ended.error or {}, ended.outcomes, ended.context.request_id)
-            response = await self._notify(ended.context, Delivery(intent="reply", channel="telegram", message=words))
+            wish = Delivery(intent="reply", channel="telegram", message=words)
+            response = await self._notify(ended.context, wish, suffix=f"error_reply{ended.round}")
             if response.error is not None and response.error.retryable:
                 log.warning("error reply waits", request_id=ended.context.request_id)
                 return  # the sweep says it again, under the same key
-        await self.database.execute(self.queries.signalled, ended.context.request_id, ended.context.received_at)
+        await self.database.execute(self.queries.signalled, ended.context.request_id)
 
     async def _react(self, context: RequestContext, state: str, emoji: str) -> None:
         not_after = self.clock.now() + STALE
@@ -128,7 +142,7 @@ class Signals:
         delivery: Delivery,
         *,
         not_after: datetime | None = None,
-        suffix: str = "error_reply",
+        suffix: str,
     ) -> NotifyResponse:
         envelope = NotifyEnvelope(
             origin_butler=SELF.name,
@@ -148,5 +162,5 @@ def ended_of(row: Record) -> Ended:
         state=row["lifecycle_state"],
         error=row["lifecycle_error"],
         outcomes=row["dispatch_outcomes"] or (),
-        silent=row["override"] is not None,
+        override=row["override"],
     )

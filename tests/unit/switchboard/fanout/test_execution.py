@@ -110,6 +110,7 @@ class House:
 def card(butler: str, **fields: Any) -> TargetCard:
     told: dict[str, Any] = {
         "eligibility_state": "active",
+        "held": False,
         "capabilities": ("route.execute",),
         "route_contract_min": "route.v1",
         "route_contract_max": "route.v1",
@@ -263,7 +264,7 @@ async def test_what_ended_before_is_not_dispatched_again(bench: Bench) -> None:
     first = await bench.run(plan(node(1, "finance"), mode="ordered"))
     bench.house.calls.clear()
     stored = json.loads(json.dumps(first.outcomes[0].to_wire()))
-    done = SegmentOutcome.from_wire(stored, [segment(1, "finance")])
+    done = SegmentOutcome.from_wire(stored, [segment(1, "finance")], REQUEST)
     result = await bench.run(plan(node(1, "finance"), node(2, "travel"), mode="ordered"), done=[done])
 
     assert bench.house.called == ["travel"]
@@ -273,9 +274,12 @@ async def test_what_ended_before_is_not_dispatched_again(bench: Bench) -> None:
 
 @pytest.mark.parametrize("outcome", [ok(1, "finance", key="k", decision=3), away(1, "finance"), failed(1, "finance")])
 def test_a_stored_outcome_is_the_same_outcome(outcome: SegmentOutcome) -> None:
-    again = SegmentOutcome.from_wire(json.loads(json.dumps(outcome.to_wire())), [segment(1, "finance")])
+    stored, segments = json.loads(json.dumps(outcome.to_wire())), [segment(1, "finance")]
+    again = SegmentOutcome.from_wire(stored, segments, REQUEST)
     assert again.to_wire() == outcome.to_wire()
     assert again.worth_repeating == outcome.worth_repeating
+    of_before = {"segment_id": "s1", "target_butler": "finance", "success": True, "duration_ms": 3, "attempts": 1}
+    assert SegmentOutcome.from_wire(of_before, segments, REQUEST).succeeded, "an earlier version stored less"
 
 
 async def test_what_comes_after_a_butler_that_is_away_waits_and_goes_on_when_the_patience_is_used_up(

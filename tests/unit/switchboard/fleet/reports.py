@@ -95,7 +95,7 @@ class Fleet:
             elif deed < 0.07:
                 now += timedelta(hours=random.uniform(0.2, 5))  # silence
             counters = [count + random.choice((0, 0, 1, 2, random.randrange(50))) for count in counters]
-            made.append(self._report(endpoint, instance, now, born, counters, wrong_by))
+            made.append(self._report(endpoint, instance, now, born, counters, wrong_by=wrong_by))
             now += timedelta(seconds=random.uniform(60, 600))
         return [report for report in made if random.random() > 0.05]  # some never arrive
 
@@ -106,6 +106,7 @@ class Fleet:
         now: datetime,
         born: datetime,
         counters: Sequence[int],
+        *,
         wrong_by: timedelta,
     ) -> Report:
         random = self.random

@@ -1,0 +1,233 @@
+"""The three jobs about connectors, started by their schedules while the clock goes through a night."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from butlers.storage.database import Record
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.partitions import ensure_month_partitions, list_month_partitions
+from tests.scenarios.connector_door import COUNTERS, RemoteConnector, a_connector, operator
+from tests.scenarios.switchboard_door import all_finished
+from tests.scenarios.test_retention import MovedClock
+from tests.system import RunningSystem, running_system
+
+EVENING = datetime(2026, 1, 31, 22, 50, tzinfo=UTC)
+BOX = "ann@example.org"
+HOURLY, DAILY, PRUNING = (f"connector-stats-{deed}" for deed in ("hourly-rollup", "daily-rollup", "pruning"))
+
+
+class Night:
+    """A system whose clock a test moves on; what becomes due runs by itself."""
+
+    def __init__(self, running: RunningSystem, clock: MovedClock) -> None:
+        self.running = running
+        self.clock = clock
+
+    def at(self, hour: int, minute: int, second: float = 0, *, day: int = 1) -> None:
+        """Move to a time of the night between January's last day (31) and February's first."""
+        month = 1 if day == 31 else 2
+        self.clock.by += datetime(2026, month, day, hour, minute, tzinfo=UTC) - self.clock.now()
+        self.clock.by += timedelta(seconds=second)
+
+    async def ran(self, schedule: str) -> dict[str, Any]:
+        """What a schedule's run said; it was started by the clock, not by a test."""
+
+        async def result() -> Any:
+            row = await self.running.database.fetchrow(
+                "SELECT last_run_at, last_result FROM switchboard.scheduled_tasks WHERE name = $1", schedule
+            )
+            due = self.clock.now() - timedelta(minutes=20)
+            return row["last_result"] if row and row["last_run_at"] and row["last_run_at"] >= due else None
+
+        outcome: dict[str, Any] = await self.running.until(result)
+        assert (outcome["status"], outcome["mode"]) == ("ok", "native"), outcome
+        said: dict[str, Any] = outcome["result"]
+        return said
+
+    async def rows(self, table: str, columns: str = "*") -> list[Record]:
+        return await self.running.database.fetch(
+            f"SELECT {columns} FROM switchboard.{table} WHERE endpoint_identity = $1 ORDER BY 1, 2, 3", BOX
+        )
+
+    async def run_again(self, schedule: str) -> dict[str, Any]:
+        await self.running.database.execute(
+            "UPDATE switchboard.scheduled_tasks SET next_run_at = $2, last_run_at = NULL, last_result = NULL"
+            " WHERE name = $1",
+            schedule,
+            self.clock.now(),
+        )
+        return await self.ran(schedule)
+
+
+@asynccontextmanager
+async def a_night(tmp_path: Path, server: EmbeddedPostgres) -> AsyncIterator[Night]:
+    clock = MovedClock(EVENING)
+    async with running_system(tmp_path, server, clock=clock, connector_heartbeat_s=3600) as running:
+        yield Night(running, clock)
+
+
+def counted(*numbers: int) -> dict[str, int]:
+    return dict(zip(COUNTERS, numbers, strict=True))
+
+
+async def an_evening(night: Night) -> RemoteConnector:
+    """A connector that is slow for a while and is restarted."""
+    box = a_connector(night.running, BOX)
+    await box.beat_and_be_seen(counters=counted(10, 1, 20, 9, 8))
+    night.at(22, 59, 50, day=31)
+    slow = {"state": "degraded", "error_message": "slow", "uptime_s": 600.0}
+    await box.beat_and_be_seen(counters=counted(25, 1, 40, 9, 20), status=slow)
+    night.at(23, 0, 20, day=31)
+    await box.beat_and_be_seen(counters=counted(40, 2, 50, 9, 30), status=slow | {"uptime_s": 630.0})
+    night.at(23, 30, day=31)
+    restarted = {**box.named, "instance_id": str(uuid4())}
+    await box.beat_and_be_seen(connector=restarted, counters=counted(3, 0, 4, 0, 3))
+    return box
+
+
+@pytest.mark.scenario("S3-078")
+@pytest.mark.scenario("S3-079")
+@pytest.mark.scenario("S3-080")
+@pytest.mark.scenario("S3-082")
+async def test_a_night_of_rollups(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    async with a_night(tmp_path, postgres_server) as night:
+        for text in ("I paid the electricity bill", "I paid the gas bill", "My blood pressure was 120 over 80"):
+            await night.running.ingest(text)
+        await all_finished(night.running)
+        await an_evening(night)
+
+        night.at(0, 5, 1)
+        said = await night.ran(HOURLY)
+        assert (said["to"], said["rows"] >= 2) == ("2026-02-01T00:00:00+00:00", True)
+        hours = [tuple(row)[2:] for row in await night.rows("connector_stats_hourly")]
+        assert hours == [
+            (datetime(2026, 1, 31, 22, tzinfo=UTC), 25, 1, 40, 20, 2, 1, 1, 0),
+            (datetime(2026, 1, 31, 23, tzinfo=UTC), 18, 1, 14, 13, 2, 1, 1, 0),
+        ]
+
+        night.at(0, 15, 1)
+        await night.ran(DAILY)
+        days = [tuple(row)[2:] for row in await night.rows("connector_stats_daily")]
+        assert days == [(date(2026, 1, 31), 43, 2, 54, 33, 4, 2, 2, 0, Decimal("50.00"))]
+        fanout = await night.running.database.fetch("SELECT * FROM switchboard.connector_fanout_daily ORDER BY 3")
+        assert [tuple(row) for row in fanout] == [
+            ("api", "tests", "finance", date(2026, 1, 31), 2),
+            ("api", "tests", "health", date(2026, 1, 31), 1),
+        ]
+
+        await night.run_again(HOURLY)
+        await night.run_again(DAILY)
+        assert [tuple(row)[2:] for row in await night.rows("connector_stats_hourly")] == hours
+        assert [tuple(row)[2:] for row in await night.rows("connector_stats_daily")] == days
+        again = await night.running.database.fetch("SELECT * FROM switchboard.connector_fanout_daily ORDER BY 3")
+        assert again == fanout
+
+
+async def test_the_fanout_follows_a_message_that_was_sent_elsewhere(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with a_night(tmp_path, postgres_server) as night:
+        reply = await night.running.ingest("I paid the electricity bill")
+        await all_finished(night.running)
+        night.at(0, 15, 1)
+        await night.ran(DAILY)
+        counts = "SELECT target_butler, message_count FROM switchboard.connector_fanout_daily"
+        assert [tuple(row) for row in await night.running.database.fetch(counts)] == [("finance", 1)]
+        await night.running.database.execute(
+            "UPDATE switchboard.message_inbox SET dispatch_outcomes ="
+            " jsonb_set(dispatch_outcomes, '{0,target_butler}', '\"travel\"') WHERE request_id = $1::text::uuid",
+            reply["request_id"],
+        )
+        await night.run_again(DAILY)
+        assert [tuple(row) for row in await night.running.database.fetch(counts)] == [("travel", 1)]
+
+
+@pytest.mark.scenario("S3-064")
+@pytest.mark.scenario("S3-081")
+async def test_statistics_pruning(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "butlers.fleet")
+    async with a_night(tmp_path, postgres_server) as night:
+        await an_evening(night)
+        await _old_records(night)
+        night.at(0, 5, 1)
+        await night.ran(HOURLY)
+        night.at(0, 15, 1)
+        await night.ran(DAILY)
+        night.at(1, 30, 1)
+        removed = (await night.ran(PRUNING))["removed"]
+
+        by_place = {what.get("partition", what["table"]): what for what in removed}
+        assert by_place["connector_heartbeat_log_p202512"]["rows"] == 2
+        assert by_place["connector_heartbeat_log_p202512"]["newest"] == "2025-12"
+        assert by_place["connector_heartbeat_log"]["rows"] == 1
+        assert by_place["connector_heartbeat_log"]["oldest"].startswith("2026-01-20T12:00")
+        assert (by_place["connector_stats_hourly"]["rows"], by_place["connector_stats_hourly"]["oldest"][:10]) == (
+            1,
+            "2026-01-01",
+        )
+        for table in ("connector_stats_daily", "connector_fanout_daily"):
+            assert (by_place[table]["rows"], by_place[table]["newest"]) == (1, "2025-01-31")
+
+        async with night.running.database.connection() as connection:
+            months = await list_month_partitions(connection, "switchboard", "connector_heartbeat_log")
+        assert [month.month for month in months][:2] == [date(2026, 1, 1), date(2026, 2, 1)]
+        oldest = "min(received_at)", "min(hour)", "min(day)", "min(day)"
+        tables = (
+            "connector_heartbeat_log",
+            "connector_stats_hourly",
+            "connector_stats_daily",
+            "connector_fanout_daily",
+        )
+        kept = [
+            await night.running.database.fetchval(f"SELECT {what}::date FROM switchboard.{table}")
+            for what, table in zip(oldest, tables, strict=True)
+        ]
+        assert kept == [date(2026, 1, 25), date(2026, 1, 3), date(2025, 2, 1), date(2025, 2, 1)]
+        assert len(await night.rows("connector_registry")) == 1
+        registered = (await operator(night.running, "connectors.list"))["connectors"]
+        assert "from-the-past" in {row["endpoint_identity"] for row in registered}  # never pruned
+        assert [record.message for record in caplog.records].count("connector statistics pruned") == 5
+
+
+async def _old_records(night: Night) -> None:
+    """What earlier days left: some of it just too old, some of it just not."""
+    database = night.running.database
+    async with database.connection() as connection:
+        await ensure_month_partitions(connection, "switchboard", "connector_heartbeat_log", date(2025, 12, 1), 0)
+    for moment in ("2025-12-30T12:00Z", "2025-12-31T23:59Z", "2026-01-20T12:00Z", "2026-01-25T12:00Z"):
+        await database.execute(
+            "INSERT INTO switchboard.connector_heartbeat_log VALUES (gen_random_uuid(), 'imap', 'from-the-past',"
+            " gen_random_uuid(), 'healthy', NULL, 100000, 0, 0, 0, 0, 0, $1::text::timestamptz, now())",
+            moment,
+        )
+    for moment in ("2026-01-01T12:00Z", "2026-01-03T12:00Z"):
+        await database.execute(
+            "INSERT INTO switchboard.connector_stats_hourly VALUES"
+            " ('imap', 'from-the-past', $1::text::timestamptz, 1, 0, 0, 0, 1, 1, 0, 0)",
+            moment,
+        )
+    for day in ("2025-01-31", "2025-02-01"):
+        await database.execute(
+            "INSERT INTO switchboard.connector_stats_daily VALUES"
+            " ('imap', 'from-the-past', $1::text::date, 1, 0, 0, 0, 1, 1, 0, 0, 100)",
+            day,
+        )
+        await database.execute(
+            "INSERT INTO switchboard.connector_fanout_daily VALUES ('api', 'tests', 'finance', $1::text::date, 1)", day
+        )
+    await database.execute(
+        "INSERT INTO switchboard.connector_registry VALUES ('imap', 'from-the-past', 'gone', gen_random_uuid(), NULL,"
+        " 'healthy', NULL, 1, '2020-01-01Z', '2020-01-01Z', 'self', 0, 0, 0, 0, 0)"
+    )
