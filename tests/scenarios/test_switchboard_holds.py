@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -86,21 +87,21 @@ async def test_a_stored_decision_does_not_reach_a_butler_that_is_held_meanwhile(
             UUID(rerouted["request_id"]),
         )
         assert (await post(running, path, document, **running.bearer()))[0] == 200
+        first = await running.until(lambda: _put_off(running, rerouted["request_id"], None), deadline_s=60)
         assert (await post(running, "/api/butlers/finance/hold", {"reason": "audit"}, **running.bearer()))[0] == 200
         async with downstream(running, "finance") as finance:
-
-            async def put_off_again() -> bool:
-                row = await running.database.fetchrow(
-                    "select lifecycle_state, waiting_for from switchboard.message_inbox where request_id = $1",
-                    UUID(rerouted["request_id"]),
-                )
-                return row is not None and row["waiting_for"] == ["finance"]
-
-            await running.until(put_off_again)
-            assert finance.got == []
+            await running.until(lambda: _put_off(running, rerouted["request_id"], first), deadline_s=60)
+            assert finance.got == [], "it is there again, and held"
             released = {"reason": "audit is over"}
             assert (await post(running, "/api/butlers/finance/release", released, **running.bearer()))[0] == 200
             await finance.called()
+
+
+async def _put_off(running: RunningSystem, request_id: str, before: datetime | None) -> datetime | None:
+    """Until when it waits for finance, once that is another moment than before."""
+    query = "select not_before from switchboard.message_inbox where request_id = $1 and waiting_for = $2"
+    until: datetime | None = await running.database.fetchval(query, UUID(request_id), ["finance"])
+    return until if until != before else None
 
 
 async def _done(running: RunningSystem, request_id: str) -> bool:

@@ -397,7 +397,7 @@ SLOW_CANARY = """
 wall_clock_s = 1.0
 
 [routing.llm.canary]
-share = 1.0
+share = 0.999999
 model = "brave-new-model"
 max_failure_rate = 0.5
 min_requests = 2

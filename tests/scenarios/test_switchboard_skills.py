@@ -166,7 +166,7 @@ async def test_what_its_butler_refuses_for_good_comes_to_an_end(
         await running.restart()
 
         async def ended() -> bool:
-            return (await learned(running, trace["request_id"]))[0]["status"] == "refused"
+            return bool((await learned(running, trace["request_id"]))[0]["status"] == "refused")
 
         await running.until(ended)
         [one] = await learned(running, trace["request_id"])
@@ -191,7 +191,7 @@ async def test_a_butler_that_was_away_for_very_long_is_still_asked_again(
 
             async def put_off() -> bool:
                 [one] = await learned(running, trace["request_id"])
-                return one["attempts"] == 1101
+                return bool(one["attempts"] == 1101)
 
             await running.until(put_off)
         [one] = await learned(running, trace["request_id"])

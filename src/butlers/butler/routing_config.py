@@ -54,9 +54,15 @@ class PlanSection(Section):
     """How a message for all of these butlers is dispatched."""
 
     butlers: list[str] = Field(min_length=2, description="the plan applies when these are the targets, in any order")
-    mode: Literal["parallel", "ordered", "conditional"] = Field(default="parallel")
-    join: Literal["wait_for_all", "first_success"] = Field(default="wait_for_all")
-    abort: Literal["continue", "on_required_failure", "on_any_failure"] = Field(default="continue")
+    mode: Literal["parallel", "ordered", "conditional"] = Field(
+        default="parallel", description="all at once, one after the other, or by depends_on and run_if"
+    )
+    join: Literal["wait_for_all", "first_success"] = Field(
+        default="wait_for_all", description="first_success: one good answer is enough"
+    )
+    abort: Literal["continue", "on_required_failure", "on_any_failure"] = Field(
+        default="continue", description="which failure keeps what has not begun from beginning"
+    )
     node: list[PlanNodeSection] = Field(default=[], description="what differs from the default, per butler")
 
     @model_validator(mode="after")

@@ -157,9 +157,22 @@ WHERE (received_at, request_id) < (
           CASE WHEN $1::uuid IS NULL THEN 'infinity'::timestamptz
                ELSE (SELECT received_at FROM {schema}.message_inbox WHERE request_id = $1) END,
           coalesce($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
-  AND ($2::text IS NULL OR lifecycle_state = $2)
 ORDER BY received_at DESC, request_id DESC
-LIMIT $3;
+LIMIT $2;
+
+-- name: list_requests_in_state
+-- The same of one state, by an index of its own: however rare the state is, nobody walks over the others.
+SELECT request_id, received_at, request_context ->> 'source_channel' AS source_channel,
+       request_context ->> 'source_sender_identity' AS source_sender_identity, policy_tier, lifecycle_state,
+       attempts, final_state_at, routing_output, lifecycle_error
+FROM {schema}.message_inbox
+WHERE (received_at, request_id) < (
+          CASE WHEN $1::uuid IS NULL THEN 'infinity'::timestamptz
+               ELSE (SELECT received_at FROM {schema}.message_inbox WHERE request_id = $1) END,
+          coalesce($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+  AND lifecycle_state = $3
+ORDER BY received_at DESC, request_id DESC
+LIMIT $2;
 
 -- name: routing_of_request
 -- The dispatches of one request.
@@ -186,8 +199,12 @@ DELETE FROM {schema}.notifications WHERE created_at < $1;
 SELECT request_context, raw_payload FROM {schema}.message_inbox WHERE request_id = $1;
 
 -- name: counts_by_state
--- How many requests stand where.
-SELECT lifecycle_state, count(*) AS requests FROM {schema}.message_inbox GROUP BY lifecycle_state;
+-- How many requests stand where: all that are open, and those that came since a moment and have ended.
+SELECT lifecycle_state, count(*) AS requests FROM {schema}.message_inbox
+WHERE lifecycle_state IN ('accepted', 'progress') GROUP BY lifecycle_state
+UNION ALL
+SELECT lifecycle_state, count(*) FROM {schema}.message_inbox
+WHERE lifecycle_state IN ('parsed', 'errored') AND received_at >= $1 GROUP BY lifecycle_state;
 
 -- name: register_butler
 -- A butler says what it is; registering always makes it eligible.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from butlers.butler.transport import Transport
+from butlers.clock import Clock
 from butlers.errors import ClassifiedError
-from butlers.storage.database import Database
+from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -18,6 +20,7 @@ from butlers.switchboard.operators.decisions import possible
 from butlers.switchboard.operators.paging import LONGEST_PAGE
 
 TRACE_TIMEOUT_S = 5.0
+COUNTED = timedelta(hours=24)  # of requests that have ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +30,17 @@ class RequestReader:
     transport: Transport
     dead_letters: DeadLetters
     audit: OperatorAudit
+    clock: Clock
 
     async def list(self, *, before: UUID | None, state: str | None, limit: int) -> dict[str, Any]:
-        rows = [dict(row) for row in await self.database.fetch(self.queries.list_requests, before, state, limit)]
+        rows = [dict(row) for row in await self._page(before, state, limit)]
         cursor = rows[-1]["request_id"] if len(rows) == limit else None
         return {"requests": rows, "next_cursor": cursor}
+
+    async def _page(self, before: UUID | None, state: str | None, limit: int) -> Sequence[Record]:
+        if state is None:
+            return await self.database.fetch(self.queries.list_requests, before, limit)
+        return await self.database.fetch(self.queries.list_requests_in_state, before, limit, state)
 
     async def trace(self, request_id: UUID) -> dict[str, Any] | None:
         """What happened to a request, from the door to the provider's receipt."""
@@ -80,7 +89,8 @@ class RequestReader:
             return {"unknown": str(error) or "no answer in time"}
 
     async def counts(self) -> dict[str, int]:
-        rows = await self.database.fetch(self.queries.counts_by_state)
+        """By state: everything that is open; of what has ended, what came within the last day."""
+        rows = await self.database.fetch(self.queries.counts_by_state, self.clock.now() - COUNTED)
         return {row["lifecycle_state"]: row["requests"] for row in rows}
 
 

@@ -116,4 +116,4 @@ def _print_status(document: dict[str, Any]) -> None:
         table.add_row(name, door["status"], door["url"], str(door.get("runtime", "")))
     Console().print(table)
     counts = ", ".join(f"{count} {state}" for state, count in document["requests"].items())
-    print(f"requests: {counts or 'none yet'}")
+    print(f"requests (open, and ended within a day): {counts or 'none'}")

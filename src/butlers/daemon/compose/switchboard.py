@@ -79,6 +79,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         transport=butler.transport,
         dead_letters=parts.dead_letters,
         audit=audit,
+        clock=process.clock,
     )
     finish_butler(
         butler,

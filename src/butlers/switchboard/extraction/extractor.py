@@ -149,4 +149,4 @@ class Extractor:
 
 def pause_after(attempts: int) -> float:
     """Seconds until the next try."""
-    return min(FIRST_PAUSE_S * 2 ** min(attempts, MOST_DOUBLINGS), LONGEST_PAUSE_S)
+    return min(FIRST_PAUSE_S * 2.0 ** min(attempts, MOST_DOUBLINGS), LONGEST_PAUSE_S)

@@ -207,9 +207,7 @@ def load(data: bytes) -> Model:
         terms=_unpacked(blocks[1], blocks[2]),
         stems=_unpacked(blocks[3], blocks[4]),
         names=frozenset(_numbers("I", blocks[5])),
-        taught={
-            key: blocks[7][at * WIDTH : (at + 1) * WIDTH] for at, key in enumerate(_numbers("I", blocks[6]))
-        },
+        taught={key: blocks[7][at * WIDTH : (at + 1) * WIDTH] for at, key in enumerate(_numbers("I", blocks[6]))},
     )
     return Model(header=header, weights=weights, lexicon=lexicon)
 

@@ -11,7 +11,7 @@ would count, too. So they are left out, and what the message is honestly about d
     it is written for a machine                         mark-up, calls, fields, encoded or spelled-out letters
 
 A butler's name alone is no sign: "travel insurance" and "health check" are honest. What the name describes follows it;
-an order has nothing there. Speaking of a router at home is no harm done: that is `general`'s with or without the clause.
+an order has nothing there. Who speaks of the router at home loses nothing: that is `general`'s without the clause, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BARE = rf"\b{_NAME}\b(?=\W*(?:$|\n|(?<=\s)(?:{_AFTER})\b)|['’]?[^\w\s'’-]|[
 _TELL = (  # to send, to choose, to call something: in the languages that people try
     r"rout\w+|send\w*|forward\w*|dispatch\w*|deliver\w*|assign\w*|label\w*|tag(?:ged)?|mark(?:ed)?|direct|hand|pass|treat"
     r"|file|relay|escalat\w+|transfer|cho+s\w+|pick\w*|select\w*|use|target\w*|goes|go|belongs?|put|answer\w*|output|say"
-    r"|reply|respond\w*|remember|consent\w*|name\s+is|call|decid\w+|handle\w*|hence|so|thus|default|force|fall\s+back|tell|leit\w*|sende|schick\w*"
+    r"|reply|respond\w*|log|love|remember|consent\w*|name\s+is|call|decid\w+|handle\w*|hence|so|thus|default|force|fall\s+back|tell|leit\w*|sende|schick\w*"
     r"|weiterleit\w*|nimm|envo\w+|transm\w+|choisi\w*|envia\w*|manda\w*|usa|invia\w*|encaminh\w*|stuur|wyslij|przeslij"
     r"|отправ\w*|направ\w*|перешл\w*|gonder\w*|yonlendir\w*|发送\w*|转\w*|送\w*|أرسل|suti"
 )
@@ -50,7 +50,7 @@ _NAMED = (
     rf"\b(?:{_TELL})\b[^.!?\n]{{0,60}}?{_BARE}",
     rf"[:=>→➡({{\[#@/]\s*[\"'`*]*{_BARE}",
     rf"(?:^|[.!?;…])\W*(?:{_NAME}\W+)*{_NAME}\b\W*?(?:only\W*?|please\W*?|override\W*?)?(?:$|[.!?;…])",
-    rf"(?:^|[.!?;…])\W*{_NAME}\s+(?:gets|takes|handles|owns)\b|\b{_NAME}!!",
+    rf"(?:^|[.!?;…])\W*{_NAME}\s+(?:gets|takes|handles|owns)\b|\b{_NAME}\s+(?:desk\s+)?handles\b|\b{_NAME}!!",
     rf"\b(?:only|always|simon\s+says|admin\s+says)\s+[\"'`*]*{_BARE}",
     rf"\b{_NAME}(?:[-\s](?:only|mode|butler|bot)\b|_\w+|Bot\b)",
     rf"\w_{_NAME}\b",
@@ -87,6 +87,9 @@ _ORDER = tuple(
 class Orders:
     spans: tuple[Span, ...]  # what carries no weight
     alone: bool = False  # no sentence is without an order; what is left are words of the same sentences
+
+    def hold(self, place: int) -> bool:
+        return any(start <= place < end for start, end in self.spans)
 
 
 def ordered(text: str, pieces: Sequence[Clause]) -> Orders:

@@ -14,25 +14,30 @@ WHERE place <= $3 OR received_at >= $4
 ORDER BY received_at DESC, request_id DESC;
 
 -- name: chain_before
--- A chain of mail before one message, newest first, as far back as $3 characters reach.
+-- A chain of mail before one message, newest first, as far back as $3 characters reach; $4 messages are looked at at most.
 SELECT request_id, received_at, normalized_text, aggregated_reply
 FROM (
     SELECT request_id, received_at, normalized_text, aggregated_reply,
            sum(length(normalized_text)) OVER newest_first - length(normalized_text) AS newer_characters
-    FROM {schema}.message_inbox
-    WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
-      AND (received_at, request_id) < ($1, $2)
+    FROM (
+        SELECT request_id, received_at, normalized_text, aggregated_reply
+        FROM {schema}.message_inbox
+        WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
+          AND (received_at, request_id) < ($1, $2)
+        ORDER BY received_at DESC, request_id DESC
+        LIMIT $4
+    ) AS recent
     WINDOW newest_first AS (ORDER BY received_at DESC, request_id DESC)
 ) AS chain
 WHERE newer_characters < $3
-ORDER BY received_at DESC, request_id DESC
-LIMIT $4;
+ORDER BY received_at DESC, request_id DESC;
 
 -- name: answers_to
--- What butlers said in answer to some requests and what may have arrived, oldest first.
+-- What butlers said in answer to some requests and what may have arrived, oldest first. Switchboard's own are no part of
+-- the talk: they say how far a request has come.
 SELECT request_id, source_butler, message, created_at
 FROM {schema}.notifications
-WHERE request_id = ANY($1::uuid[]) AND status <> 'failed'
+WHERE request_id = ANY($1::uuid[]) AND status <> 'failed' AND source_butler <> 'switchboard'
 ORDER BY created_at;
 
 -- name: last_choice_in_thread

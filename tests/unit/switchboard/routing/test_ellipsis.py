@@ -9,7 +9,18 @@ from butlers.switchboard.routing.ellipsis import says_nothing_itself
 
 @pytest.mark.parametrize(
     "text",
-    ["yes", "ok!", "Yes, the second one.", "no, not that one", "tomorrow at 5?", "👍", "", "7", "ja bitte", "le deuxième"],
+    [
+        "yes",
+        "ok!",
+        "Yes, the second one.",
+        "no, not that one",
+        "tomorrow at 5?",
+        "👍",
+        "",
+        "7",
+        "ja bitte",
+        "le deuxième",
+    ],
 )
 def test_words_that_point_at_something_else(text: str) -> None:
     assert says_nothing_itself(text)

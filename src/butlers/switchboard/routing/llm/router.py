@@ -9,13 +9,14 @@ encoded (`data.py`); the answer can only name spans of the message and butlers t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from butlers.butler.routing_config import RoutingSection
+from butlers.butler.routing_config import RoutingSection, TierSection
 from butlers.butler.runtime import Prompt, RuntimeResult, Turn
 from butlers.clock import Clock
-from butlers.errors import ClassificationError, ClassifiedError
+from butlers.errors import ClassificationError, ClassifiedError, ErrorClass
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import LlmAnswer
 from butlers.switchboard.routing.decision import Segment
@@ -45,7 +46,7 @@ class ModelRouter:
     async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> LlmAnswer:
         """Raises a `ClassifiedError` when there is no usable answer; it carries the versions in `partial`."""
         version = await self.rollout.version_for(question.request_id)
-        model = version.model or self._tier_model(question)
+        model = version.model or self._tier(question).model
         call = ModelCall(request_id=question.request_id, version=version, model_version=self._named(model, None))
         started = self.clock.monotonic()
         try:
@@ -54,6 +55,11 @@ class ModelRouter:
             error.partial = {"prompt_version": version.prompt, "model_version": call.model_version}
             failed = replace(call, error_class=error.error_class.value, duration_ms=self._since(started))
             await self.rollout.record(failed)
+            raise
+        except asyncio.CancelledError:
+            spent = replace(call, error_class=ErrorClass.TIMEOUT.value, duration_ms=self._since(started))
+            if used_up_time(self._tier(question), spent.duration_ms / 1000):
+                await asyncio.shield(self.rollout.record(spent))
             raise
         answered = replace(
             call,
@@ -94,10 +100,10 @@ class ModelRouter:
         turns = tuple(question.history) or tuple(said.turn() for said in await self.conversations.before(question))
         return tuple(Turn(speaker=turn.speaker, text=as_data(turn.text)) for turn in turns)
 
-    def _tier_model(self, question: RoutingQuestion) -> str | None:
+    def _tier(self, question: RoutingQuestion) -> TierSection:
         tiers = self.settings.tier
         tier = {"interactive": tiers.interactive, "high_priority": tiers.high_priority}.get(question.policy_tier)
-        return (tier or tiers.default).model
+        return tier or tiers.default
 
     def _named(self, model: str | None, said: str | None) -> str:
         """A model by its program and by the name that the program, or else the configuration, gives it."""
@@ -109,6 +115,13 @@ class ModelRouter:
 
     def _since(self, started: float) -> int:
         return int((self.clock.monotonic() - started) * 1000)
+
+
+def used_up_time(tier: TierSection, seconds: float) -> bool:
+    """Whether a question that was cut short had taken most of what its request may take: that is the model's fault, and
+    an operator who stops the request, or the end of this process, is not.
+    """
+    return tier.wall_clock_s is not None and seconds >= tier.wall_clock_s / 2
 
 
 def models_of(settings: RoutingSection) -> set[str | None]:
