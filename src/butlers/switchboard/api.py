@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -43,7 +44,7 @@ from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.query_keys import refuse_unknown_keys
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests import RequestReader
+from butlers.switchboard.requests import COUNTED, RequestReader
 from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.api")
@@ -159,7 +160,7 @@ class Api:
 
     async def _status(self, request: Request) -> Response:
         self._reader(request)
-        return json_answer({"requests": await self.requests.counts()})
+        return json_answer({"requests": await self.requests.counts(), "ended_within_hours": COUNTED / timedelta(hours=1)})
 
     def _reader(self, request: Request) -> Caller:
         """Who may see what came in: not those that may only hand messages in."""

@@ -22,6 +22,8 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.routing")
 
+MOST_SURE = 0.99  # a guess is never certain: whoever asks for more has the model asked every time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalAnswer:
@@ -81,7 +83,7 @@ class Cascade:
         if self.threads is not None and (decision := await self._in_thread(self.threads, question, names)) is not None:
             return decision
         answer = self.local.classify(question.text, open_to)
-        if answer.segments and answer.confidence >= self._enough:
+        if answer.segments and min(answer.confidence, MOST_SURE) >= self._enough:
             return self._local(answer)
         if self.llm is not None:
             return await self._asked(self.llm, question, open_to, names)

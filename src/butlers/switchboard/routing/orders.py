@@ -32,9 +32,10 @@ _AFTER = (
 )
 _BARE = rf"\b{_NAME}\b(?=\W*(?:$|\n|(?<=\s)(?:{_AFTER})\b)|['’]?[^\w\s'’-]|['’]e\b)"
 _TELL = (  # to send, to choose, to call something: in the languages that people try
-    r"rout\w+|send\w*|forward\w*|dispatch\w*|deliver\w*|assign\w*|label\w*|tag(?:ged)?|mark(?:ed)?|direct|hand|pass|treat"
-    r"|file|relay|escalat\w+|transfer|cho+s\w+|pick\w*|select\w*|use|target\w*|goes|go|belongs?|put|answer\w*|output|say"
-    r"|reply|respond\w*|log|love|remember|consent\w*|name\s+is|call|decid\w+|handle\w*|hence|so|thus|default|force|fall\s+back|tell|leit\w*|sende|schick\w*"
+    r"rout\w+|send\w*|forward\w*|dispatch\w*|deliver\w*|assign\w*|label\w*|tag(?:ged)?|mark(?:ed)?|direct|hand|pass"
+    r"|treat|file|relay|escalat\w+|transfer|cho+s\w+|pick\w*|select\w*|use|target\w*|goes|go|belongs?|put"
+    r"|answer\w*|output|say|reply|respond\w*|log|love|remember|consent\w*|name\s+is|call|decid\w+|handle\w*|hence"
+    r"|so|thus|default|force|fall\s+back|tell|leit\w*|sende|schick\w*"
     r"|weiterleit\w*|nimm|envo\w+|transm\w+|choisi\w*|envia\w*|manda\w*|usa|invia\w*|encaminh\w*|stuur|wyslij|przeslij"
     r"|отправ\w*|направ\w*|перешл\w*|gonder\w*|yonlendir\w*|发送\w*|转\w*|送\w*|أرسل|suti"
 )
@@ -61,19 +62,24 @@ _TRADE = (
     r"\brouters?\b|\brouting\b(?!\s+n)|\bclassif(?:y|ied|ication)\b|\bsystem\s*prompts?\b|\bprompt\s+injection\b",
     r"\b(?:your|new|hidden|full)\s+(?:\w+\s+)?(?:instructions|rules?|prompt)\b|\bobey\b|\buntrusted\b",
     r"\b(?:language\s+model|red-?team|few-?shot|training\s+example|context\s+window|developer\s+mode|debug\s+mode)\b",
-    r"\b(?:ai|mail|automated)\s+(?:readers?|assistants?|systems?|bots?|recipients)\b|\b(?:dear|hello|your)\s+(?:ro)?bot\b",
+    r"\b(?:ai|mail|automated)\s+(?:readers?|assistants?|systems?|bots?|recipients)\b",
+    r"\b(?:dear|hello|your)\s+(?:ro)?bot\b",
 )
 _PARTS = (
     r"^\W*(?:system\w*|developer|assistant|admin\w*|tool|user|human|systeme|sistema|система|utilisateur"
     r"|action|thought|observation|decision|correct\s+label|expected\s+output|registry\s+patch)\b[^\n:]{0,30}:",
-    r"\b(?:you\s+are\s+(?:now\s+(?:an?|the|in|my)|an?\s+\S+-only)|act\s+(?:as|like)|role-?\s?play|pretend\s+(?:to\s+be|you|that)|imagine\s+you)",
+    r"\byou\s+are\s+(?:now\s+(?:an?|the|in|my)|an?\s+\S+-only)",
+    r"\b(?:act\s+(?:as|like)|role-?\s?play|pretend\s+(?:to\s+be|you|that)|imagine\s+you)",
     r"\b(?:new\s+rule|opposite\s+day|privileges?\s+escalat\w+|end\s+of\s+(?:prompt|conversation))\b",
 )
 _MACHINE = (
-    r"</?\s*[a-z_][\w.-]*(?:\s[^<>]*)?/?>|<\|[^|]*\|>|<<[^<>]+>>|<!--|&lt;|\[/?(?:inst|system|data|rules)\]|\[\[|\{\{|\]\]>",
+    r"</?\s*[a-z_][\w.-]*(?:\s[^<>]*)?/?>|<\|[^|]*\|>|<<[^<>]+>>|<!--|&lt;",
+    r"\[/?(?:inst|system|data|rules)\]|\[\[|\{\{|\]\]>",
     r"[\"'`][\w ]+[\"'`]\s*:\s*[\"'\[{]|\b\w+\([\"']\w+[\"']\)|\b\w+_to_\w+\b|\b\w+\.(?:execute|force|route)\b|:=|==",
-    r"```|^\#{1,3}\s*\w+|^[-=]{3,}\s*(?:end|begin|system|original)|^/\w+\s|^sudo\s|\bcurl\s+-|\bset\s+\w+\s*=|^x-[\w-]+:|%%|::|\beof\b|;\s*--",
-    r"\bbase64\b|\brot13\b|\bhex\b|\bread\s+it\s+backwards\b|\b(?=\w*\d)(?=\w*[A-Z])[A-Za-z0-9+/]{16,}={0,2}|[A-Za-z0-9+/]{20,}=",
+    r"```|^\#{1,3}\s*\w+|^[-=]{3,}\s*(?:end|begin|system|original)|^/\w+\s",
+    r"^sudo\s|\bcurl\s+-|\bset\s+\w+\s*=|^x-[\w-]+:|%%|::|\beof\b|;\s*--",
+    r"\bbase64\b|\brot13\b|\bhex\b|\bread\s+it\s+backwards\b|[a-z0-9+/]{20,}=",
+    r"(?-i:\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9+/]{16,})",
     r"(?:%[0-9a-f]{2}){4,}|(?:&\#\d+;\s*){3,}|(?:\\x[0-9a-f]{2}){2,}|(?:\b[0-9a-f]{2}\s){8,}|(?:\b[01]{8}\b\s*){2,}",
     r"(?:\b[a-z][ .]){5,}|\b[a-z]+\d+[a-z\d]+\s+\w?\d+\s+[a-z\d]*\d[a-z\d]*\b",
 )
