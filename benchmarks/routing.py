@@ -94,6 +94,7 @@ async def run(path: Path) -> dict[str, Any]:
     bench, messages = Bench(), list(dataset.read(path))
     speed = await bench.speed(messages)
     report = await bench.accuracy(messages) | speed | {"injections": await bench.injections()}
+    report["hard"] = await bench.accuracy(list(dataset.read(dataset.HELD_OUT_HARD)))
     goals = {
         "accuracy": report["accuracy"] >= ACCURACY,
         "p95_ms": report["p95_ms"] < P95_MS,

@@ -16,6 +16,7 @@ from butlers.switchboard.routing.model import CLASSES, WIDTH
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "routing"
 HELD_OUT = DATA / "held_out.jsonl"
+HELD_OUT_HARD = DATA / "held_out_hard.jsonl"  # written to mislead: misleading words, hints instead of names
 INJECTIONS = DATA / "injections.jsonl"
 TAUGHT = DATA / "taught.tsv"
 GENERAL = "general"
