@@ -87,9 +87,7 @@ async def _measure(size: Size, server: EmbeddedPostgres, folder: Path) -> dict[s
         report = {"rates": rates, "durability": durable, "submitters": size.submitters, "workers": size.workers}
         _say("fairness")
         capacity = rates["messenger"] or 1.0
-        fair = await fairness.measure_fairness(
-            plane, capacity=capacity, seconds=size.fairness_s, seed=1, clock=clock
-        )
+        fair = await fairness.measure_fairness(plane, capacity=capacity, seconds=size.fairness_s, seed=1, clock=clock)
     return report | {"fairness": fair, "memory": await _memory(size, server)}
 
 

@@ -27,9 +27,7 @@ BUSY = 32  # workers that the load would keep busy if it were all the capacity
 GOAL = 2.0
 
 
-async def measure_fairness(
-    plane: Plane, *, capacity: float, seconds: float, seed: int, clock: Clock
-) -> dict[str, Any]:
+async def measure_fairness(plane: Plane, *, capacity: float, seconds: float, seed: int, clock: Clock) -> dict[str, Any]:
     # The capacity was measured with a provider that answers at once, and in batches as large as the crowd; those who
     # come one by one cost more.
     rate = LOAD * min(capacity, BUSY / (PROVIDER_S + RECORD_S)) / (NOISE + 1)

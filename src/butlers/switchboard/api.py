@@ -160,7 +160,8 @@ class Api:
 
     async def _status(self, request: Request) -> Response:
         self._reader(request)
-        return json_answer({"requests": await self.requests.counts(), "ended_within_hours": COUNTED / timedelta(hours=1)})
+        hours = COUNTED / timedelta(hours=1)
+        return json_answer({"requests": await self.requests.counts(), "ended_within_hours": hours})
 
     def _reader(self, request: Request) -> Caller:
         """Who may see what came in: not those that may only hand messages in."""
