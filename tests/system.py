@@ -227,14 +227,18 @@ class Providers:
 
 
 def _roster(directory: Path, *, shipped_limits: bool, reactions: bool) -> dict[str, ButlerConfig]:
-    roster = load_roster(directory)
-    if shipped_limits:
-        return roster
-    return {name: _lifted(config, reactions=reactions) for name, config in roster.items()}
+    roster = {name: _quiet(config, reactions=reactions) for name, config in load_roster(directory).items()}
+    return roster if shipped_limits else {name: _lifted(config) for name, config in roster.items()}
 
 
-def _lifted(config: ButlerConfig, *, reactions: bool) -> ButlerConfig:
-    """The same butler without a rate limit, a notice to the owner, or reactions in the way of what a test is about."""
+def _quiet(config: ButlerConfig, *, reactions: bool) -> ButlerConfig:
+    """Reactions are deliveries, too, and most tests count deliveries."""
+    lifecycle = config.lifecycle.model_copy(update={"enabled": reactions})
+    return config.model_copy(update={"lifecycle": lifecycle})
+
+
+def _lifted(config: ButlerConfig) -> ButlerConfig:
+    """The same butler without a rate limit, or a notice to the owner, in the way of what a test is about."""
     limits = LimitsSection(
         max_in_flight=100_000,
         global_per_minute=1e6,
@@ -242,9 +246,7 @@ def _lifted(config: ButlerConfig, *, reactions: bool) -> ButlerConfig:
         recipient_per_minute=1e6,
     )
     delivery = config.delivery.model_copy(update={"limits": limits, "tell_owner": False})
-    # Reactions are deliveries, too, and most tests count deliveries.
-    lifecycle = config.lifecycle.model_copy(update={"enabled": reactions})
-    return config.model_copy(update={"delivery": delivery, "lifecycle": lifecycle})
+    return config.model_copy(update={"delivery": delivery})
 
 
 @asynccontextmanager

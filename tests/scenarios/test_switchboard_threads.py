@@ -58,7 +58,7 @@ async def test_a_mail_goes_where_its_chain_went(running: RunningSystem) -> None:
 
 
 async def test_a_chain_that_nobody_was_chosen_for_is_no_thread(running: RunningSystem) -> None:
-    first = await mail(running, "hm, the wobbly thing", 1, "<wobbly@x>")
+    first = await mail(running, "hello there, just testing", 1, "<wobbly@x>")
     second = await mail(running, "my flight to Rome leaves from the airport at nine", 2, "<wobbly@x>")
     assert targets(first) == ["general"]
     assert (targets(second), router(second)) == (["travel"], "local")

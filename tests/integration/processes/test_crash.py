@@ -70,7 +70,7 @@ async def _each_answered_once(instance: Instance, request_ids: list[str], *, cha
     uncertain = 0
     for number, trace in enumerate(traces):
         assert trace["lifecycle_state"] == "parsed"
-        [delivery] = trace["deliveries"]
+        [delivery] = [one for one in trace["deliveries"] if one["intent"] != "react"]
         count = answers.pop(f"[general] Noted: note {number}", 0)
         if delivery["status"] == "uncertain":
             uncertain += 1

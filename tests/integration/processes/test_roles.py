@@ -37,7 +37,8 @@ async def _delivery(where: Instance, request_id: str, status: str) -> dict[str, 
 
     async def recorded() -> dict[str, Any]:
         deliveries = (await where.request(request_id))["deliveries"]
-        return next((delivery for delivery in deliveries if delivery["status"] == status), {})
+        said = (delivery for delivery in deliveries if delivery["intent"] != "react")
+        return next((delivery for delivery in said if delivery["status"] == status), {})
 
     delivery: dict[str, Any] = await where.until(f"the delivery is {status}", recorded)
     return delivery
