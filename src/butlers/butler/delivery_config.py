@@ -55,7 +55,7 @@ class LimitsSection(Section):
     )
     recipient_per_minute: float = Field(default=10.0, ge=1, description="deliveries a minute to one recipient")
     reply_multiplier: float = Field(default=2.0, ge=1, description="an answer costs one part in so many of a send")
-    reaction_multiplier: float = Field(default=10.0, ge=1, description="a reaction costs one part in so many of a send")
+    reaction_multiplier: float = Field(default=50.0, ge=1, description="a reaction costs one part in so many of a send")
 
     @field_validator("channel_per_minute", mode="before")
     @classmethod

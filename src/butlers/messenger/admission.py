@@ -50,7 +50,7 @@ class Limits:
     channel_per_minute: Mapping[str, float] = field(default_factory=dict)  # "telegram.bot", with "default"
     recipient_per_minute: float = 10.0
     reply_multiplier: float = 2.0
-    reaction_multiplier: float = 10.0
+    reaction_multiplier: float = 50.0
 
     def channel(self, name: str) -> float:
         return self.channel_per_minute.get(name, self.channel_per_minute.get("default", 30.0))

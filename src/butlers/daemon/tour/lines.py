@@ -123,7 +123,7 @@ class Tour:
         hops = [
             len(trace["routing"]["dispatches"]),
             len(trace["butlers"]["finance"]["route_inbox"]),
-            len(trace["notifications"]),
+            len([wish for wish in trace["notifications"] if wish["source_butler"] == "finance"]),
             len(delivery["attempts"]),
             len(delivery["receipts"]),
         ]
