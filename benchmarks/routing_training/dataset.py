@@ -84,10 +84,6 @@ def lexicon() -> Lexicon:
     return Lexicon(terms=terms, stems=stems, names=frozenset(names), taught=_taught())
 
 
-def english_terms() -> Iterator[str]:
-    return (term for _, lang, _, term in _rows() if lang == "en")
-
-
 def fingerprint() -> str:
     """Of everything that is trained on; the model carries it."""
     digest = hashlib.sha256()

@@ -13,7 +13,6 @@ import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.partitions import add_months, ensure_month_partitions
-from butlers.storage.queries import Queries
 from butlers.switchboard.operators.retention import RecordKeeper
 from tests.scenarios.operator_door import (
     act,
@@ -246,8 +245,7 @@ async def test_letters_and_audits_are_kept_a_year(running: RunningSystem) -> Non
         await running.database.execute(
             f"UPDATE {schema}.{table} SET {moment} = $2 WHERE request_id = $1", UUID(gone), old
         )
-    queries = Queries.load("butlers.switchboard.operators", schema=schema)
-    await RecordKeeper(database=running.database, queries=queries, clock=running.clock).keep()
+    await RecordKeeper(database=running.database, schema=schema, clock=running.clock).keep()
     assert (await letters(running, gone), await audited(running, gone)) == ([], [])
     assert len(await letters(running, kept)) == 1
 
@@ -286,7 +284,6 @@ async def test_records_are_kept_a_year_and_go_in_small_batches(running: RunningS
         )
     count = f"SELECT count(*) FROM switchboard.{table}"
     before = await running.database.fetchval(count)
-    queries = Queries.load("butlers.switchboard.operators", schema="switchboard")
-    keeper = RecordKeeper(database=running.database, queries=queries, clock=running.clock, batch=2)
+    keeper = RecordKeeper(database=running.database, schema="switchboard", clock=running.clock, batch=2)
     await keeper.keep()
     assert await running.database.fetchval(count) == before - 5

@@ -82,4 +82,4 @@ async def test_no_message_reaches_a_prompt_unfenced_and_none_gets_further_than_p
             assert targets(trace) == ["general"], text
         counted["fenced"] += 1
     print(f"injections: {len(messages)} messages, {dict(counted)}, 0 unfenced, 0 outside policy")
-    assert counted["fenced"] >= 100  # and all of them as the history of the mail
+    assert counted["fenced"] >= 150  # and all of them as the history of the mail

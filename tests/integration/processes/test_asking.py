@@ -68,7 +68,7 @@ async def test_status(running: Instance):
     readable = butlers("status", "--data-dir", running.data_dir)
     assert readable.returncode == 0
     assert all(name in readable.stdout for name in ROSTER)
-    assert "requests" in readable.stdout
+    assert "requests (open, and ended within a day): " in readable.stdout
 
 
 async def test_status_of_a_system_with_a_dead_door_is_a_failure(running: Instance, tmp_path):
@@ -147,7 +147,7 @@ async def test_wrong_input_is_refused_with_the_reason(running: Instance, argumen
 
 
 async def test_requests_as_a_list_with_pages(running: Instance):
-    for number in range(3):
+    for number in range(4):
         await running.ingest(telegram_event(510 + number, 6002, f"page {number}"))
     first = answer("requests", "--limit", 2, "--data-dir", running.data_dir)
     rest = answer_here("requests", "--limit", 2, "--before", first["next_cursor"], "--data-dir", running.data_dir)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.butler.stretch import LONGEST, StretchArguments
 from butlers.errors import ValidationError
 from butlers.messenger.service_levels import report
 from butlers.messenger.service_levels.budget import BURN_MOVED, Standing, Windows, judge_channel
-from butlers.messenger.service_levels.tools import LONGEST_WINDOW, ServiceLevelArguments, window
 from butlers.reliability.error_budget import BudgetPolicy, Stance, Window
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -93,9 +93,9 @@ def test_a_burn_that_became_unknown_is_news_and_one_that_stays_unknown_is_not() 
 
 
 def test_the_usual_window_is_the_last_day() -> None:
-    assert window(ServiceLevelArguments(), NOW) == (NOW - timedelta(days=1), NOW)
+    assert StretchArguments().between(NOW) == (NOW - timedelta(days=1), NOW)
     until = NOW - timedelta(days=7)
-    assert window(ServiceLevelArguments(until=until), NOW) == (until - timedelta(days=1), until)
+    assert StretchArguments(until=until).between(NOW) == (until - timedelta(days=1), until)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_the_usual_window_is_the_last_day() -> None:
     [
         (NOW, NOW),
         (NOW + timedelta(seconds=1), None),
-        (NOW - LONGEST_WINDOW - timedelta(seconds=1), None),
+        (NOW - LONGEST - timedelta(seconds=1), None),
         (None, datetime(1, 1, 1, tzinfo=UTC)),
     ],
 )
 def test_a_window_without_sense_is_refused(since: datetime | None, until: datetime | None) -> None:
     with pytest.raises(ValidationError):
-        window(ServiceLevelArguments(since=since, until=until), NOW)
+        StretchArguments(since=since, until=until).between(NOW)

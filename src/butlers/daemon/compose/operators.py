@@ -55,7 +55,7 @@ def add_operators(
         stop_now=processor.abort,
         on_end=_aftermath(butler, queries, buffer, signals),
     )
-    keeper = RecordKeeper(database=process.database, queries=queries, clock=process.clock)
+    keeper = RecordKeeper(database=process.database, schema=schema, clock=process.clock)
     butler.loops["audit log"] = log.run
     butler.loops["operators' records"] = repeated(process.clock, RETENTION_CHECK_S, keeper.keep)
     butler.closes.append(log.close)

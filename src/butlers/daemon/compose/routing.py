@@ -30,7 +30,6 @@ from butlers.switchboard.routing.threads import Threads
 class Routing:
     threads: Threads
     llm: ModelRouter | None  # None: no model is asked
-    conversations: Conversations
     extractor: Extractor
     tools: Sequence[Tool]
     add_routes: AddRoutes
@@ -62,7 +61,6 @@ def add_routing(butler: Butler) -> Routing:
     return Routing(
         threads=Threads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
         llm=llm,
-        conversations=conversations,
         extractor=extractor,
         tools=[*desk.tools(), *extractions.tools()],
         add_routes=together(desk.add_routes, extractions.add_routes),

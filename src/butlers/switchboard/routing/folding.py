@@ -42,9 +42,6 @@ class Folded:
     text: str
     origin: tuple[int, ...] | range  # one more than there are characters: the last is the original's length
 
-    def original_span(self, start: int, end: int) -> tuple[int, int]:
-        return self.origin[start], self.origin[end]
-
 
 def fold(text: str) -> Folded:
     if _PLAIN.match(text):

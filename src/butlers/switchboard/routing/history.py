@@ -48,11 +48,6 @@ class Said:
         return wire | ({"butler": self.butler} if self.butler else {})
 
 
-def as_wire(history: Sequence[Said]) -> list[dict[str, Any]] | None:
-    """What a butler gets beside its part of the message; None when nothing was said before."""
-    return [said.to_wire() for said in history] or None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations:
     database: Database

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -12,22 +11,16 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
+from butlers.butler.stretch import StretchArguments
 from butlers.butler.surface import BUTLERS, Tool, ToolBox
 from butlers.clock import Clock
-from butlers.contracts.envelope import Timestamp, Value, invalid
+from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, json_answer, status_of
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 from butlers.switchboard.service_levels.levels import ServiceLevels
 
 TOOL: Final = "service_levels"
-USUAL_WINDOW: Final = timedelta(days=1)
-LONGEST_WINDOW: Final = timedelta(days=31)  # percentiles are taken over every single request
-
-
-class WindowArguments(Value):
-    since: Timestamp | None = None  # a day before `until`
-    until: Timestamp | None = None  # now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +33,7 @@ class ServiceLevelDesk:
             Tool(
                 name=TOOL,
                 description="How well messages are taken in and dealt with: accept, completion, routes, interactive.",
-                arguments=WindowArguments,
+                arguments=StretchArguments,
                 handler=self._answer,
                 roles=BUTLERS,
             )
@@ -61,24 +54,6 @@ class ServiceLevelDesk:
 
         add_routes(app, ("GET", "/service-levels", service_levels, "The service levels of a stretch of time"))
 
-    async def _answer(self, _caller: Caller, arguments: WindowArguments) -> dict[str, Any]:
-        since, until = window(arguments, self.clock.now())
+    async def _answer(self, _caller: Caller, arguments: StretchArguments) -> dict[str, Any]:
+        since, until = arguments.between(self.clock.now())
         return wire(await self.levels.slis(since, until))
-
-
-def window(arguments: WindowArguments, now: datetime) -> tuple[datetime, datetime]:
-    """The stretch of time that is asked for: the last day, unless said otherwise."""
-    until = arguments.until or now
-    since = arguments.since or _earlier(until)
-    if since >= until:
-        raise invalid("since", "must be before until")
-    if until - since > LONGEST_WINDOW:
-        raise invalid("since", f"must be at most {LONGEST_WINDOW.days} days before until")
-    return since, until
-
-
-def _earlier(until: datetime) -> datetime:
-    try:
-        return until - USUAL_WINDOW
-    except OverflowError:
-        raise invalid("until", "lies too early") from None

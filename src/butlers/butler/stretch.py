@@ -1,0 +1,32 @@
+"""The stretch of time that somebody asks about, as every tool with `since` and `until` reads it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from butlers.contracts.envelope import Timestamp, Value, invalid
+
+USUAL = timedelta(days=1)
+LONGEST = timedelta(days=31)  # percentiles are taken over every single row
+
+
+class StretchArguments(Value):
+    since: Timestamp | None = None  # a day before `until`
+    until: Timestamp | None = None  # now
+
+    def between(self, now: datetime) -> tuple[datetime, datetime]:
+        """The last day, unless said otherwise."""
+        until = self.until or now
+        since = self.since or _earlier(until)
+        if since >= until:
+            raise invalid("since", "must be before until")
+        if until - since > LONGEST:
+            raise invalid("since", f"must be at most {LONGEST.days} days before until")
+        return since, until
+
+
+def _earlier(until: datetime) -> datetime:
+    try:
+        return until - USUAL
+    except OverflowError:
+        raise invalid("until", "lies too early") from None
