@@ -6,10 +6,15 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from hypothesis import settings
 
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import SESSION_DIRECTORY, ServerDirectory, cloned_database, session_server
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("butlers", deadline=None)
+settings.load_profile("butlers")
 
 _SERVER_DIRECTORY = pytest.StashKey[ServerDirectory]()
 

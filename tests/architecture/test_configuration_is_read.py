@@ -30,6 +30,9 @@ READ_BY_COMMANDS = {
     ("Settings", "roster"): "decides which roster there is, before a system exists",
     ("Settings", "simulators"): "decides what is simulated, before a system exists",
     ("Settings", "log_level"): "is the process's, not the system's",
+    ("Settings", "spark_master"): "read when a job of the pipeline is due",
+    ("Settings", "spark_memory"): "read when a job of the pipeline is due",
+    ("Settings", "spark_limit_s"): "read when a job of the pipeline is due",
     ("Settings", "database_durable"): "matters to the embedded server only; tests bring their own",
 }
 _WHEN_ON = "read when it is switched on, which the shipped roster does not do"

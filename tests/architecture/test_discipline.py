@@ -7,6 +7,7 @@ import importlib
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import is_dataclass
 from datetime import date, timedelta
 from enum import Enum
@@ -14,8 +15,10 @@ from pathlib import PurePath
 from types import GenericAlias, MappingProxyType, ModuleType, UnionType
 from typing import Any, TypeVar
 
+import pyarrow as pa
 import typer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from pyspark.sql.types import DataType
 
 from butlers.telemetry.logs import Logger
 from tests.architecture.source import PACKAGE, ROOT, SourceFile, references, source_files
@@ -23,10 +26,13 @@ from tests.architecture.source import PACKAGE, ROOT, SourceFile, references, sou
 MAY_PRINT = {
     "daemon/cli/": "commands speak to people",
     "daemon/serve.py": "the system says its steps and its addresses to whoever started it",
+    "pipeline/progress.py": "how far a job is, for whoever started it",
     "daemon/simulator_servers.py": "one line that the parent process waits for",
 }
 MAY_READ_ENVIRONMENT = {
     "daemon/": "the composition root reads it and hands it on",
+    "pipeline/process.py": "a job's process inherits it; the database's address comes that way",
+    "pipeline/session.py": "Spark's Java and its Python workers take their settings from it",
     "storage/server_programs.py": "the embedded server's programs inherit it, without the caller's PG* variables",
 }
 # Objects at module level that are neither values nor constants.
@@ -35,6 +41,9 @@ MAY_LIVE_IN_A_MODULE = (
     logging.Logger,
     typer.Typer,  # the command line is declared, as typer wants it
     TraceContextTextMapPropagator,  # has no state, only methods
+    DataType,  # Spark's and Arrow's description of a column; nobody adds to one
+    pa.DataType,
+    ContextVar,  # a name; what it holds belongs to whoever is running
 )
 PLAIN = (str, int, float, bytes, type(None), re.Pattern, date, timedelta, PurePath, Enum)
 TYPES = (type, TypeVar, GenericAlias, UnionType, ModuleType)

@@ -33,6 +33,8 @@ SCHEMAS = {
     "messenger/retention/queries.sql": "messenger",
     "messenger/service_levels/queries.sql": "messenger",
     "messenger/tools/queries.sql": "messenger",
+    "outbound/queries.sql": "outbound",
+    "pipeline/queries.sql": "pipeline",
     "switchboard/admission/queries.sql": "switchboard",
     "switchboard/extraction/queries.sql": "switchboard",
     "switchboard/fanout/queries.sql": "switchboard",

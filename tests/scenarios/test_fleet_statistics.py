@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime, timedelta
@@ -49,10 +48,18 @@ class Night:
             due = self.clock.now() - timedelta(minutes=20)
             return row["last_result"] if row and row["last_run_at"] and row["last_run_at"] >= due else None
 
-        outcome: dict[str, Any] = await self.running.until(result)
+        outcome: dict[str, Any] = await self.running.until(result, deadline_s=240)
         assert (outcome["status"], outcome["mode"]) == ("ok", "native"), outcome
         said: dict[str, Any] = outcome["result"]
         return said
+
+    async def next_run(self, schedule: str, moment: str) -> None:
+        """Runs before this moment are left out: each is a start of Spark, and shows nothing."""
+        await self.running.database.execute(
+            "UPDATE switchboard.scheduled_tasks SET next_run_at = $2::text::timestamptz WHERE name = $1",
+            schedule,
+            moment,
+        )
 
     async def rows(self, table: str, columns: str = "*") -> list[Record]:
         return await self.running.database.fetch(
@@ -95,110 +102,95 @@ async def an_evening(night: Night) -> RemoteConnector:
     return box
 
 
+@pytest.mark.timeout(600)  # five starts of Spark
+@pytest.mark.scenario("S3-064")
 @pytest.mark.scenario("S3-078")
 @pytest.mark.scenario("S3-079")
 @pytest.mark.scenario("S3-080")
+@pytest.mark.scenario("S3-081")
 @pytest.mark.scenario("S3-082")
-async def test_a_night_of_rollups(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+async def test_a_night_of_rollups_and_pruning(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     async with a_night(tmp_path, postgres_server) as night:
         for text in ("I paid the electricity bill", "I paid the gas bill", "My blood pressure was 120 over 80"):
             await night.running.ingest(text)
         await all_finished(night.running)
+        await night.next_run(HOURLY, "2026-02-01T00:05:00Z")
         await an_evening(night)
+        await _old_records(night)
 
         night.at(0, 5, 1)
         said = await night.ran(HOURLY)
         assert (said["to"], said["rows"] >= 2) == ("2026-02-01T00:00:00+00:00", True)
-        hours = [tuple(row)[2:] for row in await night.rows("connector_stats_hourly")]
-        assert hours == [
-            (datetime(2026, 1, 31, 22, tzinfo=UTC), 25, 1, 40, 20, 2, 1, 1, 0),
-            (datetime(2026, 1, 31, 23, tzinfo=UTC), 18, 1, 14, 13, 2, 1, 1, 0),
-        ]
-
         night.at(0, 15, 1)
         await night.ran(DAILY)
-        days = [tuple(row)[2:] for row in await night.rows("connector_stats_daily")]
-        assert days == [(date(2026, 1, 31), 43, 2, 54, 33, 4, 2, 2, 0, Decimal("50.00"))]
-        fanout = await night.running.database.fetch("SELECT * FROM switchboard.connector_fanout_daily ORDER BY 3")
-        assert [tuple(row) for row in fanout] == [
-            ("api", "tests", "finance", date(2026, 1, 31), 2),
-            ("api", "tests", "health", date(2026, 1, 31), 1),
-        ]
+        statistics = await _statistics(night)
+        _are_of_the_evening(*statistics)
 
         await night.run_again(HOURLY)
         await night.run_again(DAILY)
-        assert [tuple(row)[2:] for row in await night.rows("connector_stats_hourly")] == hours
-        assert [tuple(row)[2:] for row in await night.rows("connector_stats_daily")] == days
-        again = await night.running.database.fetch("SELECT * FROM switchboard.connector_fanout_daily ORDER BY 3")
-        assert again == fanout
+        assert await _statistics(night) == statistics
 
-
-async def test_the_fanout_follows_a_message_that_was_sent_elsewhere(
-    tmp_path: Path, postgres_server: EmbeddedPostgres
-) -> None:
-    async with a_night(tmp_path, postgres_server) as night:
-        reply = await night.running.ingest("I paid the electricity bill")
-        await all_finished(night.running)
-        night.at(0, 15, 1)
-        await night.ran(DAILY)
-        counts = "SELECT target_butler, message_count FROM switchboard.connector_fanout_daily"
-        assert [tuple(row) for row in await night.running.database.fetch(counts)] == [("finance", 1)]
-        await night.running.database.execute(
-            "UPDATE switchboard.message_inbox SET dispatch_outcomes ="
-            " jsonb_set(dispatch_outcomes, '{0,target_butler}', '\"travel\"') WHERE request_id = $1::text::uuid",
-            reply["request_id"],
-        )
-        await night.run_again(DAILY)
-        assert [tuple(row) for row in await night.running.database.fetch(counts)] == [("travel", 1)]
-
-
-@pytest.mark.scenario("S3-064")
-@pytest.mark.scenario("S3-081")
-async def test_statistics_pruning(
-    tmp_path: Path, postgres_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "butlers.fleet")
-    async with a_night(tmp_path, postgres_server) as night:
-        await an_evening(night)
-        await _old_records(night)
-        night.at(0, 5, 1)
-        await night.ran(HOURLY)
-        night.at(0, 15, 1)
-        await night.ran(DAILY)
+        await night.next_run(HOURLY, "2026-02-01T02:05:00Z")
         night.at(1, 30, 1)
-        removed = (await night.ran(PRUNING))["removed"]
+        _removed((await night.ran(PRUNING))["removed"])
+        await _is_kept(night)
+        runs = await night.running.database.fetch("SELECT job, outcome, rows_out FROM pipeline.pipeline_runs")
+        assert {row["job"] for row in runs} == {HOURLY.removesuffix("-rollup"), DAILY.removesuffix("-rollup"), PRUNING}
+        assert {row["outcome"] for row in runs} == {"succeeded"}
 
-        by_place = {what.get("partition", what["table"]): what for what in removed}
-        assert by_place["connector_heartbeat_log_p202512"]["rows"] == 2
-        assert by_place["connector_heartbeat_log_p202512"]["newest"] == "2025-12"
-        assert by_place["connector_heartbeat_log"]["rows"] == 1
-        assert by_place["connector_heartbeat_log"]["oldest"].startswith("2026-01-20T12:00")
-        assert (by_place["connector_stats_hourly"]["rows"], by_place["connector_stats_hourly"]["oldest"][:10]) == (
-            1,
-            "2026-01-01",
-        )
-        for table in ("connector_stats_daily", "connector_fanout_daily"):
-            assert (by_place[table]["rows"], by_place[table]["newest"]) == (1, "2025-01-31")
 
-        async with night.running.database.connection() as connection:
-            months = await list_month_partitions(connection, "switchboard", "connector_heartbeat_log")
-        assert [month.month for month in months][:2] == [date(2026, 1, 1), date(2026, 2, 1)]
-        oldest = "min(received_at)", "min(hour)", "min(day)", "min(day)"
-        tables = (
-            "connector_heartbeat_log",
-            "connector_stats_hourly",
-            "connector_stats_daily",
-            "connector_fanout_daily",
-        )
-        kept = [
-            await night.running.database.fetchval(f"SELECT {what}::date FROM switchboard.{table}")
-            for what, table in zip(oldest, tables, strict=True)
-        ]
-        assert kept == [date(2026, 1, 25), date(2026, 1, 3), date(2025, 2, 1), date(2025, 2, 1)]
-        assert len(await night.rows("connector_registry")) == 1
-        registered = (await operator(night.running, "connectors.list"))["connectors"]
-        assert "from-the-past" in {row["endpoint_identity"] for row in registered}  # never pruned
-        assert [record.message for record in caplog.records].count("connector statistics pruned") == 5
+async def _statistics(night: Night) -> tuple[list[Any], list[Any], list[Any]]:
+    """Hours, days and fanout of the evening."""
+    fanout = await night.running.database.fetch(
+        "SELECT * FROM switchboard.connector_fanout_daily WHERE day >= '2026-01-01' ORDER BY 3"
+    )
+    hours, days = await night.rows("connector_stats_hourly"), await night.rows("connector_stats_daily")
+    return [tuple(row)[2:] for row in hours], [tuple(row)[2:] for row in days], [tuple(row) for row in fanout]
+
+
+def _are_of_the_evening(hours: list[Any], days: list[Any], fanout: list[Any]) -> None:
+    assert hours == [
+        (datetime(2026, 1, 31, 22, tzinfo=UTC), 25, 1, 40, 20, 2, 1, 1, 0),
+        (datetime(2026, 1, 31, 23, tzinfo=UTC), 18, 1, 14, 13, 2, 1, 1, 0),
+    ]
+    assert days == [(date(2026, 1, 31), 43, 2, 54, 33, 4, 2, 2, 0, Decimal("50.00"))]
+    assert fanout == [
+        ("api", "tests", "finance", date(2026, 1, 31), 2),
+        ("api", "tests", "health", date(2026, 1, 31), 1),
+    ]
+
+
+def _removed(removed: list[dict[str, Any]]) -> None:
+    by_place = {what.get("partition", what["table"]): what for what in removed}
+    assert by_place["connector_heartbeat_log_p202512"]["rows"] == 2
+    assert by_place["connector_heartbeat_log_p202512"]["newest"] == "2025-12"
+    assert by_place["connector_heartbeat_log"]["rows"] == 1
+    assert by_place["connector_heartbeat_log"]["oldest"].startswith("2026-01-20T12:00")
+    hours = by_place["connector_stats_hourly"]
+    assert (hours["rows"], hours["oldest"][:10]) == (1, "2026-01-01")
+    for table in ("connector_stats_daily", "connector_fanout_daily"):
+        assert (by_place[table]["rows"], by_place[table]["newest"]) == (1, "2025-01-31")
+
+
+async def _is_kept(night: Night) -> None:
+    """What is young enough, the registry, and a log of what was removed."""
+    database = night.running.database
+    async with database.connection() as connection:
+        months = await list_month_partitions(connection, "switchboard", "connector_heartbeat_log")
+    assert [month.month for month in months][:2] == [date(2026, 1, 1), date(2026, 2, 1)]
+    oldest = {
+        "connector_heartbeat_log": ("received_at", date(2026, 1, 25)),
+        "connector_stats_hourly": ("hour", date(2026, 1, 3)),
+        "connector_stats_daily": ("day", date(2025, 2, 1)),
+        "connector_fanout_daily": ("day", date(2025, 2, 1)),
+    }
+    for table, (column, day) in oldest.items():
+        assert await database.fetchval(f"SELECT min({column})::date FROM switchboard.{table}") == day
+    assert len(await night.rows("connector_registry")) == 1
+    registered = (await operator(night.running, "connectors.list"))["connectors"]
+    assert "from-the-past" in {row["endpoint_identity"] for row in registered}  # never pruned
+    logged = await database.fetch("SELECT table_name, rows FROM pipeline.pruning_log WHERE rows > 0")
+    assert sum(row["rows"] for row in logged) == 6
 
 
 async def _old_records(night: Night) -> None:

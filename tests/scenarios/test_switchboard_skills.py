@@ -38,12 +38,13 @@ async def learned(running: RunningSystem, request_id: str, number: int = 1) -> l
     return await running.until(there)
 
 
-async def recorded(running: RunningSystem, request_id: str) -> list[str]:
-    """What the relationship butler keeps beside the message itself."""
+async def recorded(running: RunningSystem, request_id: str, about: str = "") -> list[str]:
+    """What the relationship butler keeps beside the message itself, when there is something about this among it."""
 
     async def there() -> list[str]:
         entries = await rows(running, "relationship.entries", request_id)
-        return [entry["text"] for entry in entries if entry["segment_id"].startswith("extraction-")]
+        found = [entry["text"] for entry in entries if entry["segment_id"].startswith("extraction-")]
+        return found if any(about in text for text in found) else []
 
     return await running.until(there)
 
@@ -66,7 +67,7 @@ async def test_skill_inventory(tmp_path: Path, postgres_server: EmbeddedPostgres
             assert len(found) == 1, kind
             assert found[0]["confidence"] > 0.8 and found[0]["status"] == "confirmed"
             assert len(found[0]["preview"]) <= 200
-            assert any(kind.replace("_", " ") in note for note in await recorded(running, trace["request_id"]))
+            assert await recorded(running, trace["request_id"], about=kind.replace("_", " "))
             events = [line["event"] for line in await rows(running, "switchboard.extraction_log", trace["request_id"])]
             assert {"confirmed"} <= set(events)
         # Nobody was told more than the answer to the message itself.

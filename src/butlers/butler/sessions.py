@@ -42,7 +42,7 @@ Observer = Callable[[EndedSession], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
+class Wish:
     """What a session is for."""
 
     prompt: Prompt
@@ -92,21 +92,21 @@ class Spawner:
     async def instruct(self, task: str, *, trigger_source: str) -> RuntimeResult:
         """Carry out what an operator wrote: a schedule's prompt, or a trigger."""
         prompt = Prompt(system=f"{self._instructions}\n\n{task}".strip(), text=NO_MESSAGE)
-        return await self._session(_Wish(prompt=prompt, said=task, trigger_source=trigger_source))
+        return await self._session(Wish(prompt=prompt, said=task, trigger_source=trigger_source))
 
     async def answer(self, text: str, *, trigger_source: str, request_id: UUID, speaker: str = OWNER) -> RuntimeResult:
         """Answer what somebody wrote. The text is data, whatever it says."""
         prompt = Prompt(system=self._instructions, text=text)
         return await self._session(
-            _Wish(prompt=prompt, said=text, trigger_source=trigger_source, speaker=speaker, request_id=request_id)
+            Wish(prompt=prompt, said=text, trigger_source=trigger_source, speaker=speaker, request_id=request_id)
         )
 
     async def ask(self, task: str, data: str, *, trigger_source: str) -> RuntimeResult:
         """A question of the program's own about data, without the instructions that are meant for conversations."""
         prompt = Prompt(system=task, text=data)
-        return await self._session(_Wish(prompt=prompt, said=data, trigger_source=trigger_source))
+        return await self._session(Wish(prompt=prompt, said=data, trigger_source=trigger_source))
 
-    async def _session(self, wish: _Wish) -> RuntimeResult:
+    async def _session(self, wish: Wish) -> RuntimeResult:
         trigger_source, request_id = wish.trigger_source, wish.request_id
         async with self._slots:
             session_id = self._new_id()
@@ -124,7 +124,7 @@ class Spawner:
         await self._tell(session_id, wish, result)
         return result
 
-    async def _tell(self, session_id: UUID, wish: _Wish, result: RuntimeResult) -> None:
+    async def _tell(self, session_id: UUID, wish: Wish, result: RuntimeResult) -> None:
         """The answer is there; whoever fails to take note of it must not spoil it."""
         ended = EndedSession(
             session_id=session_id,

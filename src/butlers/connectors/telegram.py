@@ -22,6 +22,7 @@ from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.serving import is_loopback
 from butlers.telemetry import get_logger
+from butlers.trust import authorities
 
 log = get_logger("butlers.connectors.telegram")
 
@@ -60,8 +61,12 @@ class TelegramConnector:
     capabilities = ConnectorCapabilities(backfill=False)  # bots cannot read what was written before
 
     def __init__(self, *, token: str, base_url: str, ingest: IngestPort, clock: Clock, poll_s: int = POLL_S) -> None:
+        trusting = not is_loopback(base_url)
         self._client = httpx2.AsyncClient(
-            base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=poll_s + 10, trust_env=not is_loopback(base_url)
+            base_url=f"{base_url.rstrip('/')}/bot{token}/",
+            timeout=poll_s + 10,
+            verify=authorities(trust_env=trusting),
+            trust_env=trusting,
         )
         self._ingest = ingest
         self._clock = clock

@@ -20,7 +20,10 @@ class Places:
         self.log = self.root / "logs" / "butlers.jsonl"
         self.simulator_log = self.root / "logs" / "simulators.log"
         self.wire_logs = self.root / "messenger"
+        self.workers = self.root / "switchboard"
         self.simulators = self.root / "simulators"
+        self.lake = self.root / "lake"
+        self.pipeline = self.root / "pipeline"
         self.run_file = self.root / "run.json"
         self._lock = self.root / "up.lock"
 

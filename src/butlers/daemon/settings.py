@@ -95,6 +95,11 @@ class Settings(BaseModel):
         default=30.0, gt=0, description="how often connectors report; silent for 2 minutes is stale, for 4 offline"
     )
     otlp_endpoint: str | None = Field(default=None, description="send metrics and traces there (OTLP over HTTP)")
+    spark_master: str = Field(
+        default="local[*]", description="where scheduled jobs of the pipeline run: this machine, or spark://..., yarn"
+    )
+    spark_memory: str = Field(default="1g", description="memory of such a job's driver")
+    spark_limit_s: float = Field(default=3600.0, gt=0, description="a scheduled job that takes longer is ended")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of the log file")
 
     @model_validator(mode="after")

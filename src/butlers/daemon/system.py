@@ -101,11 +101,11 @@ class System:
             check_credentials(config, self._environment, elsewhere=TYPES)
         tokens = self._tokens()
         listeners = [self._listen(config) for config in self._configs]
-        database = await self._database()
+        database, dsn = await self._database()
         self._progress("preparing the tables")
         await migrate(database, migration_sets(self._configs))
         await self._add_owner_credentials(database)
-        process = self._process(database, tokens)
+        process = self._process(database, dsn, tokens)
         self.butlers = [composer_of(config.name).build(process, config) for config in self._configs]
         await self._configure_owner()
         for butler, listener in zip(self.butlers, listeners, strict=True):
@@ -155,14 +155,16 @@ class System:
         self._stack.callback(listener.close)
         return listener
 
-    async def _database(self) -> Database:
+    async def _database(self) -> tuple[Database, str]:
+        """The pool, and the address of what it is connected to."""
         dsn = await self._address()
         # A database that the address names is used as it is; otherwise butler.toml names it.
         name = database_of(dsn) or self._database_name()
         await create_database_if_missing(dsn, name)
-        database = await Database.connect(with_database(dsn, name), max_size=self._settings.database_pool)
+        dsn = with_database(dsn, name)
+        database = await Database.connect(dsn, max_size=self._settings.database_pool)
         self._stack.push_async_callback(database.close)
-        return database
+        return database, dsn
 
     async def _address(self) -> str:
         if self._settings.database_url is not None:
@@ -184,13 +186,14 @@ class System:
             )
         return next(iter(names))
 
-    def _process(self, database: Database, tokens: TokenFile) -> Process:
+    def _process(self, database: Database, dsn: str, tokens: TokenFile) -> Process:
         return Process(
             settings=self._settings,
             places=self._places,
             roster=self._roster,
             environment=self._environment,
             database=database,
+            dsn=dsn,
             tokens=tokens,
             clock=self._clock,
             new_id=self._new_id,

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -32,17 +33,12 @@ class Queries(Mapping[str, str]):
     @classmethod
     def load(cls, package: str, filename: str = "queries.sql", *, schema: str | None = None) -> Self:
         """Read a file that lies next to a package's code."""
-        text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")
-        return cls.parse(text, source=f"{package}/{filename}", schema=schema)
+        source = f"{package}/{filename}"
+        return cls(_read(package, filename, schema, source), source=source)
 
     @classmethod
     def parse(cls, text: str, *, source: str, schema: str | None = None) -> Self:
-        texts: dict[str, str] = {}
-        for name, block in _blocks(text, source=source):
-            if name in texts:
-                raise _mistake(source, name, "this name is used twice", "give one of the two another name")
-            texts[name] = _with_schema(_body(name, block, source=source), name, schema=schema, source=source)
-        return cls(texts, source=source)
+        return cls(_texts(text, source=source, schema=schema), source=source)
 
     def __getattr__(self, name: str) -> str:
         if name.startswith("_"):
@@ -60,6 +56,22 @@ class Queries(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._texts)
+
+
+@functools.cache
+def _read(package: str, filename: str, schema: str | None, source: str) -> Mapping[str, str]:
+    """Once in a process: several of its parts use the same file."""
+    text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")
+    return _texts(text, source=source, schema=schema)
+
+
+def _texts(text: str, *, source: str, schema: str | None) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, block in _blocks(text, source=source):
+        if name in texts:
+            raise _mistake(source, name, "this name is used twice", "give one of the two another name")
+        texts[name] = _with_schema(_body(name, block, source=source), name, schema=schema, source=source)
+    return texts
 
 
 def _blocks(text: str, *, source: str) -> Iterator[tuple[str, str]]:

@@ -68,6 +68,7 @@ class DurableBuffer:
             queue_capacity=policy.queue_capacity, max_consecutive_same_tier=policy.max_consecutive_same_tier
         )
         self._queued: set[UUID] = set()
+        self._taken: set[UUID] = set()  # by workers, claimed or about to be
         self._in_hand: Counter[str] = Counter()  # by channel
         self._wake = asyncio.Event()
         self._later: set[asyncio.Task[None]] = set()  # put off, each until its time has come
@@ -127,6 +128,7 @@ class DurableBuffer:
 
     async def _work_on(self, taken: Taken[MessageRef]) -> None:
         self._queued.discard(taken.item.request_id)
+        self._taken.add(taken.item.request_id)
         self._telemetry.count(
             DEQUEUE_BY_TIER, policy_tier=taken.tier.value, starvation_override=taken.starvation_override
         )
@@ -136,6 +138,7 @@ class DurableBuffer:
         try:
             await self._process_one(taken.item)
         finally:
+            self._taken.discard(taken.item.request_id)
             self._in_hand[taken.key] -= 1
             if not self._in_hand[taken.key]:
                 del self._in_hand[taken.key]
@@ -180,9 +183,12 @@ class DurableBuffer:
     async def sweep(self, *, grace_s: float) -> int:
         """Bring rows back that nobody is working on; returns how many."""
         batch = self._policy.scanner_batch_size
-        found = await self._inbox.waiting(grace_s=grace_s, limit=batch + len(self._queued))
-        self._backlog = len(found) >= batch + len(self._queued)
-        recovered = sum(self._enqueue(message, path="cold") for message in found)
+        limit = batch + len(self._queued) + len(self._taken)
+        found = await self._inbox.waiting(grace_s=grace_s, limit=limit)
+        self._backlog = len(found) >= limit
+        # What a worker has taken and not claimed yet looks as if nobody had it.
+        lost = [message for message in found if message.request_id not in self._taken]
+        recovered = sum(self._enqueue(message, path="cold") for message in lost)
         if recovered:
             self._telemetry.count(BUFFER_SCANNER_RECOVERED, recovered)
             log.info("scanner recovered messages", count=recovered)

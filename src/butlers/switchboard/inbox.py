@@ -101,6 +101,10 @@ class MessageInbox:
         rows = await self._database.fetch(self._queries.renew_messages, list(tokens), expires, oldest)
         return {row["claim_token"] for row in rows}
 
+    async def release(self, workers: Sequence[str]) -> int:
+        """Free what these had in hand; they are known to be dead."""
+        return len(await self._database.fetch(self._queries.release_claims, list(workers), self._clock.now()))
+
     async def record_routing(self, message: ClaimedMessage, routing_output: Mapping[str, Any]) -> None:
         versions = (routing_output.get("prompt_version"), routing_output.get("model_version"))
         await self._write(self._queries.record_routing, message, routing_output, *versions, self._clock.now())

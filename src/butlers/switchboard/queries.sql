@@ -65,6 +65,12 @@ WITH held AS (
 SELECT claim_token FROM {schema}.message_inbox
 WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3;
 
+-- name: release_claims
+-- What workers that are dead for sure had in hand may be taken over now.
+UPDATE {schema}.message_inbox SET lease_expires_at = $2
+WHERE lifecycle_state = 'progress' AND claimed_by = ANY($1::text[]) AND lease_expires_at > $2
+RETURNING 1;
+
 -- name: record_routing
 -- The decision is durable before anything is dispatched, so that a repeat dispatches the same.
 UPDATE {schema}.message_inbox SET routing_output = $4, prompt_version = $5, model_version = $6, updated_at = $7

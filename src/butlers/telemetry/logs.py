@@ -29,6 +29,7 @@ from traceback import walk_tb
 from typing import IO, Any
 from uuid import UUID
 
+from butlers.clock import SystemClock
 from butlers.telemetry.log_fields import FIELDS
 from butlers.telemetry.redaction import Redaction
 
@@ -38,6 +39,7 @@ _LONGEST_VALUE = 200
 _LONGEST_MESSAGE = 300
 _DEEPEST_CAUSE = 5
 _DEEPEST_FRAMES = 20
+_USUAL = frozenset({str, int, UUID, type(None)})  # looked up faster than the whole list is gone through
 _WITH_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "fastapi")
 
 Field = str | int | float | bool | UUID | Enum | datetime | None
@@ -69,8 +71,29 @@ class Logger:
 
     def _log(self, level: int, event: str, fields: Mapping[str, Field], error: BaseException | None = None) -> None:
         # Checked before the level is looked at: a wrong name must fail in a test that logs at WARNING, too.
-        extra = {_FIELDS_KEY: {**self._bound, **_checked(fields)}}
-        self._logger.log(level, event, exc_info=error, extra=extra, stacklevel=3)
+        checked = _checked(fields)
+        if self._logger.isEnabledFor(level):
+            self._logger.handle(_Line(self._logger.name, level, event, {**self._bound, **checked}, error))
+
+
+class _Line(logging.LogRecord):
+    """A record of ours. It does not look for its caller, thread, task and process, which no line shows: that would be
+    half of what a line costs, and accepting a message writes one.
+    """
+
+    def __init__(
+        self, name: str, level: int, event: str, fields: Mapping[str, Field], error: BaseException | None
+    ) -> None:
+        self.__dict__ |= _NOWHERE
+        self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
+        self.msg = event
+        self.exc_info = (type(error), error, error.__traceback__) if error else None
+        self.created = SystemClock().now().timestamp()
+        self.butlers_fields = fields
+
+
+# What handlers of others (a test's, a debugger's) may ask a record for.
+_NOWHERE: Mapping[str, Any] = vars(logging.LogRecord("", 0, "", 0, "", None, None))
 
 
 def get_logger(name: str, **bound: Field) -> Logger:
@@ -102,6 +125,7 @@ class JsonLines(logging.Formatter):
     def __init__(self, redaction: Redaction) -> None:
         super().__init__()
         self._redaction = redaction
+        self._encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -113,7 +137,7 @@ class JsonLines(logging.Formatter):
         line |= {name: self._value(value) for name, value in _fields(record).items()}
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = describe_exception(record.exc_info[1])
-        return json.dumps(line, ensure_ascii=False, separators=(", ", ": "))
+        return self._encode(line)
 
     def _event(self, record: logging.LogRecord) -> str:
         if hasattr(record, _FIELDS_KEY):  # a fixed text of ours
@@ -127,13 +151,15 @@ class JsonLines(logging.Formatter):
         return self._redaction(first_line)[:_LONGEST_MESSAGE]
 
     def _value(self, value: Field) -> str | int | float | bool | None:
-        if value is None or isinstance(value, bool | int | float):
-            return value
+        if isinstance(value, str):
+            return self._text(value.value if isinstance(value, Enum) else value)
         if isinstance(value, UUID):
             return str(value)
         if isinstance(value, datetime):
             return value.isoformat()
-        text = str(value.value) if isinstance(value, Enum) else str(value)
+        return self._text(str(value.value)) if isinstance(value, Enum) else value
+
+    def _text(self, text: str) -> str:
         if len(text) > _LONGEST_VALUE or _SPACE.search(text):
             return f"[withheld: {len(text)} characters]"
         return self._redaction(text)
@@ -158,7 +184,7 @@ def _checked(fields: Mapping[str, Field]) -> dict[str, Field]:
     if not fields.keys() <= FIELDS:
         raise ValueError(f"not a log field: {', '.join(sorted(fields.keys() - FIELDS))}")
     for name, value in fields.items():
-        if not isinstance(value, str | int | float | UUID | Enum | datetime | None):
+        if type(value) not in _USUAL and not isinstance(value, str | int | float | UUID | Enum | datetime | None):
             raise ValueError(f"log field {name} cannot be a {type(value).__name__}")
     return dict(fields)
 

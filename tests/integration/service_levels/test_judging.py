@@ -181,9 +181,9 @@ async def test_a_stance_that_changed_while_we_judged_is_not_overwritten(ledger: 
         NOW,
     )
     judged = ("telegram.bot", Stance.TIGHT.value, 100.0, NOW, NOW)
-    assert await ledger.database.fetchval(QUERIES.take_stance, *judged, "normal", None) is None
+    assert await ledger.database.fetchval(QUERIES.take_stance, *judged, "normal", None, None) is None
     assert (await ledger.state("telegram.bot"))["stance"] == "normal"
-    assert await ledger.database.fetchval(QUERIES.take_stance, *judged, "normal", NOW) == "telegram.bot"
+    assert await ledger.database.fetchval(QUERIES.take_stance, *judged, "normal", NOW, None) == "telegram.bot"
 
 
 async def test_a_burn_that_did_not_move_is_not_written_again(ledger: Ledger) -> None:

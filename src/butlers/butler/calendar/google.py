@@ -25,6 +25,7 @@ from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, TargetUnavailable
 from butlers.reliability.retry import GiveUp, RetryPolicy, next_retry
 from butlers.serving import is_loopback
+from butlers.trust import authorities
 
 CALENDAR_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 PATIENCE_S = 10.0  # the longest wait between two attempts
@@ -53,7 +54,8 @@ class GoogleCalendar:
         timeout_s: float = 10.0,
         retry: RetryPolicy = CALENDAR_RETRY,
     ) -> None:
-        self._http = httpx2.AsyncClient(timeout=timeout_s, trust_env=not is_loopback(base_url))
+        trusting = not is_loopback(base_url)
+        self._http = httpx2.AsyncClient(timeout=timeout_s, verify=authorities(trust_env=trusting), trust_env=trusting)
         self._tokens = AccessTokens(
             http=self._http, url=token_url, credentials=credentials, clock=clock, timeout_s=timeout_s
         )

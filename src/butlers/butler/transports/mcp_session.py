@@ -12,6 +12,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from butlers.errors import TargetUnavailable
+from butlers.trust import authorities
 
 CONNECT_S = 5.0
 
@@ -60,7 +61,7 @@ class McpSession:
 
 def _http_client(headers: dict[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
     # A proxy from the environment must never see the butlers' tokens.
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, trust_env=False)
+    return httpx2.AsyncClient(headers=headers, timeout=timeout, verify=authorities(trust_env=False), trust_env=False)
 
 
 def _root(error: BaseException) -> BaseException:

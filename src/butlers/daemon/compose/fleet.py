@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from butlers.butler.schedules import Job
 from butlers.butler.surface import AnyTool
 from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.pipeline import pipeline_jobs
 from butlers.daemon.compose.routing import together
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
@@ -15,7 +16,7 @@ from butlers.switchboard.fleet.backfill_jobs import BackfillJobs
 from butlers.switchboard.fleet.backfill_surface import BackfillDesk
 from butlers.switchboard.fleet.connectors import Connectors
 from butlers.switchboard.fleet.heartbeats import Heartbeats
-from butlers.switchboard.fleet.pruning import FleetKeeper
+from butlers.switchboard.fleet.months import FleetKeeper
 from butlers.switchboard.fleet.rollups import Rollups
 from butlers.switchboard.fleet.speakers import Speakers
 from butlers.switchboard.fleet.surface import ConnectorDesk
@@ -58,12 +59,12 @@ def add_fleet(butler: Butler) -> Fleet:
 
 def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:
     process, schema = butler.process, butler.config.schema_name
-    rollups = Rollups(database=process.database, queries=queries, clock=process.clock)
-    keeper = FleetKeeper(database=process.database, schema=schema, queries=queries, clock=process.clock)
+    rollups = Rollups(database=process.database, queries=queries, clock=process.clock, run_job=pipeline_jobs(process))
+    keeper = FleetKeeper(database=process.database, schema=schema, clock=process.clock)
     butler.before_serving.append(keeper.make_months)
     butler.loops["heartbeat log's months"] = repeated(process.clock, MONTHS_CHECK_S, keeper.make_months)
     return {
         "connector_stats_hourly_rollup": rollups.hourly,
         "connector_stats_daily_rollup": rollups.daily,
-        "connector_stats_pruning": keeper.prune,
+        "connector_stats_pruning": rollups.pruning,
     }

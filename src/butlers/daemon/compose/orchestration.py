@@ -13,6 +13,7 @@ from butlers.daemon.services import repeated
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.queries import Queries
+from butlers.storage.worker_locks import WorkerLock, dead_workers, forget
 from butlers.switchboard.admission.admission import Admission
 from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
 from butlers.switchboard.dispatch import Dispatcher
@@ -83,6 +84,7 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
         after=_after(butler, routing),
     )
     buffer = _buffer(butler, inbox, processor, admission)
+    _take_over(butler, inbox)
     return Orchestration(
         lineage=lineage,
         notify=notify,
@@ -114,6 +116,25 @@ def _inbox(butler: Butler) -> MessageInbox:
     return MessageInbox(
         database=process.database, schema=butler.config.schema_name, clock=process.clock, new_id=process.new_id
     )
+
+
+def _take_over(butler: Butler, inbox: MessageInbox) -> None:
+    """What a killed process had in hand is worked on as soon as the next one is up."""
+    directory, worker = butler.process.places.workers, butler.process.instance
+    lock = WorkerLock(directory, worker)
+
+    async def take_over() -> None:
+        lock.hold()
+        dead = dead_workers(directory)
+        await inbox.release(dead)
+        for worker in dead:
+            forget(directory, worker)
+
+    async def end() -> None:
+        lock.release()
+
+    butler.before_serving.append(take_over)
+    butler.closes.append(end)
 
 
 def _buffer(butler: Butler, inbox: MessageInbox, processor: RequestProcessor, admission: Admission) -> DurableBuffer:

@@ -28,6 +28,7 @@ class Process:
     roster: Mapping[str, ButlerConfig]
     environment: Mapping[str, str]  # credentials, the simulators' included
     database: Database
+    dsn: str = field(repr=False)  # its address, for processes that this one starts
     tokens: TokenFile
     clock: Clock
     new_id: Callable[[], UUID]

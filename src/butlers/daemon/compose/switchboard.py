@@ -23,6 +23,7 @@ from butlers.daemon.compose.orchestration import Orchestration, orchestration
 from butlers.daemon.compose.process import Process
 from butlers.daemon.compose.routing import add_routing, together
 from butlers.daemon.services import repeated
+from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.switchboard.holds.holds import Holds
@@ -43,6 +44,7 @@ def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
         base_migrations(schema),
         MigrationSet(schema=schema, package="butlers.switchboard", component="switchboard"),
         *memory_migrations(config),
+        *PIPELINE_MIGRATIONS,  # its schedules start jobs
     ]
 
 

@@ -26,6 +26,7 @@ from butlers.messenger.channels.telegram_calls import Call, compose
 from butlers.messenger.channels.telegram_line import Line, Phase, Silence
 from butlers.messenger.channels.telegram_text import ParseMode
 from butlers.serving import is_loopback
+from butlers.trust import authorities
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
 
@@ -44,8 +45,12 @@ class TelegramChannel:
     ) -> None:
         self.identity_scope = identity_scope
         self._parse_mode: ParseMode = parse_mode
+        trusting = not is_loopback(base_url)
         self._client = httpx2.AsyncClient(
-            base_url=f"{base_url.rstrip('/')}/bot{token}/", timeout=None, trust_env=not is_loopback(base_url)
+            base_url=f"{base_url.rstrip('/')}/bot{token}/",
+            timeout=None,
+            verify=authorities(trust_env=trusting),
+            trust_env=trusting,
         )
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:

@@ -24,6 +24,7 @@ from butlers.messenger.channels.plugins import ChannelSettings
 from butlers.messenger.channels.webhook_answers import Answer, decoded, judge, retry_after
 from butlers.messenger.receipts.signature import signed_headers
 from butlers.serving import is_loopback
+from butlers.trust import authorities
 
 FIND_TIMEOUT_S = 10.0
 ANSWER_LIMIT = 65_536  # bytes of an answer that are looked at
@@ -53,8 +54,13 @@ class WebhookChannel:
         headers = {"Accept-Encoding": "identity"}
         if webhook.api_key:
             headers["Authorization"] = f"Bearer {webhook.api_key}"
+        trusting = not is_loopback(webhook.url)
         self._client = httpx2.AsyncClient(
-            headers=headers, timeout=None, follow_redirects=False, trust_env=not is_loopback(webhook.url)
+            headers=headers,
+            timeout=None,
+            follow_redirects=False,
+            verify=authorities(trust_env=trusting),
+            trust_env=trusting,
         )
 
     async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:

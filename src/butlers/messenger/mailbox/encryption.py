@@ -13,6 +13,7 @@ from pathlib import Path
 
 from butlers.errors import ConfigurationError
 from butlers.serving import is_loopback
+from butlers.trust import authorities_and
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +27,12 @@ class Encryption:
         return self.tls_ca is not None or not is_loopback(f"//{host}")
 
     def context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if self.tls_ca is not None:
-            try:
-                context.load_verify_locations(self.tls_ca)
-            except (OSError, ssl.SSLError) as error:
-                raise ConfigurationError(
-                    f"no certificates can be read ({type(error).__name__})",
-                    source=str(self.tls_ca),
-                    key="mail_tls_ca",
-                    remedy="name a PEM file with the certificate authority of the mail server",
-                ) from error
-        return context
+        try:
+            return authorities_and(self.tls_ca.read_text() if self.tls_ca else "")
+        except (OSError, ValueError, ssl.SSLError) as error:
+            raise ConfigurationError(
+                f"no certificates can be read ({type(error).__name__})",
+                source=str(self.tls_ca),
+                key="mail_tls_ca",
+                remedy="name a PEM file with the certificate authority of the mail server",
+            ) from error

@@ -3,6 +3,7 @@
     levels   the SLIs of a stretch of time, read from the delivery tables when asked
     report   their shape: rows to rates, unknown is None
     budget   what burns the error budget, and who takes the stance that follows
+    long_budget  the same over hours and days, which is counted elsewhere, and when it is spent
     tools    `messenger_service_levels`
 
 What counts for the error budget of a channel such as `telegram.bot`, at the time an attempt began:

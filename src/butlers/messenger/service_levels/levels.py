@@ -1,6 +1,7 @@
 """The SLIs of a stretch of time, and the stance of each channel.
 
-    every few seconds:  count both windows -> assess -> take the stance, unless another process just did -> gauges
+    every few seconds:  count both windows -> assess, with the long budget in view -> take the stance, unless another
+                        process just did -> gauges
     when asked:         read everything in one snapshot -> rates
 
 The stance lives in the table and not in a process, so that all Messenger processes are equally strict.
@@ -15,6 +16,7 @@ from typing import Any, Final
 from butlers.clock import Clock
 from butlers.messenger.service_levels import report
 from butlers.messenger.service_levels.budget import Judgement, Standing, Windows, judge_channel
+from butlers.messenger.service_levels.long_budget import LongWindow, strain
 from butlers.reliability.error_budget import BudgetPolicy, Stance
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
@@ -68,9 +70,16 @@ class ServiceLevels:
     async def judge(self) -> list[Judgement]:
         """Take the stance that each channel's error budget asks for; returns the changes that this call made."""
         now = self._clock.now()
-        windows, standings = await self._windows(now), await self._standings()
+        windows, standings, long = await self._windows(now), await self._standings(), await self._long_windows()
         judgements = [
-            judge_channel(name, windows.get(name, Windows()), standings.get(name, Standing()), self._policy, now)
+            judge_channel(
+                name,
+                windows.get(name, Windows()),
+                standings.get(name, Standing()),
+                self._policy,
+                now,
+                strain=strain(long.get(name, ()), self._policy, now),
+            )
             for name in self._channels
         ]
         written = [judgement for judgement in judgements if judgement.is_news and await self._take(judgement, now)]
@@ -94,7 +103,13 @@ class ServiceLevels:
                 **await self._of_deliveries(snapshot, since, until),
                 **await self._of_the_door(snapshot, since, until),
                 **await self._of_exceptions(snapshot, since, until),
-                "error_budget": report.budgets(await self._standings(snapshot), self._channels),
+                "error_budget": report.budgets(
+                    await self._standings(snapshot),
+                    self._channels,
+                    long=await self._long_windows(snapshot),
+                    policy=self._policy,
+                    now=self._clock.now(),
+                ),
             }
 
     async def _of_deliveries(self, snapshot: Executor, since: datetime, until: datetime) -> dict[str, Any]:
@@ -131,6 +146,12 @@ class ServiceLevels:
         rows = await _rows(snapshot or self._database, self._queries.channel_states)
         return {row["name"]: Standing.of(row) for row in rows}
 
+    async def _long_windows(self, snapshot: Executor | None = None) -> dict[str, list[LongWindow]]:
+        found: dict[str, list[LongWindow]] = {}
+        for row in await _rows(snapshot or self._database, self._queries.long_budget):
+            found.setdefault(row["name"], []).append(LongWindow.of(row))
+        return found
+
     async def _take(self, judgement: Judgement, now: datetime) -> bool:
         """Whether the judgement was written: not when another process changed the stance while we judged."""
         before, after = judgement.before, judgement.assessment
@@ -143,6 +164,7 @@ class ServiceLevels:
             now,
             before.stance.value,
             before.since,
+            judgement.stance_reason,
         )
         return written is not None
 
@@ -164,6 +186,6 @@ def _announced(judgement: Judgement) -> Judgement:
         "stance changed",
         channel=judgement.channel,
         decision=judgement.assessment.stance,
-        reason=judgement.assessment.reason,
+        reason=judgement.reason,
     )
     return judgement

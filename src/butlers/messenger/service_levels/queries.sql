@@ -36,15 +36,19 @@ GROUP BY channel, identity_scope;
 
 -- name: channel_states
 -- Circuit and stance of every channel that has either.
-SELECT name, state, stance, burn_rate, stance_since FROM {schema}.channel_states;
+SELECT name, state, stance, burn_rate, stance_since, stance_reason FROM {schema}.channel_states;
+
+-- name: long_budget
+-- What was counted over hours and days, where something counts it.
+SELECT name, window_s, good, bad, as_of FROM {schema}.long_budget ORDER BY name, window_s;
 
 -- name: take_stance
 -- Writes a judgement unless somebody else changed the stance since we looked; the row locks, so one of several wins.
-INSERT INTO {schema}.channel_states AS known (name, stance, burn_rate, stance_since, updated_at)
-VALUES ($1, $2, $3, $4, $5)
+INSERT INTO {schema}.channel_states AS known (name, stance, burn_rate, stance_since, updated_at, stance_reason)
+VALUES ($1, $2, $3, $4, $5, $8)
 ON CONFLICT (name) DO UPDATE
 SET stance = excluded.stance, burn_rate = excluded.burn_rate, stance_since = excluded.stance_since,
-    updated_at = excluded.updated_at
+    updated_at = excluded.updated_at, stance_reason = excluded.stance_reason
 WHERE known.stance = $6 AND known.stance_since IS NOT DISTINCT FROM $7
 RETURNING name;
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from butlers.messenger.service_levels.budget import Standing
+from butlers.messenger.service_levels.long_budget import LongWindow
+from butlers.reliability.error_budget import BudgetPolicy, burn_rate
 
 Row = Mapping[str, Any]
 
@@ -105,8 +108,30 @@ def doubts(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def budgets(standings: Mapping[str, Standing], channels: Iterable[str]) -> list[dict[str, Any]]:
-    return [_budget(name, standings.get(name, Standing())) for name in sorted({*channels, *standings})]
+def budgets(
+    standings: Mapping[str, Standing],
+    channels: Iterable[str],
+    *,
+    long: Mapping[str, Sequence[LongWindow]],
+    policy: BudgetPolicy,
+    now: datetime,
+) -> list[dict[str, Any]]:
+    return [
+        _budget(name, standings.get(name, Standing()))
+        | {"long_windows": [_long_window(window, policy, now) for window in long.get(name, ())]}
+        for name in sorted({*channels, *standings})
+    ]
+
+
+def _long_window(window: LongWindow, policy: BudgetPolicy, now: datetime) -> dict[str, Any]:
+    return {
+        "window_s": window.window_s,
+        "good": window.events.good,
+        "bad": window.events.bad,
+        "burn_rate": burn_rate(window.events, policy),
+        "as_of": window.as_of,
+        "fresh": window.is_fresh(now),  # what is old has no say
+    }
 
 
 def _budget(name: str, standing: Standing) -> dict[str, Any]:
@@ -116,5 +141,6 @@ def _budget(name: str, standing: Standing) -> dict[str, Any]:
         "identity_scope": scope,
         "stance": standing.stance.value,
         "stance_since": standing.since,
+        "stance_reason": standing.reason,
         "burn_rate": standing.burn_rate,
     }

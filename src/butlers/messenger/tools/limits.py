@@ -57,6 +57,7 @@ def channel_layer(
     return layer(bucket, max(1.0, configured * admission_factor(stance)), now) | {
         "configured": configured,
         "stance": stance.value,
+        "stance_reason": state["stance_reason"] if state is not None else None,
         "burn_rate": state["burn_rate"] if state is not None else None,
         "throttled_until": window["until"] if window else None,
         "throttle_reason": window["reason"] if window else None,

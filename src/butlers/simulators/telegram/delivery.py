@@ -15,6 +15,7 @@ from butlers.simulators.telegram.model import Update, Webhook
 from butlers.simulators.telegram.state import BotState
 from butlers.simulators.telegram.updates import drop, drop_expired
 from butlers.simulators.telegram.world import World
+from butlers.trust import authorities
 
 SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - a header's name
 
@@ -69,7 +70,9 @@ class WebhookDelivery:
 
     def _http(self) -> httpx2.AsyncClient:
         if self._client is None:
-            self._client = httpx2.AsyncClient(timeout=self._retry.answer_seconds, trust_env=False)
+            self._client = httpx2.AsyncClient(
+                timeout=self._retry.answer_seconds, verify=authorities(trust_env=False), trust_env=False
+            )
         return self._client
 
     async def _drain(self, bot_id: int) -> None:

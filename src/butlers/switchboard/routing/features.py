@@ -33,7 +33,7 @@ _EVERY_UNIT = "|".join(_UNITS.values())
 _TOKEN = re.compile(
     rf"""
     (?P<url>https?://\S+|www\.\S+)
-  | (?P<mail>[\w.+-]+@[\w-]+\.[\w.]+)
+  | (?P<mail>[\w.+-]{{1,64}}@[\w-]+\.[\w.]+)
   | (?P<money>[{_CURRENCY[:-2]}]\s?\d[\d.,]*k?|\d[\d.,\s]{{0,12}}?\s?(?:[{_CURRENCY[:-2]}]|zł|(?:{_MONEY_WORDS})\b))
   | (?P<clock>\b\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]m)?\b|\b\d{{1,2}}\s?[ap]m\b|\b\d{{1,2}}h\d\d\b)
   | (?P<pressure>\b\d{{2,3}}\s?(?:/|over)\s?\d{{2,3}}\b(?!/))

@@ -10,6 +10,7 @@ weights are one byte each with a scale for all, so it is small and the same on e
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import operator
@@ -212,7 +213,9 @@ def load(data: bytes) -> Model:
     return Model(header=header, weights=weights, lexicon=lexicon)
 
 
+@functools.cache
 def shipped() -> Model:
+    """The one that comes with the program; nobody changes it."""
     return load((files("butlers.switchboard.routing.model_data") / "routing.bin").read_bytes())
 
 

@@ -78,7 +78,7 @@ _MACHINE = (
     r"[\"'`][\w ]+[\"'`]\s*:\s*[\"'\[{]|\b\w+\([\"']\w+[\"']\)|\b\w+_to_\w+\b|\b\w+\.(?:execute|force|route)\b|:=|==",
     r"```|^\#{1,3}\s*\w+|^[-=]{3,}\s*(?:end|begin|system|original)|^/\w+\s",
     r"^sudo\s|\bcurl\s+-|\bset\s+\w+\s*=|^x-[\w-]+:|%%|::|\beof\b|;\s*--",
-    r"\bbase64\b|\brot13\b|\bhex\b|\bread\s+it\s+backwards\b|[a-z0-9+/]{20,}=",
+    r"\bbase64\b|\brot13\b|\bhex\b|\bread\s+it\s+backwards\b|(?<![a-z0-9+/])[a-z0-9+/]{20,}=",
     r"(?-i:\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9+/]{16,})",
     r"(?:%[0-9a-f]{2}){4,}|(?:&\#\d+;\s*){3,}|(?:\\x[0-9a-f]{2}){2,}|(?:\b[0-9a-f]{2}\s){8,}|(?:\b[01]{8}\b\s*){2,}",
     r"(?:\b[a-z][ .]){5,}|\b[a-z]+\d+[a-z\d]+\s+\w?\d+\s+[a-z\d]*\d[a-z\d]*\b",

@@ -1,4 +1,4 @@
-"""The rollups against the same told in plain Python, on many made-up days of a fleet."""
+"""What is rolled up and when, against the same told in plain Python, on many made-up days of a fleet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.connectors import Connectors
-from butlers.switchboard.fleet.pruning import FleetKeeper
+from butlers.switchboard.fleet.months import FleetKeeper
 from butlers.switchboard.fleet.rollups import Rollups
 from tests.database import cloned_database
 from tests.unit.switchboard.fleet.reports import INSERT, Fleet, Report, Stats, expected_hours
+from tests.unit.switchboard.fleet.rolling import RollingInSql
 
 START = datetime(2026, 1, 30, 20, tzinfo=UTC)  # a month ends within
 TABLES = [MigrationSet(schema="switchboard", package="butlers.switchboard", component="switchboard")]
@@ -37,8 +38,9 @@ class World:
     def __init__(self, database: Database, clock: ManualClock) -> None:
         self.database = database
         self.clock = clock
-        self.rollups = Rollups(database=database, queries=QUERIES, clock=clock)
-        self.keeper = FleetKeeper(database=database, schema="switchboard", queries=QUERIES, clock=clock)
+        rolling = RollingInSql(database=database, queries=QUERIES)
+        self.rollups = Rollups(database=database, queries=QUERIES, clock=clock, run_job=rolling)
+        self.keeper = FleetKeeper(database=database, schema="switchboard", clock=clock)
 
     async def come(self, reports: Sequence[Report]) -> None:
         await self.database.executemany(INSERT, [report.row() for report in reports])

@@ -17,7 +17,7 @@ from butlers.butler.config import RuntimeSection
 from butlers.butler.runtime import Prompt, RuntimeResult
 from butlers.butler.runtimes import DIALECTS, build_runtime
 from butlers.butler.runtimes.cli import CliRuntime, Dialect
-from butlers.butler.sessions import Spawner, _Wish
+from butlers.butler.sessions import Spawner, Wish
 from butlers.clock import Clock
 from butlers.errors import ClassificationError
 from butlers.storage.database import Database
@@ -32,7 +32,7 @@ class Asker(Spawner):
     """Sessions that answer one question each, recorded as all sessions are."""
 
     async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
-        wish = _Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
+        wish = Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
         result = await self._session(wish)
         if result.tool_calls:
             raise ClassificationError("the model used tools, which it has none of")

@@ -1,0 +1,165 @@
+"""`butlers pipeline`: jobs over the whole record, on Spark, in this process and not in the services'."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from butlers.contracts.envelope import invalid
+from butlers.daemon.cli.asking import Document, an_id, say
+from butlers.daemon.cli.exits import FAILED, OK, exiting
+from butlers.daemon.cli.explain import when
+from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
+from butlers.daemon.cli.pipeline_database import database_of_system
+from butlers.daemon.cli.pipeline_generate import generate
+from butlers.daemon.places import Places
+
+app = typer.Typer(help="Jobs over the whole record, on Spark.", no_args_is_help=True)
+
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name; `butlers pipeline list` shows them.")]
+From = Annotated[str | None, typer.Option("--from", help="A day, or a moment with an offset; included.")]
+To = Annotated[str | None, typer.Option("--to", help="A day, or a moment with an offset; not included.")]
+Said = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of an argument of the job.")]
+Master = Annotated[str | None, typer.Option(help="local[2], spark://HOST:PORT, yarn, k8s://...; default: local[*].")]
+Remote = Annotated[str | None, typer.Option(help="sc://HOST:PORT of a Spark Connect server.")]
+Memory = Annotated[str, typer.Option(help="Of the driver, which is all there is on one machine.")]
+Lake = Annotated[Path | None, typer.Option(help="Folder of the event lake; default: DATA_DIR/lake.")]
+RunId = Annotated[str | None, typer.Argument(metavar="RUN_ID", help="Only this run, with all that is known of it.")]
+
+
+@app.command("run")
+@exiting
+def run(
+    job: JobName,
+    start: From = None,
+    end: To = None,
+    said: Said = None,
+    master: Master = None,
+    remote: Remote = None,
+    memory: Memory = "1g",
+    lake: Lake = None,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """Run one job over a window of time. Running it again changes nothing.
+
+    Example: butlers pipeline run connector-stats-hourly --from 2026-03-01 --to 2026-03-02
+    """
+    from butlers.clock import SystemClock
+    from butlers.ids import Uuid7Factory
+    from butlers.pipeline.catalog import find_job
+    from butlers.pipeline.process import ends_when_told
+    from butlers.pipeline.progress import watching
+    from butlers.pipeline.running import RunRequest, run_job
+    from butlers.pipeline.session import SessionSettings
+    from butlers.pipeline.windows import Window
+
+    window = Window.parse(start, end)
+    arguments = dict(_pair(item) for item in said or ())
+    find_job(job)
+    settings = settings_from(data_dir=data_dir, config=config)
+    root = Places(settings.data_dir).root
+    session = SessionSettings(scratch=root / "pipeline", master=master, remote=remote, memory=memory)
+    clock = SystemClock()
+    with ends_when_told(), database_of_system(settings) as dsn:
+        request = RunRequest(
+            job=job, window=window, dsn=dsn, lake=lake or root / "lake", session=session, arguments=arguments
+        )
+        document = run_job(
+            request, clock=clock, new_id=Uuid7Factory(clock), watch=watching(job, None if as_json else sys.stderr)
+        )
+    say(document, as_json, _ended)
+    return OK if document["outcome"] == "succeeded" else FAILED
+
+
+@app.command("list")
+@exiting
+def list_(as_json: Json = False) -> int:
+    """The jobs there are."""
+    from butlers.pipeline.catalog import jobs
+
+    known = [{"name": job.name, "about": job.about, "arguments": dict(job.arguments)} for job in jobs()]
+    say({"jobs": known}, as_json, _jobs)
+    return OK
+
+
+@app.command("status")
+@exiting
+def status(
+    run_id: RunId = None,
+    limit: Limit = 20,
+    data_dir: DataDir = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> int:
+    """The latest runs and how they ended; a run whose process was killed has died.
+
+    Example: butlers pipeline status --limit 5
+    """
+    from butlers.clock import SystemClock
+    from butlers.pipeline.runs import Runs
+
+    wanted = an_id(run_id) if run_id is not None else None
+    with database_of_system(settings_from(data_dir=data_dir, config=config)) as dsn:
+        found = Runs(dsn).recent(now=SystemClock().now(), limit=limit, run_id=wanted)
+    if wanted is not None and not found:
+        raise invalid("run_id", "is unknown")
+    say({"runs": found}, as_json, _one if wanted is not None else _runs)
+    return OK
+
+
+app.command("generate")(exiting(generate))
+
+
+def _pair(item: str) -> tuple[str, str]:
+    name, separator, value = item.partition("=")
+    if not separator or not name.strip():
+        raise invalid("set", "must be NAME=VALUE")
+    return name.strip(), value.strip()
+
+
+def _jobs(document: Document) -> Iterator[str]:
+    for job in document["jobs"]:
+        yield f"{job['name']:<24} {job['about']}"
+        for name, meaning in job["arguments"].items():
+            yield f"    --set {name}=...  {meaning}"
+
+
+def _ended(run: Document) -> Iterator[str]:
+    yield (
+        f"{run['job']} {run['outcome']} in {run['duration_ms'] / 1000:.1f} s:"
+        f" {run['rows_in']} rows in, {run['rows_out']} rows out ({run['run_id']})"
+    )
+    yield from _details(run["details"])
+
+
+def _runs(document: Document) -> Iterator[str]:
+    if not document["runs"]:
+        yield "no job has run yet"
+    for run in document["runs"]:
+        took = f"{run['duration_ms'] / 1000:.1f} s" if run["duration_ms"] is not None else "-"
+        rows = f"{run['rows_in']} -> {run['rows_out']} rows" if run["rows_out"] is not None else ""
+        yield f"{run['run_id']}  {run['job']:<24} {run['outcome']:<12} {when(run['started_at'])}  {took:>9}  {rows}"
+
+
+def _one(document: Document) -> Iterator[str]:
+    run = document["runs"][0]
+    yield from _runs(document)
+    yield f"    window   {when(run['window_start'])} to {when(run['window_end'])}"
+    yield f"    process  {run['pid']} on {run['host']}"
+    yield f"    Spark    {run['spark_app_id'] or 'did not start'} at {run['master']}"
+    for name, value in run["arguments"].items():
+        yield f"    set      {name}={value}"
+    if run["error"]:
+        yield f"    error    {run['error']['class']}: {run['error']['message']}"
+    yield from _details(run["details"])
+
+
+def _details(details: dict[str, Any]) -> Iterator[str]:
+    for name, value in details.items():
+        yield f"    {name}: {value}"

@@ -1,0 +1,35 @@
+"""Jobs of the pipeline for services: each in a process of its own, so that no service waits for Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from butlers.daemon.compose.process import Process
+from butlers.errors import InternalError
+from butlers.pipeline.process import run_in_process
+from butlers.pipeline.windows import Window
+from butlers.switchboard.fleet.rollups import RunJob
+from butlers.switchboard.fleet.windows import Window as Stretch
+
+
+def pipeline_jobs(process: Process) -> RunJob:
+    """Runs a job over a window as the settings say, and waits for its end without holding anybody up."""
+    settings, places = process.settings, process.places
+
+    async def run(job: str, window: Stretch, **arguments: str) -> dict[str, Any]:
+        done = await run_in_process(
+            job,
+            Window(start=window.start, end=window.end),
+            dsn=process.dsn,
+            lake=places.lake,
+            scratch=places.pipeline,
+            arguments=arguments,
+            master=settings.spark_master,
+            memory=settings.spark_memory,
+            limit_s=settings.spark_limit_s,
+        )
+        if done["outcome"] != "succeeded":
+            raise InternalError(f"the job {job} was not satisfied: `butlers pipeline status {done['run_id']}` says why")
+        return {"run_id": done["run_id"], **done["details"]}
+
+    return run
