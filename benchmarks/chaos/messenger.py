@@ -22,7 +22,7 @@ from butlers.ids import Uuid7Factory
 
 QUIET_S = 90.0  # after the last submission everything must have ended
 LIFE_S = (0.3, 6.0)  # how long Messenger is left alone once it is healthy
-BUSY_S = 2.0
+BUSY_S = 10.0
 START_KILLS = 0.15  # share of the kills that come while it is still starting
 RELEASED_OVER_S = 5.0  # one life's share of the messages
 

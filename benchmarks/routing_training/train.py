@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np  # type: ignore[import-not-found]
+import numpy as np
 from scipy import sparse  # type: ignore[import-untyped]
 from sklearn.linear_model import LogisticRegression  # type: ignore[import-not-found]
 from sklearn.model_selection import StratifiedKFold  # type: ignore[import-not-found]

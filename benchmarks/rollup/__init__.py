@@ -1,0 +1,1 @@
+"""Ways to roll heartbeats up by the hour, and what they cost."""

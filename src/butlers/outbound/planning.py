@@ -1,0 +1,177 @@
+"""The decisions in their order: resolve, permit, wait, pace.
+
+`Judge` looks at one person at a time and needs nothing of the others; `pace` needs the numbers of all. The service
+calls `plan`, which is both; the pipeline judges on many machines and paces by the numbers. Both go through this code.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from butlers.errors import ValidationError
+from butlers.outbound.channel_resolver import resolve_channel
+from butlers.outbound.documents import read_preferences
+from butlers.outbound.permissions import Direction, is_permitted, permission_name
+from butlers.outbound.quiet_hours import QuietHours
+from butlers.outbound.throttle import PaceGroup, Timetable, allocate
+from butlers.outbound.values import (
+    Blocked,
+    BlockedReason,
+    Message,
+    Outcome,
+    Preferences,
+    Priority,
+    Queued,
+    Recipient,
+    SystemDefaults,
+)
+
+_MOST_REMEMBERED = 200_000  # verdicts; equal documents are judged once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """All that a verdict depends on beside the person."""
+
+    message: Message
+    now: datetime  # in UTC
+    horizon: datetime  # nothing is scheduled from here on
+    sender_permissions: frozenset[str]
+    organization: Preferences = field(default_factory=Preferences)
+    system: SystemDefaults = field(default_factory=SystemDefaults)
+
+    @property
+    def until(self) -> datetime:
+        return min(self.horizon, self.message.not_after or self.horizon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    reason: BlockedReason
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sendable:
+    channel: str
+    group: PaceGroup
+
+
+Verdict = Refused | Sendable
+
+
+class Judge:
+    """Judges people one by one; remembers the verdict on what they have stored."""
+
+    def __init__(self, circumstances: Circumstances) -> None:
+        self._given = circumstances
+        self._verdicts: dict[tuple[str | None, frozenset[str]], Verdict] = {}
+        self._groups: dict[QuietHours, PaceGroup | None] = {}
+
+    def __call__(self, preferences: str | None, permissions: frozenset[str]) -> Verdict:
+        known = self._verdicts.get((preferences, permissions))
+        if known is not None:
+            return known
+        if len(self._verdicts) >= _MOST_REMEMBERED:
+            self._verdicts.clear()
+            self._groups.clear()
+        verdict = self._judge(preferences, permissions)
+        self._verdicts[preferences, permissions] = verdict
+        return verdict
+
+    def _judge(self, text: str | None, permissions: frozenset[str]) -> Verdict:
+        try:
+            preferences = read_preferences(text)
+        except ValidationError as error:
+            # What somebody has refused cannot be known, so nothing is sent.
+            return Refused(reason=BlockedReason.NO_CHANNEL, detail=f"cannot be read: {error.message}")
+        channel = self._channel(preferences)
+        if channel is None:
+            return Refused(reason=BlockedReason.NO_CHANNEL, detail="every enabled channel is refused")
+        return self._not_permitted(channel, permissions) or self._first_moment(channel, preferences)
+
+    def _channel(self, preferences: Preferences) -> str | None:
+        given = self._given
+        levels = (preferences, given.organization, given.system.preferences)
+        return resolve_channel([level.opinions(given.message.event) for level in levels], given.system.channels)
+
+    def _not_permitted(self, channel: str, permissions: frozenset[str]) -> Refused | None:
+        if not is_permitted(self._given.sender_permissions, Direction.SEND, channel):
+            return Refused(reason=BlockedReason.SENDER_PERMISSION, detail=permission_name(Direction.SEND, channel))
+        if not is_permitted(permissions, Direction.RECEIVE, channel):
+            return Refused(
+                reason=BlockedReason.RECIPIENT_PERMISSION, detail=permission_name(Direction.RECEIVE, channel)
+            )
+        return None
+
+    def _first_moment(self, channel: str, preferences: Preferences) -> Verdict:
+        quiet = quiet_hours_of(self._given.message, preferences)
+        if quiet not in self._groups:
+            self._groups[quiet] = self._group(quiet)
+        group = self._groups[quiet]
+        return no_time(self._given.until) if group is None else Sendable(channel=channel, group=group)
+
+    def _group(self, quiet: QuietHours) -> PaceGroup | None:
+        opening = quiet.next_delivery_window(self._given.now, until=self._given.until)
+        return None if opening is None else PaceGroup(earliest=opening, quiet=quiet.key)
+
+
+def quiet_hours_of(message: Message, preferences: Preferences) -> QuietHours:
+    """The person's and the policy's together; none when the message is urgent and the policy lets that pass."""
+    if message.priority is Priority.URGENT and message.policy.urgent_passes_quiet_hours:
+        return QuietHours()
+    return preferences.quiet_hours | message.policy.quiet_hours
+
+
+def no_time(until: datetime) -> Refused:
+    return Refused(reason=BlockedReason.THROTTLED, detail=f"no time before {until.isoformat(timespec='seconds')}")
+
+
+def pace(counts: Mapping[PaceGroup, int], circumstances: Circumstances, *, booked: Mapping[datetime, int]) -> Timetable:
+    """The timetable of everybody who may be written to."""
+    throttling = circumstances.message.policy.throttling
+    return allocate(counts, throttling=throttling, booked=booked, until=circumstances.until)
+
+
+def plan(
+    recipients: Sequence[Recipient], circumstances: Circumstances, *, booked: Mapping[datetime, int]
+) -> tuple[Outcome, ...]:
+    """What becomes of a message, recipient by recipient, in their order."""
+    judge = Judge(circumstances)
+    verdicts = {recipient.id: judge(recipient.preferences, recipient.permissions) for recipient in recipients}
+    groups = _groups(verdicts)
+    timetable = pace({group: len(ids) for group, ids in groups.items()}, circumstances, booked=booked)
+    ranks = {name: rank for ids in groups.values() for rank, name in enumerate(sorted(ids))}
+    return tuple(
+        outcome(recipient.id, verdicts[recipient.id], ranks.get(recipient.id, 0), timetable, circumstances.until)
+        for recipient in recipients
+    )
+
+
+def _groups(verdicts: Mapping[str, Verdict]) -> dict[PaceGroup, list[str]]:
+    groups: defaultdict[PaceGroup, list[str]] = defaultdict(list)
+    for recipient_id, verdict in verdicts.items():
+        if isinstance(verdict, Sendable):
+            groups[verdict.group].append(recipient_id)
+    return groups
+
+
+def outcome(recipient_id: str, verdict: Verdict, rank: int, timetable: Timetable, until: datetime) -> Outcome:
+    """What the verdict and the timetable come to."""
+    if isinstance(verdict, Refused):
+        return Blocked(recipient_id=recipient_id, reason=verdict.reason, detail=verdict.detail)
+    slot = timetable.slot(verdict.group, rank)
+    if slot is None:
+        return outcome(recipient_id, no_time(until), rank, timetable, until)
+    return Queued(recipient_id=recipient_id, channel=verdict.channel, scheduled_at=slot)
+
+
+def whoever_is_queued(outcomes: Iterable[Outcome]) -> tuple[Queued, ...]:
+    return tuple(each for each in outcomes if isinstance(each, Queued))
+
+
+def whoever_is_blocked(outcomes: Iterable[Outcome]) -> tuple[Blocked, ...]:
+    return tuple(each for each in outcomes if isinstance(each, Blocked))

@@ -1,0 +1,157 @@
+"""The heartbeats of a made-up fleet, as column expressions: no row depends on another, so any number comes at once.
+
+A heartbeat is a function of (seed, connector, beat), where beat counts a connector's heartbeats since the start. What
+happens to real fleets happens to this one:
+
+    sizes       one connector of 100 sends every 5 s, ten every 30 s, the others every two minutes
+    restarts    after some hundred beats: another instance_id, counters from zero
+    anew        every fourth of these under the same instance_id, younger than before
+    resets      in one life of eight the counters fall to zero while the process goes on
+    silence     one stretch of 50 beats in 40, and one beat of 100, never arrive
+    late        one beat of 16 takes up to 400 s, one of 64 up to 25 minutes: they are overtaken by others
+    clocks      two connectors of five have a clock that is hours wrong
+    duplicates  one row of 200 is there twice, to the last byte
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+DAY_S = 86_400
+CONNECTOR_TYPES = ("imap", "telegram", "http", "mcp")
+# Heartbeats of a connector in a day, on average: what a fleet of some size amounts to.
+USUAL_BEATS_A_DAY = 1_100
+_ROWS_A_TASK = 400_000
+_BEATS_DOUBLED = 200
+_SILENT_BEATS = 50
+_UUID_PARTS = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+# The most that a counter grows by from one heartbeat to the next is less than twice this.
+_STRIDES = {
+    "messages_ingested": 7,
+    "messages_failed": 1,
+    "source_api_calls": 17,
+    "checkpoint_saves": 2,
+    "dedupe_accepted": 6,
+}
+_MICROS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlan:
+    connectors: int
+    start: date  # in UTC
+    days: int
+    seed: int = 0
+
+    @property
+    def dates(self) -> list[date]:
+        return [self.start + timedelta(days=number) for number in range(self.days)]
+
+    @property
+    def about_rows(self) -> int:
+        return self.connectors * self.days * USUAL_BEATS_A_DAY
+
+
+def heartbeats(spark: SparkSession, plan: FleetPlan, day: date) -> DataFrame:
+    """What the fleet sent on one day; some of it arrives on the next one."""
+    tasks = max(2, plan.connectors * USUAL_BEATS_A_DAY // _ROWS_A_TASK)
+    number = (day - plan.start).days
+    connectors = spark.range(0, plan.connectors, 1, tasks).select(sf.col("id").alias("connector"))
+    return _contract(_told(_lived(_beats(connectors, plan, number), plan), plan), plan)
+
+
+def _beats(connectors: DataFrame, plan: FleetPlan, day: int) -> DataFrame:
+    """A row for each heartbeat of the day, and one more for each that is there twice."""
+    size = _dice(plan, "size", "connector", sides=100)
+    interval = sf.when(size == 0, 5).when(size <= 10, 30).otherwise(120).cast("long")
+    in_a_day = sf.lit(DAY_S) / sf.col("interval_s")
+    sized = connectors.select("connector", interval.alias("interval_s")).withColumn("in_a_day", in_a_day.cast("long"))
+    numbers = sf.sequence(sf.lit(0).cast("long"), (sf.col("in_a_day") * (1 + 1 / _BEATS_DOUBLED)).cast("long") - 1)
+    again = _dice(plan, "again", "connector", "n", sides=DAY_S) % sf.col("in_a_day")
+    beat = sf.when(sf.col("n") < sf.col("in_a_day"), sf.col("n")).otherwise(again) + sf.lit(day) * sf.col("in_a_day")
+    return sized.select("*", sf.explode(numbers).alias("n")).withColumn("beat", beat)
+
+
+def _lived(beats: DataFrame, plan: FleetPlan) -> DataFrame:
+    """Which life of its connector a beat belongs to, and how many beats of that life came before it."""
+    length = 200 + _dice(plan, "length", "connector", sides=1_800)
+    counted = sf.col("beat") + _dice(plan, "offset", "connector", sides=2_000)
+    lives = beats.withColumn("length", length).withColumn("counted", counted)
+    lives = lives.withColumn("life", sf.floor(sf.col("counted") / sf.col("length")))
+    anew = (sf.col("life") % 2 == 1) & (_dice(plan, "anew", "connector", "life", sides=2) == 0)
+    fell = _dice(plan, "fell", "connector", "life", sides=8) == 0
+    return lives.select(
+        "*",
+        (sf.col("counted") % sf.col("length")).alias("lived"),
+        sf.when(anew, sf.col("life") - 1).otherwise(sf.col("life")).alias("name"),
+        sf.when(fell, sf.floor(sf.col("length") / 3)).otherwise(sf.lit(0)).alias("falls_at"),
+    ).where(_arrives(plan))
+
+
+def _arrives(plan: FleetPlan) -> Column:
+    silent = sf.floor(sf.col("beat") / _SILENT_BEATS)
+    heard = sf.pmod(sf.xxhash64(sf.lit(plan.seed), sf.lit("silent"), "connector", silent), sf.lit(40)) != 0
+    return heard & (_dice(plan, "lost", "connector", "beat", sides=100) != 0)
+
+
+def _told(lives: DataFrame, plan: FleetPlan) -> DataFrame:
+    """What each heartbeat says, and when it comes."""
+    beat_us = sf.col("beat") * sf.col("interval_s") * _MICROS
+    sent_us = sf.lit(_epoch_s(plan.start) * _MICROS) + beat_us + sf.col("noise")
+    slow = _dice(plan, "slow", "connector", "beat", sides=64)
+    late_us = sf.when(slow == 0, sf.col("noise") * 1_500).when(slow <= 4, sf.col("noise") * 400)
+    delay_us = sf.coalesce(late_us, sf.floor(sf.col("noise") / 20))
+    clock = _dice(plan, "clock", "connector", sides=5)
+    wrong_us = sf.when(clock == 0, 7_200 * _MICROS).when(clock == 1, -3_600 * _MICROS).otherwise(0)
+    since_fall = sf.col("lived") - sf.when(sf.col("lived") >= sf.col("falls_at"), sf.col("falls_at")).otherwise(0)
+    return lives.withColumn("noise", _dice(plan, "noise", "connector", "beat", sides=_MICROS)).select(
+        "*",
+        since_fall.alias("counts"),
+        sf.timestamp_micros(sent_us + wrong_us).alias("sent_at"),
+        sf.timestamp_micros(sent_us + delay_us).alias("received_at"),
+        ((sf.col("lived") * sf.col("interval_s") * _MICROS + sf.col("noise")) / _MICROS).alias("uptime_s"),
+    )
+
+
+def _contract(told: DataFrame, plan: FleetPlan) -> DataFrame:
+    """The columns of `connector_heartbeat_log`."""
+    kind = sf.pmod(sf.col("connector"), sf.lit(len(CONNECTOR_TYPES)))
+    state = _dice(plan, "state", "connector", "beat", sides=11)
+    error = sf.when(state == 0, "the source does not answer").otherwise(sf.lit(None).cast("string"))
+    return told.select(
+        _uuid(plan, "heartbeat", "connector", "beat").alias("id"),
+        sf.element_at(sf.array(*map(sf.lit, CONNECTOR_TYPES)), (kind + 1).cast("int")).alias("connector_type"),
+        sf.format_string("box-%d@example.org", "connector").alias("endpoint_identity"),
+        _uuid(plan, "process", "connector", "name").alias("instance_id"),
+        sf.when(state == 0, "error").when(state <= 2, "degraded").otherwise("healthy").alias("state"),
+        error.alias("error_message"),
+        "uptime_s",
+        *(_counter(plan, name, stride) for name, stride in _STRIDES.items()),
+        "received_at",
+        "sent_at",
+    )
+
+
+def _counter(plan: FleetPlan, name: str, stride: int) -> Column:
+    """Never falls while `counts` grows: what is added at random is less than a step."""
+    burst = _dice(plan, name, "connector", "beat", sides=stride)
+    return (sf.col("counts") * stride + burst).alias(name)
+
+
+def _uuid(plan: FleetPlan, deed: str, *of: str) -> Column:
+    halves = (sf.xxhash64(sf.lit(plan.seed), sf.lit(f"{deed} {half}"), *of) for half in (1, 2))
+    digits = sf.lower(sf.concat(*(sf.lpad(sf.hex(half), 16, "0") for half in halves)))
+    return sf.concat_ws("-", *(sf.substring(digits, begin, count) for begin, count in _UUID_PARTS))
+
+
+def _dice(plan: FleetPlan, deed: str, *of: str, sides: int) -> Column:
+    """A number below `sides` that is always the same for the same deed of the same thing."""
+    return sf.pmod(sf.xxhash64(sf.lit(plan.seed), sf.lit(deed), *of), sf.lit(sides))
+
+
+def _epoch_s(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * DAY_S

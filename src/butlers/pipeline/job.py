@@ -1,0 +1,51 @@
+"""What a job is, what it gets, and what it says at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pyspark.sql import SparkSession
+
+from butlers.pipeline.windows import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schemas:
+    """Where the services keep their tables."""
+
+    switchboard: str = "switchboard"
+    messenger: str = "messenger"
+    pipeline: str = "pipeline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """Everything a job may look at; there is no clock among it."""
+
+    spark: SparkSession
+    dsn: str  # of the services' database, as executors reach it
+    lake: Path  # folder of the event lake
+    run_id: UUID
+    window: Window
+    arguments: Mapping[str, str] = field(default_factory=dict)  # --set NAME=VALUE
+    schemas: Schemas = Schemas()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    rows_in: int
+    rows_out: int
+    satisfied: bool = True  # False: it ran well and found something wrong (unbalanced books, an alert): exit code 1
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    name: str
+    about: str  # one line, for `butlers pipeline list`
+    run: Callable[[JobContext], JobResult]
+    arguments: Mapping[str, str] = field(default_factory=dict)  # name -> what it means; others are refused

@@ -1,0 +1,1 @@
+"""A source, a transform and a sink, over an explicit window."""

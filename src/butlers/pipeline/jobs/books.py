@@ -1,0 +1,155 @@
+"""`books`: does the record balance? Every request ends, every delivery has its evidence, nothing was sent twice.
+
+    lake --latest versions--> judgements --> pipeline.books, pipeline.books_findings
+    tables --ids by day--------^
+
+The books are closed at the newest moment that the lake knows, heartbeats included, and what has moved within the grace
+period before it is not judged yet. So it does not matter how far the lake lags behind, nor that something is always
+on its way; run it for a day when that day has been over for longer than the grace period, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, time, timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from butlers.contracts.envelope import invalid
+from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.lake.durations import seconds
+from butlers.pipeline.lake.events import ATTEMPTS, DELIVERIES, HEARTBEATS, RECEIPTS, REQUESTS, ROUTING, Event
+from butlers.pipeline.lake.reading import read_events
+from butlers.pipeline.sinks.merge import merge_into
+from butlers.pipeline.sources.postgres import read_table
+from butlers.pipeline.table_contracts.books import BOOKS, BOOKS_FINDINGS
+from butlers.pipeline.tables import Table
+from butlers.pipeline.transforms.books_counts import judged_counts, rows_of
+from butlers.pipeline.transforms.books_findings import books_findings, samples
+from butlers.pipeline.transforms.books_record import Record, judgements, newest_moment
+from butlers.pipeline.transforms.books_rules import RULES, Severity
+from butlers.pipeline.transforms.books_totals import books_totals
+from butlers.pipeline.windows import Window
+
+GRACE, LOOKBACK = "1h", "30d"
+SILENT = ("messenger", "switchboard")
+_LATER = timedelta(days=3660)  # what became of it is looked for until then
+_VANISHING = {ATTEMPTS.name: "completed_at IS NULL"}  # a claim that was given back takes its attempt along
+
+
+def run(context: JobContext) -> JobResult:
+    window, grace = _whole_days(context.window), _duration(context, "grace", GRACE)
+    silent = [*SILENT, *filter(None, context.arguments.get("silent", "").split(","))]
+    record = _record(context, window)
+    kept: list[DataFrame] = [*record.frames()]
+    try:
+        closed_at = _closed_at(context, record, window)
+        judged = judgements(record, window=window, cutoff=closed_at - grace, silent=silent)
+        judged = reduce(DataFrame.unionByName, _counts(context, record, window, closed_at - grace), judged)
+        kept.append(judged.persist(StorageLevel.DISK_ONLY))
+        return _written(context, judged, window, {"closed_at": closed_at.isoformat(), "grace_s": grace.total_seconds()})
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _record(context: JobContext, window: Window) -> Record:
+    """Read once: every part of it is looked at several times."""
+    reach = Window(start=window.start - _duration(context, "lookback", LOOKBACK), end=window.end + _LATER)
+
+    def read(event: Event) -> DataFrame:
+        return read_events(context.spark, context.lake, event, reach).persist(StorageLevel.DISK_ONLY)
+
+    return Record(
+        requests=read(REQUESTS),
+        routing=read(ROUTING),
+        deliveries=read(DELIVERIES),
+        attempts=read(ATTEMPTS),
+        receipts=read(RECEIPTS),
+    )
+
+
+def _closed_at(context: JobContext, record: Record, window: Window) -> datetime:
+    """The newest moment that the lake knows."""
+    since = Window(start=window.start, end=window.end + _LATER)
+    heard = read_events(context.spark, context.lake, HEARTBEATS, since).agg(sf.max("received_at").alias("moment"))
+    reached = newest_moment(record).unionByName(heard).agg(sf.max("moment").alias("moment"))
+    # As a number: what a timestamp becomes on the way to Python depends on the zone of this machine.
+    [row] = reached.select(sf.unix_micros("moment").alias("micros")).collect()
+    if row["micros"] is None:
+        raise invalid("lake", "holds nothing of this time: run lake-stream first")
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=row["micros"])
+
+
+def _counts(context: JobContext, record: Record, window: Window, cutoff: datetime) -> list[DataFrame]:
+    """The lake against the tables, for all that was written before the cutoff."""
+    if cutoff <= window.start:
+        return []
+    until = Window(start=window.start, end=min(window.end, cutoff))
+    events = (REQUESTS, ROUTING, DELIVERIES, ATTEMPTS, RECEIPTS)
+    return [_compared(context, event, frame, until) for event, frame in zip(events, record.frames(), strict=True)]
+
+
+def _compared(context: JobContext, event: Event, in_lake: DataFrame, window: Window) -> DataFrame:
+    table, key = event.within(context.schemas).table, event.key[-1]
+    rows = read_table(context.spark, context.dsn, table, columns=(key, event.born), window=window)
+    recent = (sf.col(event.born) >= sf.lit(window.start)) & (sf.col(event.born) < sf.lit(window.end))
+    return judged_counts(
+        event.name,
+        rows_of(rows, key=key, born=event.born),
+        rows_of(in_lake.filter(recent), key=key, born=event.born, vanished=_VANISHING.get(event.name, "false")),
+    )
+
+
+def _written(context: JobContext, judged: DataFrame, window: Window, when: Mapping[str, str | float]) -> JobResult:
+    findings, totals = books_findings(judged, context.run_id), books_totals(judged, context.run_id)
+    written = _merge(context, findings, BOOKS_FINDINGS, window) + _merge(context, totals, BOOKS, window)
+    rules = _per_rule(totals)
+    broken = {name: one["broken"] for name, one in rules.items() if one["broken"]}
+    unbalanced = any(RULES[name].severity is Severity.ERROR for name in broken)
+    keys = {row["rule"]: row["keys"] for row in samples(findings).collect()} if broken else {}
+    details = {**when, "balanced": not unbalanced, "rules": rules, "samples": keys}
+    return JobResult(rows_in=judged.count(), rows_out=written, satisfied=not unbalanced, details=details)
+
+
+def _merge(context: JobContext, frame: DataFrame, table: Table, window: Window) -> int:
+    return merge_into(frame, context.dsn, table.within(context.schemas.pipeline), run_id=context.run_id, window=window)
+
+
+def _per_rule(totals: DataFrame) -> dict[str, dict[str, Any]]:
+    summed = totals.groupBy("rule").agg(*(sf.sum(name).alias(name) for name in ("checked", "broken", "young")))
+    rows = {row["rule"]: row.asDict() for row in summed.collect()}
+    return {
+        name: {"severity": RULES[name].severity.value} | _without_name(rows[name]) for name in RULES if name in rows
+    }
+
+
+def _without_name(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "rule"}
+
+
+def _whole_days(window: Window) -> Window:
+    for field, moment in (("from", window.start), ("to", window.end)):
+        if moment.astimezone(UTC).time() != time():
+            raise invalid(field, "must be the beginning of a day in UTC: the books are kept by the day")
+    return window
+
+
+def _duration(context: JobContext, name: str, default: str) -> timedelta:
+    return timedelta(seconds=seconds(name, context.arguments.get(name, default)))
+
+
+JOB = Job(
+    name="books",
+    about="balanced books: every request ends, every delivery has its evidence, nothing is sent twice",
+    run=run,
+    arguments={
+        "grace": f"within which something may still be on its way, {GRACE} when left out",
+        "lookback": f"how long before the window what it refers to is looked for, {LOOKBACK} when left out",
+        "silent": "butlers that answer nobody, separated by commas",
+    },
+)

@@ -1,0 +1,46 @@
+"""Whole days leave the event lake: those that ended more than a number of days before the window's end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.lake.durations import seconds, whole
+from butlers.pipeline.lake.events import chosen_events
+from butlers.pipeline.lake.files import sweep
+from butlers.pipeline.lake.log import LakeLog
+from butlers.pipeline.lake.retention import retain
+from butlers.telemetry import get_logger
+
+_KEEP_DAYS = "365"
+_GRACE = "1h"
+
+
+def run(context: JobContext) -> JobResult:
+    keep_days = whole("keep_days", context.arguments.get("keep_days", _KEEP_DAYS), least=1)
+    grace_s = seconds("grace", context.arguments.get("grace", _GRACE))
+    since = (context.window.end - timedelta(days=keep_days)).date()
+    details: dict[str, Any] = {"kept_since": since.isoformat()}
+    rows = 0
+    for event in chosen_events(context.arguments.get("event"), context.schemas):
+        folder = context.lake / event.name
+        if LakeLog(folder).exists:
+            removed = retain(folder, since=since)
+            for day, count in removed.items():
+                get_logger(__name__).info("day removed from the lake", table=event.name, partition=day, count=count)
+            rows += sum(removed.values())
+            details[event.name] = {"days": dict(removed), "files_deleted": sweep(folder, grace_s=grace_s)}
+    return JobResult(rows_in=rows, rows_out=0, details=details)
+
+
+JOB = Job(
+    name="lake-retain",
+    about="remove old days from the event lake",
+    run=run,
+    arguments={
+        "event": "one kind of events; all when left out",
+        "keep_days": f"days before the window's end that stay, {_KEEP_DAYS} when left out",
+        "grace": f"how long removed files stay for those who read them, {_GRACE} when left out",
+    },
+)

@@ -1,0 +1,62 @@
+"""Fill the event lake: what changed since the last time, or everything as it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from butlers.contracts.envelope import invalid
+from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.lake.durations import seconds, whole
+from butlers.pipeline.lake.events import chosen_events
+from butlers.pipeline.lake.running import run_streams
+from butlers.pipeline.lake.stream import EventStream, Trigger
+from butlers.pipeline.sources.changes import ROWS_PER_BATCH
+from butlers.telemetry import get_logger
+
+_HELD_TOO_LONG_S = 60.0
+_EVERY = "10s"
+
+
+def run(context: JobContext) -> JobResult:
+    events = chosen_events(context.arguments.get("event"), context.schemas)
+    rows = whole("batch_rows", context.arguments.get("batch_rows", str(ROWS_PER_BATCH)), least=1)
+    streams = [EventStream(event=event, dsn=context.dsn, lake=context.lake, rows_per_batch=rows) for event in events]
+    run_streams(context.spark, streams, _trigger(context))
+    appended = sum(stream.tally.rows for stream in streams)
+    details = {stream.event.name: _told(stream) for stream in streams}
+    return JobResult(rows_in=appended, rows_out=appended, details=details | _lag(streams[0]))
+
+
+def _trigger(context: JobContext) -> Trigger:
+    kind = context.arguments.get("trigger", "available-now")
+    every = context.arguments.get("every", _EVERY)
+    if kind == "available-now":
+        return Trigger()
+    if kind == "continuous":
+        return Trigger(every=f"{round(seconds('every', every) * 1000)} milliseconds")
+    raise invalid("trigger", "must be available-now or continuous")
+
+
+def _told(stream: EventStream) -> dict[str, int]:
+    return {"batches": stream.tally.batches, "rows": stream.tally.rows, "horizon": stream.tally.horizon}
+
+
+def _lag(stream: EventStream) -> dict[str, Any]:
+    """What holds the horizon: a transaction that stays open keeps all later changes out of the lake."""
+    held_s = stream.database_horizon().held_s
+    if held_s is not None and held_s > _HELD_TOO_LONG_S:
+        get_logger(__name__).warning("an open transaction holds the lake back", duration_ms=round(held_s * 1000))
+    return {"oldest_open_transaction_s": held_s}
+
+
+JOB = Job(
+    name="lake-stream",
+    about="fill the event lake from the services' tables, exactly once",
+    run=run,
+    arguments={
+        "event": "one of heartbeats, requests, routing, deliveries, attempts, receipts; all when left out",
+        "trigger": "available-now (what there is, then end) or continuous (until SIGTERM)",
+        "every": f"pause between two looks of a continuous run, {_EVERY} when left out",
+        "batch_rows": f"about how many rows are written at once, {ROWS_PER_BATCH} when left out",
+    },
+)

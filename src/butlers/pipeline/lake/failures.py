@@ -1,0 +1,46 @@
+"""What went wrong inside Spark, in the words of whoever found out: Spark wraps them several times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from butlers.errors import ButlersError, ConfigurationError, InternalError
+
+_OURS = re.compile(r"butlers\.errors\.(\w+): (.+)")
+_NAMED = re.compile(r"\[[A-Z][A-Z_.]{4,}\][^\n]*")
+_UNREADABLE = re.compile(r"while reading file (?:file:)?(?://)?(\S+?\.parquet)")
+
+
+class ReportedError(ConfigurationError):
+    """A configuration error that was raised in another process: its text is all that arrived."""
+
+    def __init__(self, message: str) -> None:
+        super(ConfigurationError, self).__init__(message)
+        self.problem, self.source, self.key, self.remedy = message, "lake", "", ""
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """A block whose failures in Spark leave it as ours."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise explained(error) from error
+
+
+def explained(error: BaseException) -> ButlersError:
+    said = str(error)
+    ours = _OURS.findall(said)
+    if ours:
+        kind, message = ours[-1]
+        return ReportedError(message) if kind == ConfigurationError.__name__ else InternalError(message)
+    unreadable = _UNREADABLE.search(said)
+    if unreadable:
+        return InternalError(f"{unreadable[1]}: the file cannot be read; restore it from a backup")
+    named = next((line for line in _NAMED.findall(said) if "[STREAM_FAILED]" not in line), None)
+    return InternalError(f"Spark failed: {named or next(iter(said.strip().splitlines()), type(error).__name__)}")

@@ -1,0 +1,121 @@
+"""The stream of one event: changes of a table, batch by batch, into files that a commit makes count.
+
+    changes [start, end) --> without what is below the log's horizon --> files --> commit, horizon = last change + 1
+
+Killed before the commit: the files do not count, and Spark's checkpoint makes it read the same range again. Killed
+after the commit and before the checkpoint knows: the same range again, of which nothing is left above the horizon. The
+checkpoint belongs to one log: begin the lake anew and the stream begins anew; lose the checkpoint and the stream goes
+on from the log's horizon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from butlers.errors import ConfigurationError
+from butlers.pipeline.connection import connect
+from butlers.pipeline.lake.events import CHANGE, DATE, Event
+from butlers.pipeline.lake.files import discard, publish, stage
+from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
+from butlers.pipeline.sources.changes import ROWS_PER_BATCH, read_changes
+from butlers.pipeline.sources.horizon import Horizon, read_horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    every: str | None = None  # Spark's words, "10 seconds"; None: what there is now, and then an end
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What one stream did so far."""
+
+    batches: int = 0
+    rows: int = 0
+    horizon: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventStream:
+    event: Event
+    dsn: str
+    lake: Path
+    rows_per_batch: int = ROWS_PER_BATCH
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def folder(self) -> Path:
+        return self.lake / self.event.name
+
+    def start(self, spark: SparkSession, trigger: Trigger) -> StreamingQuery:
+        state = self._open_log()
+        changes = read_changes(
+            spark,
+            self.dsn,
+            self.event.table,
+            select=self.event.expressions,
+            schema=self.event.schema,
+            start=state.horizon,
+            server=state.server,
+            rows_per_batch=self.rows_per_batch,
+        )
+        writer = (
+            changes.withColumn(DATE, sf.to_date(self.event.born))
+            .writeStream.queryName(f"lake {self.event.name}")
+            .option("checkpointLocation", str(self.lake / "_checkpoints" / self.event.name / state.id))
+            .foreachBatch(self._appender())
+        )
+        if trigger.every is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=trigger.every).start()
+
+    def _open_log(self) -> LakeState:
+        horizon = self.database_horizon()
+        state = LakeLog(self.folder).create(server=horizon.server)
+        if state.server != horizon.server:
+            raise ConfigurationError(
+                "this is not the database that the lake was filled from: it is another server",
+                source="lake",
+                key=self.event.name,
+                remedy="name the database it came from, or begin a new lake for this one",
+            )
+        self.tally.horizon = state.horizon
+        return state
+
+    def database_horizon(self) -> Horizon:
+        with connect(self.dsn, autocommit=True) as connection, connection.cursor() as cursor:
+            return read_horizon(cursor)
+
+    def _appender(self) -> Callable[[DataFrame, int], None]:
+        def append(batch: DataFrame, _: int) -> None:
+            appended = append_batch(batch, self.folder)
+            self.tally.batches += 1
+            self.tally.rows += sum(file.rows for file in appended)
+            self.tally.horizon = max([self.tally.horizon, *(file.last_change + 1 for file in appended)])
+
+        return append
+
+
+def append_batch(batch: DataFrame, folder: Path) -> tuple[LakeFile, ...]:
+    """Add what is new of a batch; returns the files, none when all of it was there."""
+    log = LakeLog(folder)
+    while True:
+        horizon = log.state().horizon
+        # One file per day, however many slices the batch was read in.
+        fresh = batch.where(sf.col(CHANGE) >= horizon).repartition(DATE)
+        files = publish(stage(fresh, folder), folder)
+        if not files or log.commit(lambda state, horizon=horizon, files=files: _append(state, horizon, files)):  # type: ignore[misc]
+            return files
+        discard(files, folder)  # another stream was faster: see what is left
+
+
+def _append(state: LakeState, horizon: int, files: tuple[LakeFile, ...]) -> Commit | None:
+    if state.horizon != horizon:
+        return None
+    return Commit(kind="append", add=files, horizon=max(file.last_change for file in files) + 1)

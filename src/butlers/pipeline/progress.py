@@ -1,0 +1,110 @@
+"""How far a run is, from Spark's own counts of stages and tasks: a bar on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import IO, Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+_LOOK_S = 0.5  # between two looks
+_LINES_EVERY = 20  # looks between two lines, where there is no bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Of the jobs that Spark works on right now."""
+
+    stages: int
+    stages_done: int
+    tasks: int
+    tasks_done: int
+
+    def __str__(self) -> str:
+        return f"{self.stages_done} of {self.stages} stages, {self.tasks_done} of {self.tasks} tasks"
+
+
+def standing(spark: SparkSession) -> Standing | None:
+    """None: nothing is active, or the cluster is far away (Spark Connect) and does not say."""
+    tracker = _tracker(spark)
+    if tracker is None:
+        return None
+    stages = [stage for job in tracker.getActiveJobsIds() for stage in _stages(tracker, job)]
+    if not stages:
+        return None
+    return Standing(
+        stages=len(stages),
+        stages_done=sum(stage.numCompletedTasks == stage.numTasks for stage in stages),
+        tasks=sum(stage.numTasks for stage in stages),
+        tasks_done=sum(stage.numCompletedTasks for stage in stages),
+    )
+
+
+def watching(name: str, stream: IO[str] | None) -> Callable[[SparkSession], AbstractContextManager[None]]:
+    """How a run is watched; without a stream, nobody looks."""
+    return lambda spark: nullcontext() if stream is None else watched(spark, name, stream)
+
+
+@contextmanager
+def watched(spark: SparkSession, name: str, stream: IO[str]) -> Iterator[None]:
+    """Show how far it is until the block ends."""
+    show = _bar(name, stream) if stream.isatty() else _lines(name, stream)
+    ended = threading.Event()
+    with show as tell:
+        watcher = threading.Thread(target=_watch, args=(spark, tell, ended), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _watch(spark: SparkSession, tell: Callable[[Standing], None], ended: threading.Event) -> None:
+    while not ended.wait(_LOOK_S):
+        try:
+            now = standing(spark)
+        except Exception:
+            return  # the session is ending, and what is left to tell is the result
+        if now is not None:
+            tell(now)
+
+
+@contextmanager
+def _bar(name: str, stream: IO[str]) -> Iterator[Callable[[Standing], None]]:
+    shown = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    with Progress(*shown, TimeElapsedColumn(), console=Console(file=stream), transient=True) as progress:
+        bar = progress.add_task(name, total=None, said="starting")
+        yield lambda now: progress.update(bar, total=now.tasks, completed=now.tasks_done, said=str(now))
+
+
+@contextmanager
+def _lines(name: str, stream: IO[str]) -> Iterator[Callable[[Standing], None]]:
+    looks = 0
+
+    def tell(now: Standing) -> None:
+        nonlocal looks
+        if looks % _LINES_EVERY == 0:
+            print(f"{name}: {now}", file=stream, flush=True)
+        looks += 1
+
+    yield tell
+
+
+def _tracker(spark: SparkSession) -> Any:
+    try:
+        return spark.sparkContext.statusTracker()
+    except Exception:
+        return None
+
+
+def _stages(tracker: Any, job: int) -> Iterator[Any]:
+    info = tracker.getJobInfo(job)
+    for stage in info.stageIds if info else ():
+        if (known := tracker.getStageInfo(stage)) is not None:
+            yield known

@@ -1,0 +1,169 @@
+"""One run of a job, from the request to the record of its end.
+
+    check the request --> database, tables --> row "running" --> Spark --> job --> row with the outcome
+
+What can be wrong with a request is found before anything is started or written. Whatever happens after the row is
+there, the row says how it ended; a process that is killed is found out by its lock (`runs.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pyspark.sql import SparkSession
+
+from butlers.clock import Clock
+from butlers.contracts.envelope import invalid
+from butlers.errors import ButlersError, ClassifiedError, ConfigurationError, InternalError
+from butlers.pipeline.catalog import find_job
+from butlers.pipeline.connection import connect
+from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.runs import DISSATISFIED, FAILED, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare
+from butlers.pipeline.session import SessionSettings, spark_session
+from butlers.pipeline.sources.snapshots import snapshots
+from butlers.pipeline.windows import Window
+from butlers.telemetry import get_logger
+from butlers.telemetry.logs import describe_exception
+
+log = get_logger("butlers.pipeline")
+
+Watch = Callable[[SparkSession], AbstractContextManager[None]]
+
+_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://\S+|yarn|k8s://\S+")
+_REMOTE = re.compile(r"sc://\S+")
+_LONGEST = 500  # letters of an error that is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    job: str
+    window: Window
+    dsn: str
+    lake: Path
+    session: SessionSettings
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_job(
+    request: RunRequest,
+    *,
+    clock: Clock,
+    new_id: Callable[[], UUID],
+    watch: Watch = lambda _: nullcontext(),
+) -> dict[str, Any]:
+    """The run as `butlers pipeline status` would show it; raises what stopped it."""
+    job = _checked(request)
+    connect(request.dsn).close()  # says at once what is wrong with the address; the next line would wait for a server
+    asyncio.run(prepare(request.dsn))
+    runs = Runs(request.dsn)
+    runs.recent(now=clock.now(), limit=1)
+    run = _run(request, clock, new_id)
+    with runs.begin(run) as opened:
+        ending, error = _ended(lambda: _in_spark(job, request, run, opened, watch), clock)
+        opened.finish(ending)
+    log.info("pipeline run ended", job_id=run.run_id, job_name=run.job, outcome=ending.outcome)
+    if error is not None:
+        raise error
+    return run.describe() | ending.describe()
+
+
+def _checked(request: RunRequest) -> Job:
+    job = find_job(request.job)
+    unknown = sorted(set(request.arguments) - set(job.arguments))
+    if unknown:
+        known = ", ".join(job.arguments) or "none"
+        raise invalid("set", f"{job.name} has no argument {', '.join(unknown)}; it has: {known}")
+    session = request.session
+    if session.master is not None and not _MASTER.fullmatch(session.master):
+        raise invalid("master", "must be local, local[N], spark://HOST:PORT, yarn or k8s://...")
+    if session.remote is not None and not _REMOTE.fullmatch(session.remote):
+        raise invalid("remote", "must be sc://HOST:PORT")
+    return job
+
+
+def _run(request: RunRequest, clock: Clock, new_id: Callable[[], UUID]) -> Run:
+    return Run(
+        run_id=new_id(),
+        job=request.job,
+        window=request.window,
+        arguments=request.arguments,
+        master=request.session.remote or request.session.master or "local[*]",
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at=clock.now(),
+    )
+
+
+def _ended(work: Callable[[], JobResult], clock: Clock) -> tuple[Ending, BaseException | None]:
+    began = clock.monotonic()
+    result: JobResult | None = None
+    error: BaseException | None = None
+    try:
+        result = work()
+    except Exception as problem:
+        error = _named(problem)
+    except BaseException as stop:  # ctrl-C, or told to end: the row must not stay open
+        error = stop
+    duration_ms = round((clock.monotonic() - began) * 1000)
+    if result is None:
+        described = _described(error)
+        return Ending(outcome=FAILED, ended_at=clock.now(), duration_ms=duration_ms, error=described), error
+    return Ending(
+        outcome=SUCCEEDED if result.satisfied else DISSATISFIED,
+        ended_at=clock.now(),
+        duration_ms=duration_ms,
+        rows_in=result.rows_in,
+        rows_out=result.rows_out,
+        details=result.details,
+    ), None
+
+
+def _in_spark(job: Job, request: RunRequest, run: Run, opened: OpenRun, watch: Watch) -> JobResult:
+    with spark_session(f"butlers {job.name}", request.session) as spark:
+        opened.name_application(spark.conf.get("spark.app.id", "") or "")
+        context = JobContext(
+            spark=spark,
+            dsn=request.dsn,
+            lake=request.lake,
+            run_id=run.run_id,
+            window=request.window,
+            arguments=request.arguments,
+        )
+        with watch(spark), snapshots():
+            return job.run(context)
+
+
+def _named(problem: Exception) -> ButlersError:
+    """The failure in a few words; Spark's own are a page, of which the first line says what happened."""
+    if isinstance(problem, ButlersError):
+        return problem
+    error = InternalError(f"Spark gave the job up: {essence(str(problem))}")
+    error.__cause__ = problem
+    return error
+
+
+def essence(text: str) -> str:
+    """What our own code said on an executor, else the first line that is not the bridge to Java speaking."""
+    lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("butlers.errors.")]
+    telling = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (ours or telling or lines or ["it said nothing"])[0][:_LONGEST]
+
+
+def _described(error: BaseException | None) -> dict[str, Any]:
+    """For the row: an unexpected failure with the places in the code that it came through."""
+    if isinstance(error, ClassifiedError):
+        cause = error.__cause__
+        return error.describe() | ({"raised": describe_exception(cause)} if cause is not None else {})
+    if isinstance(error, ConfigurationError):
+        return {"class": "configuration_error", "message": str(error)}
+    return {"class": "interrupted", "message": "the run was told to end"}

@@ -1,0 +1,138 @@
+"""The one place that builds a Spark session.
+
+    nothing said       local[*]: all cores of this machine, Java found or taken from the lock file
+    --master URL       spark://..., yarn, k8s://...: the same jobs on a cluster
+    --remote sc://...  Spark Connect: the same jobs on a cluster that only this address is known of
+
+Executors need what the jobs import: this package, which is sent along, and the packages of the lock file, which they
+must have (docs/operating/pipeline.md says how).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import butlers
+from butlers.errors import ConfigurationError
+from butlers.pipeline.java import find_java
+
+_PACKAGE = Path(butlers.__file__).parent
+
+_OPTIONS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "16",  # where adaptive execution starts from
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    scratch: Path  # a folder for Java's starter, Spark's own files and the archive that is sent to executors
+    master: str | None = None  # local[*] when neither is said
+    remote: str | None = None  # sc://host:port
+    memory: str = "1g"  # of the driver, which is all there is in local mode
+    options: Mapping[str, str] = field(default_factory=dict)  # further ones, last word
+
+    def __post_init__(self) -> None:
+        if self.master and self.remote:
+            raise ConfigurationError(
+                "both are given", source="command line", key="--master, --remote", remedy="say one of them"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return self.remote is None and (self.master or "local").startswith("local")
+
+
+@contextmanager
+def spark_session(name: str, settings: SessionSettings) -> Iterator[SparkSession]:
+    """A session for one job, ended with it."""
+    session = _connect(name, settings) if settings.remote else _start(name, settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _connect(name: str, settings: SessionSettings) -> SparkSession:
+    builder = SparkSession.builder.appName(name)
+    for key, value in (_sql_only(_OPTIONS) | dict(settings.options)).items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.remote(settings.remote or "").create()
+        session.addArtifacts(str(package_archive(settings.scratch)), pyfile=True)
+    except Exception as error:
+        raise _unusable("--remote", settings.remote or "", error) from error
+    return session
+
+
+def _start(name: str, settings: SessionSettings) -> SparkSession:
+    _prepare_environment(settings)
+    chosen = dict(_OPTIONS) | (dict(_LOCAL) if settings.is_local else {})
+    chosen |= {"spark.driver.memory": settings.memory, "spark.sql.warehouse.dir": str(settings.scratch / "warehouse")}
+    builder = SparkSession.builder.appName(name).master(settings.master or "local[*]")
+    for key, value in (chosen | dict(settings.options)).items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise _unusable("--master", settings.master or "local[*]", error) from error
+    if not settings.is_local:
+        session.sparkContext.addPyFile(str(package_archive(settings.scratch)))
+    return session
+
+
+def _prepare_environment(settings: SessionSettings) -> None:
+    """What the Java process and the Python workers inherit."""
+    settings.scratch.mkdir(parents=True, exist_ok=True)
+    os.environ["JAVA_HOME"] = str(find_java(os.environ, cache=settings.scratch))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_DIRS", str(settings.scratch / "spark"))
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+    if settings.is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def package_archive(folder: Path) -> Path:
+    """This package as one file, for executors that do not have it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    archive = folder / "butlers.zip"
+    draft = archive.with_suffix(f".{os.getpid()}")
+    with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as file:
+        for path in sorted(_PACKAGE.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                file.write(path, path.relative_to(_PACKAGE.parent))
+    return draft.replace(archive)
+
+
+def _sql_only(options: Mapping[str, str]) -> dict[str, str]:
+    """What a session may say; the rest belongs to whoever started the cluster."""
+    return {key: value for key, value in options.items() if key.startswith("spark.sql.session.")}
+
+
+def _unusable(option: str, address: str, error: BaseException) -> ConfigurationError:
+    said = str(error).strip().splitlines()
+    return ConfigurationError(
+        f"Spark does not start there: {said[0] if said else type(error).__name__}",
+        source=option,
+        key=address,
+        remedy="correct the address, or leave it out to run on this machine",
+    )

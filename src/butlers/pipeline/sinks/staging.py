@@ -1,0 +1,107 @@
+"""Where rows wait between the tasks that wrote them and the one transaction that takes them over.
+
+    pipeline_staging.s_<run>_<n>            the rows, UNLOGGED, each marked with the attempt that wrote it
+    pipeline_staging.s_<run>_<n>_accepted   the attempts that Spark accepted
+
+Spark may run a task twice (speculation, a lost executor) and accept one of them; the other may still be writing when
+everything is over. So rows are taken by the list of accepted attempts, never by "everything that is there".
+
+As long as the driver works on a staging table it holds an advisory lock of that name. A lock that can be had belongs to
+a driver that died: whoever comes next drops the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from adbc_driver_manager.dbapi import Cursor
+from pyspark.sql.types import DataType, DecimalType, StructType
+
+from butlers.pipeline.connection import connect, transaction
+from butlers.storage.identifiers import quote_identifier
+
+SCHEMA = "pipeline_staging"
+ATTEMPT = "staged_by"
+
+# By what Spark calls a type: COPY is binary, so a column must be of the very type that Arrow has.
+_KINDS: Mapping[str, str] = {
+    "string": "text",
+    "timestamp": "timestamptz",
+    "date": "date",
+    "boolean": "boolean",
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "double": "double precision",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staging:
+    name: str
+
+    @property
+    def rows(self) -> str:
+        return f"{SCHEMA}.{quote_identifier(self.name)}"
+
+    @property
+    def accepted(self) -> str:
+        return f"{SCHEMA}.{quote_identifier(self.accepted_name)}"
+
+    @property
+    def accepted_name(self) -> str:
+        return f"{self.name}_accepted"
+
+
+@contextmanager
+def staging_for(dsn: str, columns: StructType, run_id: UUID) -> Iterator[Staging]:
+    """A staging table for these columns; dropped at the end, whatever happens."""
+    staging = Staging(name=f"s_{run_id.hex}_{uuid4().hex[:8]}")
+    _prepare_schema(dsn)
+    # Not in a transaction: tasks must see the table while the lock is held.
+    with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+        _clear_abandoned(cursor)
+        cursor.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))::text", (staging.name,))
+        cursor.fetchone()
+        cursor.execute(f"CREATE UNLOGGED TABLE {staging.rows} ({_definitions(columns)}, {ATTEMPT} text NOT NULL)")
+        cursor.execute(f"CREATE UNLOGGED TABLE {staging.accepted} ({ATTEMPT} text PRIMARY KEY)")
+        try:
+            yield staging
+        finally:
+            _drop(cursor, staging)
+
+
+def _definitions(columns: StructType) -> str:
+    return ", ".join(f"{quote_identifier(field.name)} {_kind(field.dataType)}" for field in columns)
+
+
+def _kind(kind: DataType) -> str:
+    return f"numeric({kind.precision},{kind.scale})" if isinstance(kind, DecimalType) else _KINDS[kind.simpleString()]
+
+
+def _prepare_schema(dsn: str) -> None:
+    with transaction(dsn) as cursor:
+        # Two processes that create the same schema at once would collide in the catalog.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", (SCHEMA,))
+        cursor.fetchone()
+        cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+
+
+def _clear_abandoned(cursor: Cursor) -> None:
+    cursor.execute(
+        "SELECT tablename::text FROM pg_tables WHERE schemaname = $1 AND tablename NOT LIKE '%\\_accepted'", (SCHEMA,)
+    )
+    for (name,) in cursor.fetchall():
+        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", (name,))
+        row = cursor.fetchone()
+        if row and row[0]:
+            _drop(cursor, Staging(name=name))
+
+
+def _drop(cursor: Cursor, staging: Staging) -> None:
+    cursor.execute(f"DROP TABLE IF EXISTS {staging.rows}, {staging.accepted}")
+    cursor.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", (staging.name,))
+    cursor.fetchone()

@@ -1,0 +1,68 @@
+"""The few rows of the delivery runtime that every verdict depends on: read by the driver, in one snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import adbc_driver_manager
+from adbc_driver_manager.dbapi import Cursor
+
+from butlers.outbound.documents import read_defaults, read_preferences
+from butlers.outbound.planning import Circumstances
+from butlers.outbound.service import start_of_day
+from butlers.outbound.store import SYSTEM_SCOPE, organization_scope
+from butlers.outbound.values import Message
+from butlers.pipeline.connection import refused, transaction
+from butlers.pipeline.table_contracts.audience import DEFAULTS, ENTITLEMENTS, MESSAGES, SCHEDULED_MESSAGES
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DOCUMENTS = f"SELECT scope, document::text FROM {DEFAULTS.qualified} WHERE scope IN ($1, $2)"
+_PERMISSIONS = f"SELECT permission FROM {ENTITLEMENTS.qualified} WHERE subject_id = $1"
+_KNOWN = f"SELECT document::text FROM {MESSAGES.qualified} WHERE id = $1::text::uuid"
+_BOOKED = f"""
+SELECT floor(extract(epoch FROM scheduled_at) / 60)::bigint, count(*) FROM {SCHEDULED_MESSAGES.qualified}
+WHERE sender_id = $1 AND scheduled_at >= $2 AND message_id <> $3::text::uuid GROUP BY 1
+"""
+
+
+def read_circumstances(
+    dsn: str, message: Message, *, now: datetime, horizon: datetime
+) -> tuple[Circumstances, Mapping[datetime, int]]:
+    """What holds for all, and what the sender has scheduled with other messages, by minute."""
+    scope = organization_scope(message.organization_id or "")
+    try:
+        with transaction(dsn) as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            texts = dict(_rows(cursor, _DOCUMENTS, SYSTEM_SCOPE, scope))
+            permissions = frozenset(name for (name,) in _rows(cursor, _PERMISSIONS, message.sender_id))
+            booked = _rows(cursor, _BOOKED, message.sender_id, start_of_day(now), str(message.id))
+    except adbc_driver_manager.Error as error:
+        raise refused("reading the delivery runtime's tables", error) from error
+    circumstances = Circumstances(
+        message=message,
+        now=now,
+        horizon=horizon,
+        sender_permissions=permissions,
+        organization=read_preferences(texts.get(scope)),
+        system=read_defaults(texts.get(SYSTEM_SCOPE)),
+    )
+    return circumstances, {_EPOCH + timedelta(minutes=minute): count for minute, count in booked}
+
+
+def known_message(dsn: str, message_id: UUID) -> Any:
+    """The document stored under this id, None when there is none."""
+    try:
+        with transaction(dsn) as cursor:
+            rows = _rows(cursor, _KNOWN, str(message_id))
+    except adbc_driver_manager.Error as error:
+        raise refused("reading the delivery runtime's tables", error) from error
+    return json.loads(rows[0][0]) if rows else None
+
+
+def _rows(cursor: Cursor, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    cursor.execute(query, values)
+    return cursor.fetchall()

@@ -1,0 +1,27 @@
+"""How far back a table is whole: results that stand must not be replaced by what is left of their source."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from butlers.contracts.envelope import invalid
+from butlers.pipeline.connection import transaction
+from butlers.pipeline.job import JobContext
+from butlers.pipeline.tables import Table
+from butlers.storage.identifiers import quote_identifier
+
+
+def must_be_whole(context: JobContext, table: Table) -> None:
+    """Refuse a window from before the moment up to which rows of its source were removed."""
+    kept_from = pruned_until(context, table)
+    if kept_from is not None and context.window.start < kept_from:
+        raise invalid("from", f"must not be before {kept_from.isoformat()}: older rows of {table.name} are gone")
+
+
+def pruned_until(context: JobContext, table: Table) -> datetime | None:
+    log = f"{quote_identifier(context.schemas.pipeline)}.pruning_log"
+    with transaction(context.dsn) as cursor:
+        cursor.execute(f"SELECT max(before) FROM {log} WHERE table_name = $1", (table.name,))
+        row = cursor.fetchone()
+    found: datetime | None = row[0] if row else None
+    return found

@@ -1,0 +1,1 @@
+"""Tables of the jobs beside the connectors' rollups, one file per topic; the contract is `butlers.pipeline.tables`."""

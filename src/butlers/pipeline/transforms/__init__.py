@@ -1,0 +1,1 @@
+"""DataFrame in, DataFrame out: one file for one output, no reading, no writing, no clock."""

@@ -1,0 +1,159 @@
+"""A message and an audience: for each recipient a channel and a time, or the reason why not.
+
+    audience + documents ──judged──> verdicts ──group_counts──> driver: pace ──> Timetable
+                                        │                                           │
+                                        └───────────── planned <───────────────────┘
+
+The verdicts come from `butlers.outbound`, called in Arrow batches: it is the code of the online service. Only the
+numbers of each pace group travel to the driver. A rank within the group is needed only where a group is split over
+several minutes, so only then the audience is sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from butlers.outbound.planning import Circumstances, Judge, Refused, Sendable, no_time
+from butlers.outbound.throttle import PaceGroup, Timetable
+from butlers.pipeline.tables import LONG, MOMENT, STRING, columns
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    Batches = Iterator[pyarrow.RecordBatch]
+
+JUDGED = columns(recipient_id=STRING, channel=STRING, earliest=LONG, quiet=STRING, reason=STRING, detail=STRING)
+PLAN = columns(recipient_id=STRING, channel=STRING, scheduled_at=MOMENT, reason=STRING, detail=STRING)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_GROUP = ("earliest", "quiet")
+
+
+def judged(
+    audience: DataFrame, preferences: DataFrame, entitlements: DataFrame, circumstances: Circumstances
+) -> DataFrame:
+    """The verdict on every recipient; `earliest` in microseconds since 1970."""
+    documents = preferences.select(sf.col("subject_id").alias("recipient_id"), "document")
+    permissions = entitlements.groupBy(sf.col("subject_id").alias("recipient_id")).agg(
+        # Sorted, so that equal permissions are equal texts, which are judged once.
+        sf.concat_ws(" ", sf.array_sort(sf.collect_set("permission"))).alias("permissions")
+    )
+    stored = audience.join(documents, on="recipient_id", how="left").join(permissions, on="recipient_id", how="left")
+    return stored.select("recipient_id", "document", "permissions").mapInArrow(
+        partial(_judge_batches, circumstances), JUDGED
+    )
+
+
+def group_counts(verdicts: DataFrame) -> DataFrame:
+    """How many recipients each pace group has."""
+    sendable = verdicts.where(sf.col("reason").isNull())
+    return sendable.groupBy(*_GROUP).agg(sf.count("*").alias("recipients")).select(*_GROUP, "recipients")
+
+
+def planned(
+    verdicts: DataFrame, timetable: Timetable, counts: Mapping[PaceGroup, int], circumstances: Circumstances
+) -> DataFrame:
+    """The plan: `scheduled_at` and a channel, or a reason."""
+    slot = partial(_slot_batches, timetable, circumstances.until)
+    rank = _rank() if is_split(timetable, counts) else sf.lit(0).cast("long")
+    plan = verdicts.withColumn("rank", rank).mapInArrow(slot, PLAN)
+    message_id = sf.lit(str(circumstances.message.id)).alias("message_id")
+    return plan.select(message_id, *PLAN.fieldNames())
+
+
+def is_split(timetable: Timetable, counts: Mapping[PaceGroup, int]) -> bool:
+    """Whether some group has more than one answer."""
+
+    def has_one_answer(group: PaceGroup, count: int) -> bool:
+        slots = timetable.slots.get(group, ())
+        return not slots or slots[0][0] >= count
+
+    return not all(has_one_answer(group, count) for group, count in counts.items())
+
+
+def pace_group(earliest: int, quiet: str) -> PaceGroup:
+    return PaceGroup(earliest=_EPOCH + earliest * _MICROSECOND, quiet=quiet)
+
+
+def _rank() -> Any:
+    within = Window.partitionBy(sf.col("reason").isNull(), *_GROUP).orderBy("recipient_id")
+    return (sf.row_number().over(within) - 1).cast("long")
+
+
+def _micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _judge_batches(circumstances: Circumstances, batches: Batches) -> Batches:
+    judge = Judge(circumstances)
+
+    def judged_row(document: str | None, permissions: str | None) -> tuple[Any, ...]:
+        verdict = judge(document, frozenset((permissions or "").split()))
+        match verdict:
+            case Sendable(channel=channel, group=group):
+                return (channel, _micros(group.earliest), group.quiet, None, None)
+            case Refused(reason=reason, detail=detail):
+                return (None, None, None, reason.value, detail)
+
+    yield from _with_columns(batches, ("document", "permissions"), _remembered(judged_row), JUDGED.fieldNames())
+
+
+def _slot_batches(timetable: Timetable, until: datetime, batches: Batches) -> Batches:
+    late = no_time(until)
+    groups = {(_micros(group.earliest), group.quiet): group for group in timetable.slots}
+
+    def planned_row(*verdict: Any) -> tuple[Any, ...]:
+        channel, earliest, quiet, reason, detail, rank = verdict
+        if reason is not None:
+            return (None, None, reason, detail)
+        slot = timetable.slot(groups[earliest, quiet], rank)
+        if slot is None:
+            return (None, None, late.reason.value, late.detail)
+        return (channel, _micros(slot), None, None)
+
+    taken = ("channel", "earliest", "quiet", "reason", "detail", "rank")
+    yield from _with_columns(batches, taken, planned_row, PLAN.fieldNames())
+
+
+_MOST_REMEMBERED = 100_000
+
+
+def _remembered(row: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """Equal inputs give equal rows, and an audience has few different ones."""
+    known: dict[Any, tuple[Any, ...]] = {}
+
+    def lookup(*values: Any) -> tuple[Any, ...]:
+        found = known.get(values)
+        if found is None:
+            if len(known) >= _MOST_REMEMBERED:
+                known.clear()
+            found = known[values] = row(*values)
+        return found
+
+    return lookup
+
+
+def _with_columns(
+    batches: Batches, taken: tuple[str, ...], row: Callable[..., tuple[Any, ...]], names: list[str]
+) -> Batches:
+    """The recipients of each batch with what `row` makes of the other columns."""
+    import pyarrow  # noqa: PLC0415  (on executors only)
+
+    kinds = {
+        "earliest": pyarrow.int64(),
+        "scheduled_at": pyarrow.timestamp("us", tz="UTC"),
+    }
+    for batch in batches:
+        inputs = (batch.column(name).to_pylist() for name in taken)
+        made = list(zip(*map(row, *inputs), strict=True)) or [()] * (len(names) - 1)
+        arrays = [
+            pyarrow.array(values, type=kinds.get(name, pyarrow.string()))
+            for name, values in zip(names[1:], made, strict=True)
+        ]
+        yield pyarrow.RecordBatch.from_arrays([batch.column("recipient_id").cast(pyarrow.string()), *arrays], names)

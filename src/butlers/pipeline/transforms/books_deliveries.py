@@ -1,0 +1,166 @@
+"""Deliveries: each has its attempts and receipts, and none went out twice.
+
+    deliveries --(id)-- tried: what is known of its attempts
+               |-(id)-- heard: receipts other than bounces
+               `-(id)-- the first delivery of the same key, or of the same family of replays, that was accepted
+
+A claim that was taken and given back unused leaves an attempt in the lake that the table no longer has: without an end,
+and with a number that the delivery no longer counts or that a later attempt bears. It is not missed and not counted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import Window as Over
+from pyspark.sql import functions as sf
+
+from butlers.pipeline.transforms.books_families import accepted_before, with_descent
+from butlers.pipeline.transforms.books_verdicts import Check, born_within, ids, judged
+from butlers.pipeline.windows import Window
+
+_WAITING = ("pending", "awaiting_retry")
+_PARKED = ("pending_approval", "pending_missing_identifier")
+_OPEN = (*_WAITING, "in_progress", *_PARKED)
+
+
+def judged_deliveries(
+    deliveries: DataFrame, attempts: DataFrame, receipts: DataFrame, *, window: Window, cutoff: datetime
+) -> DataFrame:
+    subjects = (
+        with_descent(born_within(deliveries, "created_at", window), deliveries)
+        .join(_tried(attempts), on="id", how="left")
+        .join(_heard(receipts), on="id", how="left")
+        .join(accepted_before(deliveries, attempts), on="id", how="left")
+        .withColumn("settled", _since() <= sf.lit(cutoff))
+    )
+    return judged(subjects, [*_ends(), *_evidence(), *_keys()], key="id", born="created_at")
+
+
+def standing(attempts: DataFrame) -> DataFrame:
+    """Without those that were given back and whose number a later attempt bears."""
+    newest = sf.max("change").over(Over.partitionBy("delivery_id", "attempt_number"))
+    ended = sf.col("completed_at").isNotNull()
+    return attempts.withColumn("newest", newest).filter(ended | (sf.col("change") == sf.col("newest"))).drop("newest")
+
+
+def _tried(attempts: DataFrame) -> DataFrame:
+    ended, number = sf.col("completed_at").isNotNull(), sf.col("attempt_number")
+    return (
+        standing(attempts)
+        .groupBy(sf.col("delivery_id").alias("id"))
+        .agg(
+            sf.collect_list(sf.when(ended, number)).alias("ended_numbers"),
+            sf.collect_list(sf.when(~ended, number)).alias("open_numbers"),
+            sf.collect_list(sf.when(sf.col("outcome") == "sent", sf.col("id"))).alias("accepted"),
+            sf.collect_list(sf.when(sf.col("certainty") == "uncertain", sf.col("id"))).alias("doubtful"),
+        )
+    )
+
+
+def _heard(receipts: DataFrame) -> DataFrame:
+    told = receipts.filter(sf.col("receipt_type") != "bounced")
+    return told.groupBy(sf.col("delivery_id").alias("id")).agg(sf.count("*").alias("heard"))
+
+
+def _since() -> Column:
+    """When it last moved, or is to move next."""
+    due = sf.greatest("updated_at", "next_attempt_at")
+    return sf.when(_status(*_WAITING), due).otherwise(sf.col("updated_at"))
+
+
+def _status(*names: str) -> Column:
+    return sf.col("status").isin(*names)
+
+
+def _many(name: str) -> Column:
+    return sf.size(sf.coalesce(sf.col(name), sf.array()))
+
+
+def _ends() -> list[Check]:
+    status, settled = sf.col("status"), sf.col("settled")
+    return [
+        Check(rule="delivery-left-open", broken=_status("in_progress"), detail=status, settled=settled),
+        Check(rule="delivery-overdue", broken=_status(*_WAITING), detail=status, settled=settled),
+        Check(
+            rule="delivery-end-untimed",
+            broken=_status(*_OPEN) != sf.col("terminal_at").isNull(),
+            detail=status,
+            settled=settled,
+        ),
+        Check(
+            rule="delivery-error-missing",
+            applies=_status("failed", "dead_lettered", "expired", "uncertain"),
+            broken=sf.col("terminal_error_class").isNull(),
+            detail=status,
+            settled=settled,
+        ),
+    ]
+
+
+def _evidence() -> list[Check]:
+    settled, delivered = sf.col("settled"), _status("delivered")
+    return [
+        Check(
+            rule="delivered-unattempted",
+            applies=delivered,
+            broken=(_many("accepted") == 0) & sf.col("settled_at").isNull(),
+            detail=sf.col("status"),
+            settled=settled,
+        ),
+        Check(
+            rule="delivered-unreceipted",
+            applies=delivered,
+            broken=sf.coalesce(sf.col("heard"), sf.lit(0)) == 0,
+            detail=sf.col("status"),
+            settled=settled,
+        ),
+        Check(
+            rule="attempts-miscounted",
+            broken=_numbers() != _counted(),
+            detail=sf.concat_ws(" ", sf.lit("counted"), sf.col("attempts"), sf.lit("has"), sf.size(_numbers())),
+            settled=settled,
+        ),
+    ]
+
+
+def _counted() -> Column:
+    """One, two, up to the number of attempts it says it had."""
+    attempts = sf.col("attempts")
+    return sf.slice(sf.sequence(sf.lit(1), sf.greatest(attempts, sf.lit(1))), sf.lit(1), attempts)
+
+
+def _numbers() -> Column:
+    """The numbers of its attempts; one without an end that the delivery does not count was given back."""
+    nothing = sf.array().cast("array<int>")
+    open_ones = sf.filter(sf.coalesce("open_numbers", nothing), lambda number: number <= sf.col("attempts"))
+    return sf.array_sort(sf.concat(sf.coalesce("ended_numbers", nothing), open_ones))
+
+
+def _keys() -> list[Check]:
+    settled, accepted, doubtful = sf.col("settled"), _many("accepted"), _many("doubtful")
+    return [
+        Check(rule="delivery-sent-twice", applies=accepted > 0, broken=accepted > 1, detail=ids(sf.col("accepted"))),
+        Check(
+            rule="key-sent-twice",
+            applies=accepted > 0,
+            broken=sf.col("accepted_before").isNotNull(),
+            detail=sf.col("accepted_before"),
+        ),
+        Check(
+            rule="replay-without-lineage",
+            applies=sf.col("replay_of").isNotNull(),
+            broken=~sf.col("descends"),
+            detail=sf.col("replay_of"),
+            settled=settled,
+        ),
+        Check(rule="delivery-in-doubt", broken=_status("uncertain"), detail=ids(sf.col("doubtful")), settled=settled),
+        Check(
+            rule="delivery-maybe-twice",
+            applies=accepted > 0,
+            broken=doubtful > 0,
+            detail=ids(sf.col("doubtful")),
+            settled=settled,
+        ),
+    ]

@@ -1,0 +1,144 @@
+"""Requests: each ends somewhere, what it was dispatched to is logged, and who dealt with it answered.
+
+requests --(request_id)-- routing: (segment, butler, success) of every dispatch
+         `-(request_id)-- deliveries: which butlers asked Messenger for something
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from butlers.pipeline.transforms.books_verdicts import Check, born_within, ids, judged, so
+from butlers.pipeline.windows import Window
+
+_OPEN = ("accepted", "progress")
+_OUTCOMES = "array<struct<segment_id string, target_butler string, success boolean, skipped string>>"
+
+
+def judged_requests(
+    requests: DataFrame,
+    routing: DataFrame,
+    deliveries: DataFrame,
+    *,
+    window: Window,
+    cutoff: datetime,
+    silent: Collection[str],  # butlers that deal with a request and answer nobody
+) -> DataFrame:
+    subjects = (
+        born_within(requests, "received_at", window)
+        .withColumn("dispatched", _dispatched())
+        .join(_logged(routing), on="request_id", how="left")
+        .join(_answering(deliveries), on="request_id", how="left")
+        .withColumns(
+            {"unlogged": _unlogged(), "unanswered": _unanswered(silent), "settled": _since() <= sf.lit(cutoff)}
+        )
+    )
+    return judged(subjects, [*_ends(), *_dispatches()], key="request_id", born="received_at")
+
+
+def _logged(routing: DataFrame) -> DataFrame:
+    line = sf.struct("segment_id", "target_butler", "success")
+    return routing.groupBy("request_id").agg(sf.collect_set(line).alias("logged"))
+
+
+def _answering(deliveries: DataFrame) -> DataFrame:
+    answers = deliveries.filter(sf.col("request_id").isNotNull())
+    return answers.groupBy("request_id").agg(sf.collect_set("origin_butler").alias("answering"))
+
+
+def _since() -> Column:
+    """When it last moved. A request that is put off again and again moves all the time, so while it is open its arrival
+    counts, or what an operator did about it since.
+    """
+    touched = sf.when(sf.col("override_action").isNotNull(), sf.col("updated_at")).otherwise(sf.col("received_at"))
+    return sf.when(_is_open(), sf.greatest(touched, sf.col("not_before"))).otherwise(sf.col("updated_at"))
+
+
+def _is_open() -> Column:
+    return sf.col("lifecycle_state").isin(*_OPEN)
+
+
+def _dispatched() -> Column:
+    """Its parts that somebody was asked to do."""
+    outcomes = sf.coalesce(sf.from_json("outcomes", _OUTCOMES), sf.array())
+    return sf.filter(outcomes, lambda outcome: outcome["skipped"].isNull())
+
+
+def _unlogged() -> Column:
+    def has_no_line(outcome: Column) -> Column:
+        line = sf.struct(outcome["segment_id"], outcome["target_butler"], outcome["success"])
+        return sf.col("logged").isNull() | ~sf.array_contains(sf.col("logged"), line)
+
+    return sf.transform(sf.filter("dispatched", has_no_line), lambda outcome: outcome["segment_id"])
+
+
+def _unanswered(silent: Collection[str]) -> Column:
+    def has_no_delivery(outcome: Column) -> Column:
+        butler = outcome["target_butler"]
+        unknown = sf.col("answering").isNull() | ~sf.array_contains(sf.col("answering"), butler)
+        return outcome["success"] & ~butler.isin(*silent) & unknown
+
+    return sf.transform(sf.filter("dispatched", has_no_delivery), lambda outcome: outcome["target_butler"])
+
+
+def _ends() -> list[Check]:
+    state, settled, parsed = sf.col("lifecycle_state"), sf.col("settled"), sf.col("lifecycle_state") == "parsed"
+    completed = so(sf.col("override_action") == "force_complete")
+    return [
+        Check(rule="request-left-open", broken=_is_open(), detail=state, settled=settled),
+        Check(
+            rule="request-end-untimed",
+            broken=_is_open() != sf.col("final_state_at").isNull(),
+            detail=state,
+            settled=settled,
+        ),
+        Check(
+            rule="request-error-mismatch",
+            applies=~_is_open(),
+            broken=parsed != sf.col("error_class").isNull(),
+            detail=sf.concat_ws(" ", state, sf.col("error_class")),
+            settled=settled,
+        ),
+        Check(
+            rule="request-without-outcome",
+            applies=parsed & ~completed,
+            broken=sf.size("dispatched") == 0,
+            detail=state,
+            settled=settled,
+        ),
+    ]
+
+
+def _dispatches() -> list[Check]:
+    settled, incomplete = sf.col("settled"), sf.size("unlogged") > 0
+    # The outcome of a part is stored as it comes, its line after all parts: who dies in between leaves the first alone.
+    interrupted = (sf.col("attempts") > 1) | sf.col("not_before").isNotNull() | sf.col("override_action").isNotNull()
+    interrupted = so(interrupted)
+    dispatched, lines = ~_is_open() & (sf.size("dispatched") > 0), ids(sf.col("unlogged"))
+    return [
+        Check(
+            rule="dispatch-unlogged",
+            applies=dispatched & ~interrupted,
+            broken=incomplete,
+            detail=lines,
+            settled=settled,
+        ),
+        Check(
+            rule="dispatch-line-lost",
+            applies=dispatched & interrupted,
+            broken=incomplete,
+            detail=lines,
+            settled=settled,
+        ),
+        Check(
+            rule="answer-missing",
+            applies=~_is_open() & sf.exists("dispatched", lambda outcome: outcome["success"]),
+            broken=sf.size("unanswered") > 0,
+            detail=ids(sf.col("unanswered")),
+            settled=settled,
+        ),
+    ]

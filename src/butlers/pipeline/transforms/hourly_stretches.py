@@ -1,0 +1,230 @@
+"""Stretches: many heartbeats of one process, folded into what whoever comes before and after has to know.
+
+Pure functions on columns, without Spark: rows of any part of the record in any order go in, stretches come out. What a
+heartbeat adds depends on those before it, and a part of the record does not know what another part holds. So a stretch
+keeps its ends open:
+
+    loose    a heartbeat by itself: the beginning and the end of a run, where other parts may have rows in between
+    body     the rest of a run: its sums by the hour are final, except what its first heartbeat adds
+
+    a run    |- loose -|------------ body -------------|- loose -|      (then a gap, or another process)
+               head_us   first           furthest  last   tail_us
+
+A body begins with a heartbeat that nobody in its run overtook, so that it is overtaken as a whole or not at all. Its
+first heartbeat is compared with what came before when stretches are put in order (`hourly_steps`); the others only with
+each other. What does not fit together is seen there, and told again from its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+COUNTERS = ("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted")
+STATE_COUNTS = ("healthy_count", "degraded_count", "error_count")  # `state` is a place in here, or none of them
+PROCESS = ("instance_id", "endpoint_identity", "connector_type")
+FURTHEST = tuple(f"furthest_{name}" for name in COUNTERS)
+
+MICROS = 1_000_000
+HOUR_US = 3_600 * MICROS
+MOST_ROWS = 1 << 20  # folded at once
+LARGEST = (1 << 63) // MOST_ROWS - 1  # so many counters of this size have a sum
+
+_HOURS = pa.list_(pa.struct([(name, pa.int64()) for name in ("hour", *COUNTERS, "heartbeat_count", *STATE_COUNTS)]))
+_MOMENT = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """Where runs end and bodies begin: a matter of speed, never of the result."""
+
+    head_us: int = 1_800 * MICROS  # a heartbeat is seldom later than this, so whoever comes between runs comes here
+    tail_us: int = 60 * MICROS
+    gap_us: int = 1_800 * MICROS  # silence, or a time that another part of the record holds
+    least_rows: int = 6  # of a body: it is wider than a loose one
+
+
+USUAL = Cuts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """Heartbeats in the order of their processes and of their coming, each once."""
+
+    place: Ints  # in the table they came from
+    process: Ints
+    received: Ints
+    sent: Ints
+    uptime: NDArray[np.float64]
+    counters: dict[str, Ints]
+    state: Ints
+    tied: Flags  # came at the same moment as the one before it: only their ids tell the order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runs:
+    begins: Ints
+    anew: Flags
+    life: Ints  # grows with every run and with every life
+    overtaken: Flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bodies:
+    first: Ints
+    last: Ints
+    inside: Flags  # of every row
+
+
+def folded(heartbeats: pa.Table, cuts: Cuts = USUAL) -> pa.Table:
+    """The stretches of some heartbeats."""
+    if heartbeats.num_rows == 0:
+        return stretch_schema().empty_table()
+    rows = _in_order(heartbeats)
+    runs = _runs(rows, cuts)
+    bodies = _bodies(rows, runs, cuts)
+    hours = _hours(rows, runs, bodies)
+    return _stretches(heartbeats, rows, runs, bodies, hours)
+
+
+def stretch_schema() -> pa.Schema:
+    first = [(name, pa.string()) for name in PROCESS] + [("id", pa.int64()), ("state", pa.int64())]
+    first += [("uptime_s", pa.float64()), *((name, pa.int64()) for name in COUNTERS)]
+    first += [("received_at", _MOMENT), ("sent_at", _MOMENT)]
+    last = [("last_uptime_s", pa.float64()), ("last_received_at", _MOMENT), ("last_sent_at", _MOMENT)]
+    furthest = [("furthest_uptime_s", pa.float64()), *((name, pa.int64()) for name in FURTHEST)]
+    return pa.schema([*first, *last, *furthest, ("lives", pa.int64()), ("tied", pa.bool_()), ("hours", _HOURS)])
+
+
+def _in_order(heartbeats: pa.Table) -> _Rows:
+    process, received = _processes(heartbeats), _values(heartbeats, "received_at")
+    place = np.lexsort((received, process))
+    process, received, ident = process[place], received[place], _values(heartbeats, "id")[place]
+    same_moment = _as_before(process) & _as_before(received)
+    kept = ~(same_moment & _as_before(ident))
+    place = place[kept]
+    return _Rows(
+        place=place,
+        process=process[kept],
+        received=received[kept],
+        sent=_values(heartbeats, "sent_at")[place],
+        uptime=_values(heartbeats, "uptime_s")[place],
+        counters={name: _values(heartbeats, name)[place] for name in COUNTERS},
+        state=_values(heartbeats, "state")[place],
+        tied=same_moment[kept],
+    )
+
+
+def _processes(heartbeats: pa.Table) -> NDArray[Any]:
+    """Numbers, one for each process."""
+    number = np.zeros(heartbeats.num_rows, np.int64)
+    for name in PROCESS:
+        encoded = heartbeats.column(name).combine_chunks().dictionary_encode()
+        number = pd.factorize(number * len(encoded.dictionary) + encoded.indices.to_numpy())[0]
+    return number.astype(np.int32)
+
+
+def _runs(rows: _Rows, cuts: Cuts) -> _Runs:
+    begins = ~_as_before(rows.process)
+    begins[1:] |= np.diff(rows.received) > cuts.gap_us
+    anew = ~begins
+    anew[1:] &= (rows.uptime[1:] < rows.uptime[:-1]) & (rows.sent[1:] > rows.sent[:-1])
+    life = np.cumsum(begins | anew, dtype=np.int64)
+    oldest = pd.Series(rows.uptime).groupby(life, sort=False).cummax().to_numpy()
+    return _Runs(begins=np.flatnonzero(begins), anew=anew, life=life, overtaken=rows.uptime < oldest)
+
+
+def _bodies(rows: _Rows, runs: _Runs, cuts: Cuts) -> _Bodies:
+    count = len(rows.received)
+    lengths = np.diff(runs.begins, append=count)
+    ends = runs.begins + lengths - 1
+    earliest = np.repeat(rows.received[runs.begins] + cuts.head_us, lengths)
+    latest = np.repeat(rows.received[ends] - cuts.tail_us, lengths)
+    middle = (rows.received >= earliest) & (rows.received <= latest)
+    number = np.arange(count)
+    first = np.minimum.reduceat(np.where(middle & ~runs.overtaken, number, count), runs.begins)
+    last = np.maximum.reduceat(np.where(middle, number, -1), runs.begins)
+    summable = all(int(counter.max()) <= LARGEST for counter in rows.counters.values())
+    worth = (last - first + 1 >= cuts.least_rows) & summable
+    first, last = first[worth], last[worth]
+    edges = np.zeros(count + 1, np.int8)
+    edges[first] += 1
+    edges[last + 1] -= 1
+    return _Bodies(first=first, last=last, inside=np.cumsum(edges[:-1], dtype=np.int8).astype(bool))
+
+
+def _hours(rows: _Rows, runs: _Runs, bodies: _Bodies) -> pa.ListArray:
+    """For each body what its heartbeats add in each hour, all but the first one."""
+    rest = bodies.inside.copy()
+    rest[bodies.first] = False
+    chosen = np.flatnonzero(rest)
+    if not len(chosen):
+        return pa.ListArray.from_arrays(pa.array(np.zeros(1, np.int32)), pa.array([], _HOURS.value_type))
+    hour, body = rows.received[chosen] // HOUR_US, np.repeat(np.arange(len(bodies.first)), bodies.last - bodies.first)
+    begins = np.flatnonzero(~(_as_before(hour) & _as_before(body)))
+    columns = [hour[begins], *(np.add.reduceat(step[chosen], begins) for step in _steps(rows, runs))]
+    columns += [np.diff(begins, append=len(chosen))]
+    columns += [
+        np.add.reduceat((rows.state[chosen] == one).astype(np.int64), begins) for one in range(len(STATE_COUNTS))
+    ]
+    values = pa.StructArray.from_arrays([pa.array(column) for column in columns], fields=list(_HOURS.value_type))
+    offsets = np.searchsorted(body[begins], np.arange(len(bodies.first) + 1)).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _steps(rows: _Rows, runs: _Runs) -> list[Ints]:
+    """What each heartbeat adds, seen from those of its own run."""
+    news = np.flatnonzero(~runs.overtaken)
+    goes_on = _as_before(runs.life[news])
+    steps = []
+    for counter in rows.counters.values():
+        now = counter[news]
+        before = np.concatenate((now[:1], now[:-1]))
+        step = np.zeros(len(counter), np.int64)
+        step[news] = now - np.where(goes_on & (now >= before), before, 0)
+        steps.append(step)
+    return steps
+
+
+def _stretches(heartbeats: pa.Table, rows: _Rows, runs: _Runs, bodies: _Bodies, hours: pa.ListArray) -> pa.Table:
+    loose = np.flatnonzero(~bodies.inside)
+    first, last = (np.concatenate((loose, ends)) for ends in (bodies.first, bodies.last))
+    news = np.maximum.accumulate(np.where(runs.overtaken, 0, np.arange(len(runs.life))))
+    furthest = np.concatenate((loose, news[bodies.last]))
+    lives, ties = np.cumsum(runs.anew), np.cumsum(rows.tied)
+    schema = stretch_schema()
+    named = heartbeats.select(schema.names[: schema.get_field_index("last_uptime_s")]).take(rows.place[first])
+    found: dict[str, Any] = {
+        "last_uptime_s": rows.uptime[last],
+        "last_received_at": rows.received[last],
+        "last_sent_at": rows.sent[last],
+        "furthest_uptime_s": rows.uptime[furthest],
+        **{name: counter[furthest] for name, counter in zip(FURTHEST, rows.counters.values(), strict=True)},
+        "lives": lives[last] - lives[first],
+        "tied": ties[last] > ties[first],
+    }
+    nothing = pa.ListArray.from_arrays(pa.array(np.zeros(len(loose) + 1, np.int32)), hours.values[:0])
+    columns = [*named.columns, *(pa.array(column, schema.field(name).type) for name, column in found.items())]
+    return pa.table([*columns, pa.chunked_array([nothing, hours], _HOURS)], schema=schema)
+
+
+def _as_before(values: NDArray[Any]) -> Flags:
+    same = np.zeros(len(values), np.bool_)
+    np.equal(values[1:], values[:-1], out=same[1:])
+    return same
+
+
+def _values(table: pa.Table, name: str) -> NDArray[Any]:
+    """Moments are microseconds."""
+    column = table.column(name)
+    plain = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    found: NDArray[Any] = plain.to_numpy()
+    return found

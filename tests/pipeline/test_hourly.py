@@ -1,0 +1,148 @@
+"""Hourly statistics on Spark are those of an independent oracle and of the plain Python, over days of all kinds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+from uuid import UUID
+
+import pytest
+from pyspark.sql import SparkSession
+
+from butlers.contracts.envelope import MAX_COUNT
+from butlers.errors import ValidationError
+from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
+from butlers.pipeline.jobs.connector_stats_hourly import JOB
+from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly, joined, stretches
+from butlers.pipeline.transforms.hourly_steps import OF_STRETCHES, steps
+from butlers.pipeline.windows import Window
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.switchboard.fleet.windows import YOUNG_S as YOUNG_IN_THE_SERVICE
+from tests.pipeline.fleets import STARTS, context_of, figures, fleets, frame_of, house, oracle, plain, reports_of, said
+from tests.pipeline.splits import split_fleets
+from tests.unit.switchboard.fleet.reports import INSERT, Report, Stats, expected_hours
+
+EVER = Window(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2029, 1, 1, tzinfo=UTC))
+START = STARTS[0]
+ONE_BY_ONE: dict[str, tuple[list[int], list[Report]]] = {}
+
+
+def _cases() -> None:
+    def one(name: str, wanted: list[int], *reports: Report) -> None:
+        ONE_BY_ONE[name] = (wanted, [replace(report, endpoint=name) for report in reports])
+
+    def beat(number: int, minutes: float, *counters: int, **changes: object) -> Report:
+        return said(number, minutes, *counters, endpoint="", **changes)
+
+    one("the hour of the later one", [25, 15], beat(1, 50, 10), beat(2, 59.9, 25), beat(3, 60, 40))
+    one("restart", [10, 30], beat(1, 50, 10), beat(2, 70, 30, instance_id=UUID(int=2), uptime_s=5.0))
+    one("counter reset", [10, 9], beat(1, 50, 10), beat(2, 70, 4), beat(3, 80, 9))
+    late = beat(2, 65, 10, sent_at=START + timedelta(minutes=40), uptime_s=2400.0)
+    one("overtaken", [20, 5], beat(1, 50, 20), late, beat(3, 70, 25))
+    one("anew", [10, 15], beat(1, 50, 10), beat(2, 70, 15, uptime_s=1.0))
+    one(
+        "anew and overtaken by its old life",
+        [10, 20],
+        beat(1, 50, 10),
+        beat(2, 70, 15, uptime_s=1.0),
+        beat(3, 71, 11, uptime_s=0.5, sent_at=START),
+        beat(4, 80, 20, uptime_s=600.0),
+    )
+    one("from the future", [20, 5], beat(1, 50, 20, sent_at=START + timedelta(days=3650)), beat(2, 70, 25))
+    one("old", [0, 7], beat(1, 50, 100_000, uptime_s=YOUNG_S + 1), beat(2, 70, 100_007, uptime_s=YOUNG_S + 1201))
+    one("just young", [5], beat(1, 50, 5, uptime_s=YOUNG_S))
+    one("twice", [20, 10], beat(1, 50, 20), beat(2, 70, 30), beat(2, 70, 30), beat(2, 70, 30))
+    one("same age", [10, 6], beat(1, 50, 10), beat(2, 70, 12, uptime_s=3000.0), beat(3, 71, 16, uptime_s=3000.0))
+    one("same moment", [10], beat(1, 50, 4), beat(2, 50, 10))
+    one("beyond measure", [MAX_COUNT], *(beat(n, 10 + n, MAX_COUNT, instance_id=UUID(int=n)) for n in (1, 2, 3)))
+
+
+_cases()
+
+
+def expected(reports: list[Report]) -> Stats:
+    """The plain Python; what the log cannot hold twice counts once, and what cannot be stored is capped."""
+    once = {(report.endpoint, report.received_at, report.id): report for report in reports}
+    return {key: [min(value, MAX_COUNT) for value in found] for key, found in expected_hours(once.values()).items()}
+
+
+def test_hours_are_those_of_the_oracle_and_of_plain_python(spark: SparkSession) -> None:
+    reports = [*fleets(), *(report for _, reports in ONE_BY_ONE.values() for report in reports)]
+    plan = FleetPlan(connectors=6, start=date(2028, 2, 28), days=2, seed=5)
+    made = [heartbeats(spark, plan, day).select(*HEARTBEAT_COLUMNS) for day in plan.dates]
+    frame = frame_of(spark, Random(3).sample(reports, len(reports))).unionByName(made[0]).unionByName(made[1]).cache()
+    hours = hourly(frame, EVER).collect()
+
+    assert plain(hours) == plain(oracle("hourly", heartbeats=frame))
+    wanted = expected(reports_of(frame.collect()))
+    assert figures(hours) == {key[1:]: numbers for key, numbers in wanted.items()}
+    for name, (messages, _) in ONE_BY_ONE.items():
+        found = sorted((row["hour"], row["messages_ingested"]) for row in hours if row["endpoint_identity"] == name)
+        assert [count for _, count in found] == messages, name
+    assert YOUNG_S == YOUNG_IN_THE_SERVICE
+    # Rows that lie by the day, as in a lake, are folded: little is left to be moved.
+    days = stretches(made[0].unionByName(made[1]).coalesce(2))
+    assert days.count() < frame.count() / 10
+    assert steps(days, OF_STRETCHES).where("troubled").count() == 0
+    frame.unpersist()
+
+
+def test_hours_are_the_same_however_the_rows_are_split(spark: SparkSession) -> None:
+    """Hundreds of fleets, each cut into parts in its own way, folded part by part and put together in one job."""
+    reports, parts = split_fleets(cases=240)
+    pieces = spark.createDataFrame(parts).cache()
+    hours = joined(pieces, frame_of(spark, reports), EVER).collect()
+    assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
+
+    # Each way is taken often: stretches that fit together, and processes that are told again from their rows.
+    told = steps(pieces, OF_STRETCHES).select("endpoint_identity", "instance_id", "troubled", "hours").collect()
+    fitting = {(row[0], row[1]) for row in told if row["hours"] and not row["troubled"]}
+    troubled = {(row[0], row[1]) for row in told if row["troubled"]}
+    assert len(fitting) > 500
+    assert len(troubled) > 100
+    pieces.unpersist()
+
+
+async def test_the_job_sees_what_came_before_its_window_and_may_be_repeated(
+    spark: SparkSession, postgres_server: EmbeddedPostgres
+) -> None:
+    reports = [report for report in fleets() if report.endpoint.startswith(f"{START:%y%m%d}")]
+    silent = [said(1, 5, 7, endpoint="silent"), said(2, 30 * 60, 9, endpoint="silent", uptime_s=YOUNG_S * 2)]
+    everything = [*reports, *silent]
+    window = Window(start=START + timedelta(hours=20), end=START + timedelta(hours=36))
+    async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+        await database.executemany(INSERT, [report.row() for report in everything])
+        rows = "SELECT *, xmin::text FROM switchboard.connector_stats_hourly ORDER BY 1, 2, 3"
+        first = JOB.run(context_of(spark, dsn, window))
+        stored = await database.fetch(rows)
+        again = JOB.run(context_of(spark, dsn, window))
+        assert await database.fetch(rows) == stored  # not even written again
+        # What is late replaces what stands.
+        late = said(3, 29 * 60, 8, endpoint="silent", uptime_s=YOUNG_S * 1.5)
+        await database.executemany(INSERT, [late.row()])
+        JOB.run(context_of(spark, dsn, window))
+        after = await database.fetch(rows)
+
+    come = [report for report in everything if report.received_at < window.end]
+    wanted = {key: numbers for key, numbers in expected_hours(come).items() if key[2] >= window.start}
+    assert {tuple(row)[:3]: [*tuple(row)[3:11]] for row in stored} == wanted
+    assert first == again
+    assert first.rows_in == sum(1 for report in come if report.received_at >= window.start)
+    assert first.rows_out == len(wanted)
+    steps = {row["hour"]: row["messages_ingested"] for row in after if row["endpoint_identity"] == "silent"}
+    assert [*steps.values()] == [1, 1]
+
+
+async def test_a_window_that_would_replace_results_by_less_is_refused(
+    spark: SparkSession, postgres_server: EmbeddedPostgres
+) -> None:
+    async with house(postgres_server, ()) as (dsn, database):
+        await database.execute(
+            "INSERT INTO pipeline.pruning_log (run_id, job, table_name, rows, before)"
+            " VALUES (gen_random_uuid(), 'connector-stats-pruning', 'connector_heartbeat_log', 0, $1)",
+            START,
+        )
+        for start, end in ((START - timedelta(hours=1), START), (START, START + timedelta(minutes=90))):
+            with pytest.raises(ValidationError):
+                JOB.run(context_of(spark, dsn, Window(start=start, end=end)))

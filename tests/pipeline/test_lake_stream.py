@@ -1,0 +1,83 @@
+"""The lake is filled through the job: all events, once per version, without a word that somebody wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from butlers.errors import ConfigurationError, ValidationError
+from butlers.pipeline.lake.events import DELIVERIES, EVENTS, HEARTBEATS, RECEIPTS, REQUESTS
+from butlers.pipeline.lake.reading import read_events, read_versions
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.file_lock import holding
+from tests.pipeline.lake_house import MARCH, NOON, LakeHouse, add_months_from, lake_house
+
+
+@pytest.fixture
+async def house(postgres_server: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[LakeHouse]:
+    async with lake_house(postgres_server, tmp_path) as house:
+        yield house
+
+
+async def test_every_version_arrives_once_and_no_text_at_all(spark: SparkSession, house: LakeHouse):
+    await house.beat(20)
+    await house.beat(5, at=add_months_from(NOON, 1))
+    await house.accept()
+    await house.deliver()
+    first = house.run(spark, "lake-stream")
+    counts = {name: first.details[name]["rows"] for name in EVENTS}
+    assert counts == {
+        "heartbeats": 25, "requests": 1, "routing": 0, "deliveries": 1, "attempts": 1, "receipts": 1
+    }  # fmt: skip
+    stored = [
+        row for path in house.lake.rglob("date=*/*.parquet") for row in pyarrow.parquet.read_table(path).to_pylist()
+    ]
+    assert len(stored) == 29
+    assert "SECRET" not in repr(stored)
+    request = next(row for row in stored if "outcomes" in row)
+    assert json.loads(request["targets"]) == ["finance", "travel"]
+    assert json.loads(request["outcomes"])[0]["error_class"] == "timeout"
+    assert (request["error_class"], request["override_action"]) == ("timeout", "retry")
+
+    await house.writer.execute("UPDATE messenger.delivery_requests SET status = 'delivered'")
+    second = house.run(spark, "lake-stream", event="deliveries")
+    assert second.rows_out == 1
+    assert house.state(DELIVERIES).rows == 2
+    delivery = read_events(spark, house.lake, DELIVERIES, MARCH).select("status", "date").collect()
+    assert delivery == [("delivered", NOON.date())]
+    assert read_events(spark, house.lake, HEARTBEATS, MARCH).count() == 20
+    assert read_events(spark, house.lake, RECEIPTS, MARCH).select("permanent").first() == (True,)
+
+
+async def test_a_lost_checkpoint_or_a_lost_folder_costs_no_row_and_repeats_none(spark: SparkSession, house: LakeHouse):
+    for _ in range(3):
+        await house.beat(10)
+    assert house.run(spark, "lake-stream", event="heartbeats").rows_out == 30
+    shutil.rmtree(house.lake / "_checkpoints")
+    await house.beat(7)
+    assert house.run(spark, "lake-stream", event="heartbeats").rows_out == 7
+    shutil.rmtree(house.lake / "heartbeats")
+    assert house.run(spark, "lake-stream", event="heartbeats").rows_out == 37
+    rows = read_versions(spark, house.lake, HEARTBEATS)
+    assert (rows.count(), rows.select("id").distinct().count()) == (37, 37)
+
+
+async def test_what_makes_no_sense_is_refused_before_anything_is_written(spark: SparkSession, house: LakeHouse):
+    for arguments in ({"event": "gossip"}, {"trigger": "often"}, {"trigger": "continuous", "every": "soon"}):
+        with pytest.raises(ValidationError):
+            house.run(spark, "lake-stream", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="lake-stream first"):
+        read_events(spark, house.lake, REQUESTS)
+    assert not house.lake.exists()
+    (house.lake / "heartbeats").mkdir(parents=True)
+    with (
+        holding(house.lake / "heartbeats" / "_stream.lock"),
+        pytest.raises(ConfigurationError, match="another process streams"),
+    ):
+        house.run(spark, "lake-stream", event="heartbeats")

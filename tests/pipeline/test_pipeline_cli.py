@@ -1,0 +1,131 @@
+"""`butlers pipeline`: what is wrong is told in plain words with an exit code, before anything is started or written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from butlers.daemon.cli import app
+from butlers.daemon.cli.exits import CONFIGURATION, OK, USAGE, run_guarded
+from butlers.pipeline import running
+from butlers.pipeline.runs import Ending, Run, Runs
+from butlers.pipeline.schema import MIGRATIONS
+from butlers.pipeline.windows import Window
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.database import cloned_database_uri
+
+MARCH = ("--from", "2026-03-01", "--to", "2026-04-01")
+NOW = datetime(2026, 4, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def dsn(postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    async with cloned_database_uri(postgres_server, MIGRATIONS) as uri:
+        monkeypatch.setenv("DATABASE_URL", uri)
+        yield uri
+
+
+def _butlers(*words: str) -> int:
+    try:
+        return run_guarded(lambda: app(list(words), standalone_mode=False), as_json="--json" in words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+def _no_spark(*_arguments: object) -> None:
+    raise AssertionError("Spark was started")
+
+
+REFUSED = [
+    (("books",), USAGE, "from: is missing: this job needs a window"),
+    (("books", "--from", "2026-03-01"), USAGE, "to: is missing"),
+    (("books", "--from", "2026-03-02", "--to", "2026-03-01"), USAGE, "to: must be later than from"),
+    (("books", "--from", "yesterday", "--to", "today"), USAGE, "from: must be a day"),
+    (("nonsense", *MARCH), USAGE, "job: is unknown; there are connector-stats-hourly"),
+    (("books", *MARCH, "--set", "colour=red"), USAGE, "set: books has no argument colour"),
+    (("books", *MARCH, "--set", "colour"), USAGE, "set: must be NAME=VALUE"),
+    (("books", *MARCH, "--master", "mesos://x"), USAGE, "master: must be local"),
+    (("books", *MARCH, "--remote", "http://x"), USAGE, "remote: must be sc://HOST:PORT"),
+    (("books", *MARCH, "--remote", "sc://x", "--master", "local"), CONFIGURATION, "both are given"),
+]
+
+
+def test_a_wrong_request_is_refused_and_leaves_nothing(
+    dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(running, "spark_session", _no_spark)
+    for words, code, said in REFUSED:
+        assert _butlers("pipeline", "run", *words, "--data-dir", str(tmp_path), "--json") == code, words
+        assert said in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert Runs(dsn).recent(now=NOW, limit=5) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_is_not_there_is_told_without_its_password(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(running, "spark_session", _no_spark)
+    for address, said in [
+        ("postgresql://ann:s3cret@127.0.0.1:1/books", "no server answer"),
+        (None, "there is no system here yet"),
+    ]:
+        if address:
+            monkeypatch.setenv("DATABASE_URL", address)
+        else:
+            monkeypatch.delenv("DATABASE_URL")
+        for command in (("run", "books", *MARCH), ("status",)):
+            assert _butlers("pipeline", *command, "--data-dir", str(tmp_path)) == CONFIGURATION
+            told = capsys.readouterr().err
+            assert said in told
+            assert "s3cret" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    window = Window(start=datetime(2026, 3, 1, tzinfo=UTC), end=NOW)
+    for number, outcome in enumerate(("succeeded", "failed", "dissatisfied"), start=1):
+        run = Run(
+            run_id=UUID(int=number),
+            job="books",
+            window=window,
+            arguments={"grace": "1h"},
+            master="yarn",
+            host="a",
+            pid=7,
+            started_at=NOW,
+        )
+        error = {"class": "internal_error", "message": "no luck"} if outcome == "failed" else None
+        ending = Ending(outcome=outcome, ended_at=NOW, duration_ms=1500, rows_in=9, rows_out=2, error=error)
+        with Runs(dsn).begin(run) as opened:
+            opened.finish(ending)
+    where = ("--data-dir", str(tmp_path))
+    assert _butlers("pipeline", "status", "--limit", "2", *where) == OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2] for line in lines] == ["dissatisfied", "failed"]
+    assert _butlers("pipeline", "status", str(UUID(int=2)), *where) == OK
+    told = capsys.readouterr().out
+    assert "internal_error: no luck" in told
+    assert "grace=1h" in told
+    assert _butlers("pipeline", "status", str(UUID(int=9)), *where) == USAGE
+    assert _butlers("pipeline", "status", "9", *where) == USAGE
+
+
+def test_listing_the_jobs_starts_no_java(tmp_path: Path):
+    # With a Java that cannot start and in a process of its own: nothing of it is loaded yet.
+    listed = subprocess.run(
+        [sys.executable, "-m", "butlers.daemon.cli", "pipeline", "list", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"JAVA_HOME": str(tmp_path), "PATH": "", "HOME": str(tmp_path)},
+    )
+    jobs = {job["name"]: job for job in json.loads(listed.stdout)["jobs"]}
+    assert "connector-stats-hourly" in jobs
+    assert all(job["about"] for job in jobs.values())
