@@ -16,6 +16,9 @@ from tests.database import SESSION_DIRECTORY, ServerDirectory, cloned_database, 
 settings.register_profile("butlers", deadline=None)
 settings.load_profile("butlers")
 
+# Java for small data and a short life, also in processes that tests start: optimising costs more than it gains.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 _SERVER_DIRECTORY = pytest.StashKey[ServerDirectory]()
 
 

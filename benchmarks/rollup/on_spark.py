@@ -11,7 +11,8 @@ from pyspark.sql import functions as sf
 from butlers.pipeline.generate.fleet import FleetPlan
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
-from butlers.pipeline.transforms.hourly import COUNTERS, STATES, hourly
+from butlers.pipeline.transforms.hourly import COUNTERS, STATES
+from butlers.pipeline.transforms.hourly_files import hourly_of_files
 from butlers.pipeline.windows import Window
 
 
@@ -22,7 +23,7 @@ def window_of(plan: FleetPlan) -> Window:
 
 
 def rollup(spark: SparkSession, lake: Path, plan: FleetPlan) -> DataFrame:
-    return hourly(read_versions(spark, lake, HEARTBEATS), window_of(plan))
+    return hourly_of_files(read_versions(spark, lake, HEARTBEATS), window_of(plan))
 
 
 def scan_and_group(spark: SparkSession, lake: Path) -> DataFrame:

@@ -11,11 +11,7 @@ from pyspark.sql import SparkSession
 from butlers.pipeline.session import SessionSettings, spark_session
 
 _HERE = Path(__file__).parent
-# For small data and a short life: optimising code that runs once costs more than it gains.
-SHORT_LIVED = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.shuffle.partitions": "2",
-}
+SMALL = {"spark.sql.shuffle.partitions": "2"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,6 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = SessionSettings(scratch=tmp_path_factory.mktemp("spark"), master="local[2]", options=SHORT_LIVED)
+    settings = SessionSettings(scratch=tmp_path_factory.mktemp("spark"), master="local[2]", options=SMALL)
     with spark_session("butlers tests", settings) as session:
         yield session

@@ -40,6 +40,7 @@ def _files(tmp_path: Path, message_id: str, throttling: dict[str, Any], recipien
     return {"message": str(message), "audience": str(audience)}
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 async def test_the_plan_is_the_online_services_and_is_loaded_once(
     spark: SparkSession, postgres_server: EmbeddedPostgres, tmp_path: Path

@@ -34,6 +34,7 @@ TOTALS = "SELECT date, rule, severity, checked, broken, young FROM pipeline.book
 _REMEMBER = "UPDATE messenger.delivery_requests SET terminal_at = $2 WHERE id = $1"
 
 
+@pytest.mark.heavy
 async def test_a_fault_in_a_systems_tables_is_found_and_put_right_its_books_balance(
     tmp_path: Path, postgres_server: EmbeddedPostgres, spark: SparkSession
 ) -> None:

@@ -148,6 +148,7 @@ async def stored(database: Database) -> list[Row]:
     return [dict(row) for row in rows]
 
 
+@pytest.mark.heavy
 async def test_a_run_fills_its_slice_again_and_leaves_the_others_alone(
     quick: SparkSession, postgres_server: EmbeddedPostgres, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def quick(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
 
+@pytest.mark.heavy
 async def test_a_spent_long_budget_makes_strict_says_why_and_lets_go_after_good_days(
     quick: SparkSession, tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:

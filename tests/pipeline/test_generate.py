@@ -22,6 +22,7 @@ from tests.pipeline.fleets import house
 PLAN = FleetPlan(connectors=40, start=date(2026, 3, 28), days=2, seed=9)
 
 
+@pytest.mark.heavy
 def test_a_fleet_has_all_that_goes_wrong_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     told: list[tuple[date, int]] = []
     rows = write_lake(spark, PLAN, tmp_path, tell=lambda day, count: told.append((day, count)))

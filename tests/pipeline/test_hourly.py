@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from random import Random
 from uuid import UUID
 
@@ -14,13 +15,14 @@ from butlers.contracts.envelope import MAX_COUNT
 from butlers.errors import ValidationError
 from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
 from butlers.pipeline.jobs.connector_stats_hourly import JOB
-from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly, joined, stretches
-from butlers.pipeline.transforms.hourly_steps import OF_STRETCHES, steps
+from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly
+from butlers.pipeline.transforms.hourly_files import hourly_of_files, joined, parts_of_hours, stretches_of_files
+from butlers.pipeline.transforms.hourly_joining import put_together
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.fleet.windows import YOUNG_S as YOUNG_IN_THE_SERVICE
 from tests.pipeline.fleets import STARTS, context_of, figures, fleets, frame_of, house, oracle, plain, reports_of, said
-from tests.pipeline.splits import split_fleets
+from tests.pipeline.splits import split_fleets, summed_up
 from tests.unit.switchboard.fleet.reports import INSERT, Report, Stats, expected_hours
 
 EVER = Window(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2029, 1, 1, tzinfo=UTC))
@@ -81,27 +83,39 @@ def test_hours_are_those_of_the_oracle_and_of_plain_python(spark: SparkSession) 
         found = sorted((row["hour"], row["messages_ingested"]) for row in hours if row["endpoint_identity"] == name)
         assert [count for _, count in found] == messages, name
     assert YOUNG_S == YOUNG_IN_THE_SERVICE
-    # Rows that lie by the day, as in a lake, are folded: little is left to be moved.
-    days = stretches(made[0].unionByName(made[1]).coalesce(2))
-    assert days.count() < frame.count() / 10
-    assert steps(days, OF_STRETCHES).where("troubled").count() == 0
     frame.unpersist()
 
 
-def test_hours_are_the_same_however_the_rows_are_split(spark: SparkSession) -> None:
-    """Hundreds of fleets, each cut into parts in its own way, folded part by part and put together in one job."""
-    reports, parts = split_fleets(cases=240)
-    pieces = spark.createDataFrame(parts).cache()
-    hours = joined(pieces, frame_of(spark, reports), EVER).collect()
-    assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
+def test_files_are_folded_where_they_lie(spark: SparkSession, tmp_path: Path) -> None:
+    """By the day, as in a lake: what is late lies in the next day. The folder's name has to be told as an address."""
+    plan = FleetPlan(connectors=8, start=date(2028, 2, 28), days=3, seed=6)
+    folder = str(tmp_path / "a lake: 100% ä")
+    for day in plan.dates:
+        heartbeats(spark, plan, day).coalesce(1).write.mode("append").parquet(folder)
+    stored = spark.read.parquet(folder)
+    hours = hourly_of_files(stored, EVER).collect()
+    assert plain(hours) == plain(hourly(stored, EVER).collect())
+    stretches = stretches_of_files(stored)
+    assert stretches.count() < stored.count() / 8
+    assert parts_of_hours(stretches).where("troubled").count() == 0
 
-    # Each way is taken often: stretches that fit together, and processes that are told again from their rows.
-    told = steps(pieces, OF_STRETCHES).select("endpoint_identity", "instance_id", "troubled", "hours").collect()
-    fitting = {(row[0], row[1]) for row in told if row["hours"] and not row["troubled"]}
-    troubled = {(row[0], row[1]) for row in told if row["troubled"]}
-    assert len(fitting) > 500
-    assert len(troubled) > 100
-    pieces.unpersist()
+
+def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() -> None:
+    """Hundreds of fleets, each cut into parts in its own way; without Spark."""
+    reports, pieces = split_fleets(cases=360)
+    parts = put_together(pieces)
+    troubled = {(row["endpoint_identity"], row["instance_id"]) for row in parts.to_pylist() if row["troubled"]}
+    fitting = [report for report in reports if (report.endpoint, str(report.instance_id)) not in troubled]
+    assert summed_up(parts) == {key[1:]: numbers for key, numbers in expected(fitting).items()}
+    assert sum(1 for hours in pieces.column("hours").to_pylist() if hours) > 1_000
+    # Trouble is for those that need it: rows that lie anyhow, that come at the same moment, or make no sense.
+    assert 100 < len(troubled) < len({(report.endpoint, report.instance_id) for report in reports}) / 5
+
+
+def test_troubled_processes_are_told_again_from_their_rows(spark: SparkSession) -> None:
+    reports, parts = split_fleets(cases=60)
+    hours = joined(spark.createDataFrame(parts), frame_of(spark, reports), EVER).collect()
+    assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
 
 
 async def test_the_job_sees_what_came_before_its_window_and_may_be_repeated(

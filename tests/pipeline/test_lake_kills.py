@@ -33,6 +33,7 @@ SOON_S = 0.3
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.heavy
 async def test_ten_kills_lose_nothing_and_repeat_nothing(postgres_server: EmbeddedPostgres, tmp_path: Path):
     chance = random.Random(SEED)
     async with lake_house(postgres_server, tmp_path) as house, _writers(house, chance) as stop_writing:

@@ -25,6 +25,7 @@ async def house(postgres_server: EmbeddedPostgres, tmp_path: Path) -> AsyncItera
         yield house
 
 
+@pytest.mark.heavy
 async def test_every_version_arrives_once_and_no_text_at_all(spark: SparkSession, house: LakeHouse):
     await house.beat(20)
     await house.beat(5, at=add_months_from(NOON, 1))

@@ -121,6 +121,7 @@ def _record(candidate: Candidate) -> Record:
     return record
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)  # on a busy machine
 def test_the_router_as_it_is_agrees_with_its_record_and_corrects_what_a_person_did(spark: SparkSession, dsn: str):
     candidate = _candidate()

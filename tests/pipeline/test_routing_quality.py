@@ -141,6 +141,7 @@ def _alerts(dsn: str, state: str = "firing") -> set[tuple[str, ...]]:
     return {(row["metric"], *(row[name] for name in SLICE)) for row in rows if row["state"] == state}
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)  # on a busy machine
 def test_figures_and_alerts_equal_the_oracle_and_a_second_run_changes_nothing(spark: SparkSession, dsn: str):
     days = [(START + timedelta(days=number), 130) for number in range(-1, 7)]
@@ -202,6 +203,7 @@ def _drifting() -> Record:
     return record
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)  # on a busy machine
 @pytest.mark.scenario("S3-106")
 def test_quality_drift_dimensions(dsn: str, tmp_path: Path):

@@ -60,6 +60,7 @@ def quick(spark: SparkSession) -> Iterator[SparkSession]:
         yield spark
 
 
+@pytest.mark.heavy
 async def test_every_indicator_is_what_the_services_and_the_oracle_say_and_a_second_run_changes_nothing(
     quick: SparkSession, postgres_server: EmbeddedPostgres, tmp_path: Path
 ) -> None:

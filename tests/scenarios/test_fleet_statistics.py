@@ -102,7 +102,8 @@ async def an_evening(night: Night) -> RemoteConnector:
     return box
 
 
-@pytest.mark.timeout(600)  # five starts of Spark
+@pytest.mark.heavy  # five starts of Spark
+@pytest.mark.timeout(600)
 @pytest.mark.scenario("S3-064")
 @pytest.mark.scenario("S3-078")
 @pytest.mark.scenario("S3-079")

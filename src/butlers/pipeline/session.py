@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import butlers
 from butlers.errors import ConfigurationError
-from butlers.pipeline.java import find_java
+from butlers.pipeline.java import find_java, write_program
 
 _PACKAGE = Path(butlers.__file__).parent
 
@@ -36,6 +36,14 @@ _OPTIONS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# Spark names its own archives first among the places that workers import from, and what comes from an archive is
+# compiled anew by each of them. On this machine the same packages are installed, and compiled.
+_STARTER = """#!/bin/sh
+places=; IFS=:
+for place in $PYTHONPATH; do case $place in */pyspark.zip|*/py4j-*.zip) ;; *) places=$places:$place ;; esac; done
+unset IFS
+PYTHONPATH=${{places#:}} exec "{python}" "$@"
+"""
 _LOCAL: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -104,11 +112,20 @@ def _prepare_environment(settings: SessionSettings) -> None:
     """What the Java process and the Python workers inherit."""
     settings.scratch.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java(os.environ, cache=settings.scratch))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", _python(settings))
     os.environ.setdefault("SPARK_LOCAL_DIRS", str(settings.scratch / "spark"))
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
     if settings.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _python(settings: SessionSettings) -> str:
+    """What Spark starts Python workers with, dozens of them in a run."""
+    if not settings.is_local:
+        return sys.executable
+    starter = settings.scratch / "python"
+    write_program(starter, _STARTER.format(python=sys.executable))
+    return str(starter)
 
 
 def package_archive(folder: Path) -> Path:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.observing import Counted
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.sources.pruned import must_be_whole
@@ -29,12 +29,12 @@ def run(context: JobContext) -> JobResult:
     assert log.kept is not None
     window = replace(context.window, start=context.window.start - log.kept)
     heartbeats = read_table(context.spark, context.dsn, log, columns=HEARTBEAT_COLUMNS, window=window)
-    seen = Observation("heartbeats")  # of the result: the transform may read its source twice
-    inside = sf.coalesce(sf.sum("heartbeat_count"), sf.lit(0)).alias("rows")
-    stats = hourly(heartbeats, context.window).observe(seen, inside)
+    seen = Counted("heartbeats")
+    counted = seen.on(heartbeats, where=sf.col("received_at") >= sf.lit(context.window.start))
+    stats = hourly(counted, context.window)
     rows = merge_into(stats, context.dsn, target, run_id=context.run_id)
     said = {"from": context.window.start.isoformat(), "to": context.window.end.isoformat(), "rows": rows}
-    return JobResult(rows_in=seen.get["rows"], rows_out=rows, details=said)
+    return JobResult(rows_in=seen.rows, rows_out=rows, details=said)
 
 
 def _must_be_hours(context: JobContext) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import compute
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -96,7 +97,7 @@ def folded(heartbeats: pa.Table, cuts: Cuts = USUAL) -> pa.Table:
 
 
 def stretch_schema() -> pa.Schema:
-    first = [(name, pa.string()) for name in PROCESS] + [("id", pa.int64()), ("state", pa.int64())]
+    first = [(name, pa.string()) for name in (*PROCESS, "id")] + [("state", pa.int64())]
     first += [("uptime_s", pa.float64()), *((name, pa.int64()) for name in COUNTERS)]
     first += [("received_at", _MOMENT), ("sent_at", _MOMENT)]
     last = [("last_uptime_s", pa.float64()), ("last_received_at", _MOMENT), ("last_sent_at", _MOMENT)]
@@ -105,35 +106,51 @@ def stretch_schema() -> pa.Schema:
 
 
 def _in_order(heartbeats: pa.Table) -> _Rows:
-    process, received = _processes(heartbeats), _values(heartbeats, "received_at")
+    process, received = processes(heartbeats), values(heartbeats, "received_at")
     place = np.lexsort((received, process))
-    process, received, ident = process[place], received[place], _values(heartbeats, "id")[place]
-    same_moment = _as_before(process) & _as_before(received)
-    kept = ~(same_moment & _as_before(ident))
+    process, received = process[place], received[place]
+    same_moment = as_before(process) & as_before(received)
+    kept = ~_twice(heartbeats.column("id"), place, same_moment)
     place = place[kept]
     return _Rows(
         place=place,
         process=process[kept],
         received=received[kept],
-        sent=_values(heartbeats, "sent_at")[place],
-        uptime=_values(heartbeats, "uptime_s")[place],
-        counters={name: _values(heartbeats, name)[place] for name in COUNTERS},
-        state=_values(heartbeats, "state")[place],
+        sent=values(heartbeats, "sent_at")[place],
+        uptime=values(heartbeats, "uptime_s")[place],
+        counters={name: values(heartbeats, name)[place] for name in COUNTERS},
+        state=values(heartbeats, "state")[place],
         tied=same_moment[kept],
     )
 
 
-def _processes(heartbeats: pa.Table) -> NDArray[Any]:
+def _twice(ident: pa.ChunkedArray, place: Ints, same_moment: Flags) -> Flags:
+    """Whether it is the one before it once more; ids are long, and looked at only where moments are the same."""
+    later = np.flatnonzero(same_moment)
+    same = compute.equal(ident.take(pa.array(place[later])), ident.take(pa.array(place[later - 1])))
+    twice = np.zeros(len(place), np.bool_)
+    twice[later] = same.to_numpy()
+    return twice
+
+
+def processes(table: pa.Table) -> NDArray[Any]:
     """Numbers, one for each process."""
-    number = np.zeros(heartbeats.num_rows, np.int64)
+    number = np.zeros(table.num_rows, np.int64)
     for name in PROCESS:
-        encoded = heartbeats.column(name).combine_chunks().dictionary_encode()
-        number = pd.factorize(number * len(encoded.dictionary) + encoded.indices.to_numpy())[0]
+        codes, names = coded(table.column(name))
+        number = pd.factorize(number * names + codes)[0]
     return number.astype(np.int32)
 
 
+def coded(column: pa.ChunkedArray) -> tuple[NDArray[Any], int]:
+    """Numbers for the texts of a column, and how many texts there are."""
+    texts = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    whole = texts.unify_dictionaries().combine_chunks()
+    return whole.indices.to_numpy(), len(whole.dictionary)
+
+
 def _runs(rows: _Rows, cuts: Cuts) -> _Runs:
-    begins = ~_as_before(rows.process)
+    begins = ~as_before(rows.process)
     begins[1:] |= np.diff(rows.received) > cuts.gap_us
     anew = ~begins
     anew[1:] &= (rows.uptime[1:] < rows.uptime[:-1]) & (rows.sent[1:] > rows.sent[:-1])
@@ -169,7 +186,7 @@ def _hours(rows: _Rows, runs: _Runs, bodies: _Bodies) -> pa.ListArray:
     if not len(chosen):
         return pa.ListArray.from_arrays(pa.array(np.zeros(1, np.int32)), pa.array([], _HOURS.value_type))
     hour, body = rows.received[chosen] // HOUR_US, np.repeat(np.arange(len(bodies.first)), bodies.last - bodies.first)
-    begins = np.flatnonzero(~(_as_before(hour) & _as_before(body)))
+    begins = np.flatnonzero(~(as_before(hour) & as_before(body)))
     columns = [hour[begins], *(np.add.reduceat(step[chosen], begins) for step in _steps(rows, runs))]
     columns += [np.diff(begins, append=len(chosen))]
     columns += [
@@ -183,7 +200,7 @@ def _hours(rows: _Rows, runs: _Runs, bodies: _Bodies) -> pa.ListArray:
 def _steps(rows: _Rows, runs: _Runs) -> list[Ints]:
     """What each heartbeat adds, seen from those of its own run."""
     news = np.flatnonzero(~runs.overtaken)
-    goes_on = _as_before(runs.life[news])
+    goes_on = as_before(runs.life[news])
     steps = []
     for counter in rows.counters.values():
         now = counter[news]
@@ -201,7 +218,8 @@ def _stretches(heartbeats: pa.Table, rows: _Rows, runs: _Runs, bodies: _Bodies, 
     furthest = np.concatenate((loose, news[bodies.last]))
     lives, ties = np.cumsum(runs.anew), np.cumsum(rows.tied)
     schema = stretch_schema()
-    named = heartbeats.select(schema.names[: schema.get_field_index("last_uptime_s")]).take(rows.place[first])
+    names = schema.names[: schema.get_field_index("last_uptime_s")]
+    named = heartbeats.select(names).take(pa.array(rows.place[first]))
     found: dict[str, Any] = {
         "last_uptime_s": rows.uptime[last],
         "last_received_at": rows.received[last],
@@ -212,17 +230,18 @@ def _stretches(heartbeats: pa.Table, rows: _Rows, runs: _Runs, bodies: _Bodies, 
         "tied": ties[last] > ties[first],
     }
     nothing = pa.ListArray.from_arrays(pa.array(np.zeros(len(loose) + 1, np.int32)), hours.values[:0])
-    columns = [*named.columns, *(pa.array(column, schema.field(name).type) for name, column in found.items())]
+    told = (named.column(name).cast(schema.field(name).type) for name in names)
+    columns = [*told, *(pa.array(column, schema.field(name).type) for name, column in found.items())]
     return pa.table([*columns, pa.chunked_array([nothing, hours], _HOURS)], schema=schema)
 
 
-def _as_before(values: NDArray[Any]) -> Flags:
+def as_before(values: NDArray[Any]) -> Flags:
     same = np.zeros(len(values), np.bool_)
     np.equal(values[1:], values[:-1], out=same[1:])
     return same
 
 
-def _values(table: pa.Table, name: str) -> NDArray[Any]:
+def values(table: pa.Table, name: str) -> NDArray[Any]:
     """Moments are microseconds."""
     column = table.column(name)
     plain = column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column

@@ -1,0 +1,127 @@
+"""The hourly rollup of heartbeats that lie in Parquet files, without moving them (decision 0069).
+
+    files      -- each task folds the rows of some --------> stretches     some for each process and task
+    stretches  -- moved to their process, put together ----> parts of hours, and the names of troubled processes
+    heartbeats of the troubled ones, one by one -----------> parts of hours; most often there are none, and no scan
+
+The result is that of `hourly` for every way in which the rows lie; how fast it comes is not.
+
+The tasks read the files by themselves, as columns. Spark reads columns too, but hands them to Python as rows that are
+made into columns again: for every row that costs more than to read and to fold it. So what Spark gets is a list of
+files for each task, and what it sees of most rows are their stretches. The files are those of Spark's own scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from string import punctuation
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, STATES, numbered, summed
+from butlers.pipeline.transforms.hourly_joining import part_schema, put_together
+from butlers.pipeline.transforms.hourly_steps import steps
+from butlers.pipeline.transforms.hourly_stretches import MOST_ROWS, PROCESS, folded, stretch_schema
+from butlers.pipeline.windows import Window
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TASK_BYTES = 32 << 20  # of files: about half a million heartbeats
+
+
+def hourly_of_files(heartbeats: DataFrame, window: Window) -> DataFrame:
+    """`hourly` of a frame that is all rows of some Parquet files and nothing else: no filter, no other source."""
+    return joined(stretches_of_files(heartbeats), heartbeats, window)
+
+
+def joined(stretches: DataFrame, heartbeats: DataFrame, window: Window) -> DataFrame:
+    """Hours from stretches, and from the heartbeats of processes whose stretches do not fit together."""
+    parts = parts_of_hours(stretches)
+    troubled = parts.where("troubled").select(*PROCESS)
+    again = numbered(heartbeats).join(sf.broadcast(troubled), list(PROCESS), how="left_semi")
+    told = parts.where(~sf.col("troubled")).drop("troubled", "instance_id")
+    return summed(told.unionByName(steps(again)), window)
+
+
+def parts_of_hours(stretches: DataFrame) -> DataFrame:
+    """What stretches add to their hours, or that their process is troubled; all those of a process are in one task."""
+    return stretches.repartition(*PROCESS).mapInArrow(_put_together, from_arrow_schema(part_schema()))
+
+
+def stretches_of_files(heartbeats: DataFrame) -> DataFrame:
+    from pyarrow import fs  # noqa: PLC0415 - heavy, and not needed to name the jobs
+
+    # Java leaves letters beyond ASCII as they are, which others do not take for an address.
+    files = sorted(quote(file, safe=punctuation) for file in heartbeats.inputFiles())
+    sizes = [system.get_file_info(path).size or 0 for system, path in map(fs.FileSystem.from_uri, files)]
+    tasks = shared_out(files, sizes)
+    numbers = heartbeats.sparkSession.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbers.mapInArrow(partial(_fold_files, tasks), from_arrow_schema(stretch_schema()))
+
+
+def shared_out(files: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
+    """Neighbours stay together, since days are named in order: what is folded in one go need not be joined."""
+    tasks: dict[int, list[str]] = {}
+    even = sum(sizes) / max(1, -(-sum(sizes) // TASK_BYTES))
+    for file, middle in zip(
+        files, (end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)), strict=True
+    ):
+        tasks.setdefault(int(middle // max(1, even)), []).append(file)
+    return [*tasks.values()]
+
+
+def _fold_files(
+    tasks: Sequence[Sequence[str]], batches: Iterator[pyarrow.RecordBatch]
+) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow  # noqa: PLC0415 - on executors only
+
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for tables in _in_portions(_row_groups(tasks[number])):
+                yield from folded(pyarrow.concat_tables(tables)).to_batches()
+
+
+def _put_together(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+    import pyarrow  # noqa: PLC0415 - on executors only
+
+    if held := list(batches):
+        yield from put_together(pyarrow.Table.from_batches(held)).to_batches()
+
+
+def _in_portions(tables: Iterator[pyarrow.Table]) -> Iterator[list[pyarrow.Table]]:
+    """So many at a time that they fit into a task's memory."""
+    held: list[pyarrow.Table] = []
+    for table in tables:
+        if held and sum(one.num_rows for one in held) + table.num_rows > MOST_ROWS:
+            yield held
+            held = []
+        held.append(table)
+    if held:
+        yield held
+
+
+def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
+    from pyarrow import fs, parquet  # noqa: PLC0415 - on executors only
+
+    for uri in files:
+        system, path = fs.FileSystem.from_uri(uri)
+        with parquet.ParquetFile(path, filesystem=system, read_dictionary=[*PROCESS, "state"]) as file:
+            for group in range(file.num_row_groups):
+                yield _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
+
+
+def _numbered(rows: pyarrow.Table) -> pyarrow.Table:
+    """With the state as a place in the list of states."""
+    import pyarrow  # noqa: PLC0415 - on executors only
+    from pyarrow import compute  # noqa: PLC0415
+
+    states = rows.column("state").combine_chunks()
+    places = compute.index_in(states.dictionary, pyarrow.array([*STATES.values()])).fill_null(-1).cast("int64")
+    return rows.set_column(rows.schema.get_field_index("state"), "state", places.take(states.indices))
