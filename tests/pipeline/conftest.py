@@ -14,10 +14,24 @@ _HERE = Path(__file__).parent
 SMALL = {"spark.sql.shuffle.partitions": "2"}
 
 
+# Run at every change, within the time that all tests together may take; the other tests with Spark are heavy.
+AT_EVERY_CHANGE = {
+    "test_changes.py",
+    "test_daily.py",
+    "test_merge_sink.py",
+    "test_postgres_source.py",
+    "test_session.py",
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(_HERE):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if not item.path.is_relative_to(_HERE):
+            continue
+        item.add_marker(pytest.mark.xdist_group("spark"))
+        if "spark" in getattr(item, "fixturenames", ()) and item.path.name not in AT_EVERY_CHANGE:
+            item.add_marker(pytest.mark.heavy)
 
 
 @pytest.fixture(scope="session")

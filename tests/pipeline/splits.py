@@ -79,8 +79,8 @@ def _at_once(random: Random, reports: list[Report]) -> list[Report]:
 
 
 def _wild(random: Random, reports: list[Report]) -> list[Report]:
-    """Counters, ages and clocks without any sense, and numbers that have no sum."""
-    huge = random.choice((9, 9, 9, (1 << 63) - 1))
+    """Counters, ages and clocks without any sense, moments that are shared, and numbers that have no sum."""
+    huge, shared = random.choice((9, 9, 9, (1 << 63) - 1)), random.choice((1, 1, 20))
     return [
         replace(
             report,
@@ -88,6 +88,9 @@ def _wild(random: Random, reports: list[Report]) -> list[Report]:
             uptime_s=random.choice((report.uptime_s, float(random.randrange(9)), 43_200.0, 43_201.0)),
             counters=tuple(random.choice((0, 1, random.randrange(huge))) for _ in COUNTERS),  # type: ignore[arg-type]
             sent_at=START + timedelta(seconds=random.randrange(9)),
+            received_at=report.received_at.replace(
+                minute=report.received_at.minute // shared * shared, second=0, microsecond=0
+            ),
         )
         for report in reports
     ]

@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 from butlers.contracts.envelope import MAX_COUNT
 from butlers.errors import ValidationError
 from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
+from butlers.pipeline.generate.writing import write_lake
 from butlers.pipeline.jobs.connector_stats_hourly import JOB
+from butlers.pipeline.lake.events import HEARTBEATS
+from butlers.pipeline.lake.reading import read_versions
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly
 from butlers.pipeline.transforms.hourly_files import hourly_of_files, joined, parts_of_hours, stretches_of_files
 from butlers.pipeline.transforms.hourly_joining import put_together
@@ -87,12 +90,10 @@ def test_hours_are_those_of_the_oracle_and_of_plain_python(spark: SparkSession) 
 
 
 def test_files_are_folded_where_they_lie(spark: SparkSession, tmp_path: Path) -> None:
-    """By the day, as in a lake: what is late lies in the next day. The folder's name has to be told as an address."""
-    plan = FleetPlan(connectors=8, start=date(2028, 2, 28), days=3, seed=6)
-    folder = str(tmp_path / "a lake: 100% ä")
-    for day in plan.dates:
-        heartbeats(spark, plan, day).coalesce(1).write.mode("append").parquet(folder)
-    stored = spark.read.parquet(folder)
+    """Days of a lake, in a folder whose name has to be written differently as an address."""
+    plan = FleetPlan(connectors=8, start=date(2028, 2, 28), days=2, seed=6)
+    write_lake(spark, plan, tmp_path / "a lake: 100% ä", tell=lambda _, __: None)
+    stored = read_versions(spark, tmp_path / "a lake: 100% ä", HEARTBEATS)
     hours = hourly_of_files(stored, EVER).collect()
     assert plain(hours) == plain(hourly(stored, EVER).collect())
     stretches = stretches_of_files(stored)

@@ -38,13 +38,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"butlers {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
 ) -> None:
-    if version:
-        print(f"butlers {__version__}")
-        sys.exit(0)
+    """Nothing to do before a command."""
 
 
 app.command("up")(exiting(up.up))

@@ -67,25 +67,22 @@ def stretches_of_files(heartbeats: DataFrame) -> DataFrame:
 
 
 def shared_out(files: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
-    """Neighbours stay together, since days are named in order: what is folded in one go need not be joined."""
+    """Tasks of about the same size, from files in order."""
     tasks: dict[int, list[str]] = {}
     even = sum(sizes) / max(1, -(-sum(sizes) // TASK_BYTES))
-    for file, middle in zip(
-        files, (end - size / 2 for end, size in zip(accumulate(sizes), sizes, strict=True)), strict=True
-    ):
-        tasks.setdefault(int(middle // max(1, even)), []).append(file)
+    for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
+        tasks.setdefault(int((end - size / 2) // max(1, even)), []).append(file)
     return [*tasks.values()]
 
 
 def _fold_files(
     tasks: Sequence[Sequence[str]], batches: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
-    import pyarrow  # noqa: PLC0415 - on executors only
-
+    """File by file: what lies in one is one stretch of time, and others may hold what came between two of them."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for tables in _in_portions(_row_groups(tasks[number])):
-                yield from folded(pyarrow.concat_tables(tables)).to_batches()
+            for rows in _row_groups(tasks[number]):
+                yield from folded(rows).to_batches()
 
 
 def _put_together(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -95,18 +92,6 @@ def _put_together(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Re
         yield from put_together(pyarrow.Table.from_batches(held)).to_batches()
 
 
-def _in_portions(tables: Iterator[pyarrow.Table]) -> Iterator[list[pyarrow.Table]]:
-    """So many at a time that they fit into a task's memory."""
-    held: list[pyarrow.Table] = []
-    for table in tables:
-        if held and sum(one.num_rows for one in held) + table.num_rows > MOST_ROWS:
-            yield held
-            held = []
-        held.append(table)
-    if held:
-        yield held
-
-
 def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
     from pyarrow import fs, parquet  # noqa: PLC0415 - on executors only
 
@@ -114,7 +99,8 @@ def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
         system, path = fs.FileSystem.from_uri(uri)
         with parquet.ParquetFile(path, filesystem=system, read_dictionary=[*PROCESS, "state"]) as file:
             for group in range(file.num_row_groups):
-                yield _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
+                rows = _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
+                yield from (rows.slice(begin, MOST_ROWS) for begin in range(0, rows.num_rows, MOST_ROWS))
 
 
 def _numbered(rows: pyarrow.Table) -> pyarrow.Table:
