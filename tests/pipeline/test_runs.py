@@ -148,6 +148,7 @@ def _report_one_heartbeat(dsn: str) -> None:
 
 
 @pytest.mark.timeout(400)  # Java and Spark start anew, on a machine that may be busy
+@pytest.mark.heavy
 async def test_a_job_in_a_process_of_its_own(dsn: str, tmp_path: Path):
     run_here = partial(run_in_process, dsn=dsn, lake=tmp_path / "lake", scratch=tmp_path / "scratch")
     with pytest.raises(TimeoutExceeded, match=r"was not done after 0\.2 seconds"):
