@@ -15,14 +15,15 @@ class Counted:
     def __init__(self, name: str) -> None:
         self._observation = Observation(name)
 
-    def on(self, frame: DataFrame, *, where: Column | None = None) -> DataFrame:
-        counted = sf.count(sf.lit(1)) if where is None else sf.count_if(where)
-        return frame.observe(self._observation, counted.alias("rows"))
+    def on(self, frame: DataFrame, counted: Column | None = None) -> DataFrame:
+        """The same frame; `counted` is an aggregate over it, its rows when left out."""
+        rows = sf.count(sf.lit(1)) if counted is None else counted
+        return frame.observe(self._observation, rows.alias("rows"))
 
     @property
     def rows(self) -> int:
         """After an action. Of a plan that Spark found empty it left the counting out, too, and has no answer."""
         try:
-            return int(self._observation.get["rows"])
+            return int(self._observation.get["rows"] or 0)
         except (Py4JJavaError, PySparkException, KeyError):
             return 0

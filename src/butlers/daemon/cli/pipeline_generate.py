@@ -51,7 +51,7 @@ def generate(
     Connectors of unequal size restart, begin anew under their old name, fall silent, have wrong clocks and send
     heartbeats that come late, twice or never; their counters fall. Say one of --out and --into-database.
 
-    Example: butlers pipeline generate --connectors 1300 --days 7 --start 2026-03-26 --out /tmp/lake
+    Example: butlers pipeline generate --connectors 1300 --days 7 --start 2026-03-26 --out fleet
     """
     from butlers.pipeline.generate.fleet import FleetPlan
 

@@ -30,7 +30,7 @@ def run(context: JobContext) -> JobResult:
     window = replace(context.window, start=context.window.start - log.kept)
     heartbeats = read_table(context.spark, context.dsn, log, columns=HEARTBEAT_COLUMNS, window=window)
     seen = Counted("heartbeats")
-    counted = seen.on(heartbeats, where=sf.col("received_at") >= sf.lit(context.window.start))
+    counted = seen.on(heartbeats, sf.count_if(sf.col("received_at") >= sf.lit(context.window.start)))
     stats = hourly(counted, context.window)
     rows = merge_into(stats, context.dsn, target, run_id=context.run_id)
     said = {"from": context.window.start.isoformat(), "to": context.window.end.isoformat(), "rows": rows}
