@@ -29,6 +29,7 @@ from butlers.storage.migrations import MigrationSet, migrate
 
 SESSION_DIRECTORY = "BUTLERS_TEST_SESSION_DIRECTORY"
 _PREFIX = "butlers-tests-"
+_QUIET = "quiet"
 
 
 class ServerDirectory:
@@ -58,6 +59,9 @@ def _clear_abandoned_directories() -> None:
 
 
 def _remove(path: Path) -> None:
+    quiet = path / _QUIET
+    if quiet.exists() and not EmbeddedPostgres(quiet, durable=False).stop():
+        return
     if EmbeddedPostgres(path, durable=False).stop():
         shutil.rmtree(path, ignore_errors=True)
 
@@ -65,6 +69,13 @@ def _remove(path: Path) -> None:
 def session_server() -> EmbeddedPostgres:
     """The server of this test session, not started yet."""
     return EmbeddedPostgres(Path(os.environ[SESSION_DIRECTORY]), durable=False)
+
+
+def quiet_server() -> EmbeddedPostgres:
+    """Another one, for tests that look at the whole server: which of its transactions are still open."""
+    directory = Path(os.environ[SESSION_DIRECTORY]) / _QUIET
+    directory.mkdir(exist_ok=True)
+    return EmbeddedPostgres(directory, durable=False)
 
 
 @asynccontextmanager

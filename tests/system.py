@@ -274,7 +274,8 @@ async def running_system(
         uri = await stack.enter_async_context(cloned_database_uri(postgres_server, migration_sets([*roster.values()])))
         ports = {name: stack.enter_context(_reserved()).getsockname()[1] for name in roster}
         ports |= providers.ports() | settings.pop("ports", {})
-        given = {"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False} | settings
+        given = {"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False}
+        given |= {"spark_master": "none"} | settings  # a start of Spark is ten seconds: tests that want it say so
         chosen = simulated_settings(Settings(**given, ports=ports), simulated)
         credentials = simulated_environment(simulated, roster, environment or {})
         build = _builder(chosen, roster, names or [*roster], credentials, clock)

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from butlers.pipeline.session import SessionSettings, spark_session
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.database import quiet_server
 
 _HERE = Path(__file__).parent
 SMALL = {"spark.sql.shuffle.partitions": "2"}
@@ -32,6 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group("spark"))
         if "spark" in getattr(item, "fixturenames", ()) and item.path.name not in AT_EVERY_CHANGE:
             item.add_marker(pytest.mark.heavy)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """Theirs alone: a transaction that anybody leaves open on a server holds up its stream of changes."""
+    server = quiet_server()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,8 @@ class Night:
 @asynccontextmanager
 async def a_night(tmp_path: Path, server: EmbeddedPostgres) -> AsyncIterator[Night]:
     clock = MovedClock(EVENING)
-    async with running_system(tmp_path, server, clock=clock, connector_heartbeat_s=3600) as running:
+    settings = {"connector_heartbeat_s": 3600, "spark_master": "local[2]"}
+    async with running_system(tmp_path, server, clock=clock, **settings) as running:
         yield Night(running, clock)
 
 

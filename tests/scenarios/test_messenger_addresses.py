@@ -167,6 +167,9 @@ async def test_rules_and_deliveries_of_before_are_brought_to_one_spelling(
         assert row["ordering_key"].startswith("email:carl@example.com:")
 
 
+_NOTED = ("delivery_requests", "delivery_attempts", "delivery_receipts")
+
+
 async def _as_before(running: RunningSystem) -> None:
     """The tables as they were when every spelling counted for itself."""
     for statement in (
@@ -174,6 +177,11 @@ async def _as_before(running: RunningSystem) -> None:
         " ordering_key = replace(ordering_key, target_identity, address)",
         "alter table messenger.delivery_requests drop column address",
         "drop index messenger.delivery_requests_of_action",
+        # What came after the migration in question.
+        "drop function messenger.note_change cascade",
+        *(f"alter table messenger.{name} drop column changed_in" for name in _NOTED),
+        "drop table messenger.long_budget",
+        "alter table messenger.channel_states drop column stance_reason",
         "delete from messenger.schema_migrations where component = 'messenger' and version >= 4",
     ):
         await running.database.execute(statement)

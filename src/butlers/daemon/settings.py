@@ -96,7 +96,8 @@ class Settings(BaseModel):
     )
     otlp_endpoint: str | None = Field(default=None, description="send metrics and traces there (OTLP over HTTP)")
     spark_master: str = Field(
-        default="local[*]", description="where scheduled jobs of the pipeline run: this machine, or spark://..., yarn"
+        default="local[*]",
+        description="where scheduled jobs of the pipeline run: here, spark://..., yarn, or none (started elsewhere)",
     )
     spark_memory: str = Field(default="1g", description="memory of such a job's driver")
     spark_limit_s: float = Field(default=3600.0, gt=0, description="a scheduled job that takes longer is ended")

@@ -83,7 +83,7 @@ def test_every_complaint_has_a_remedy_and_no_secret_is_shown(tmp_path: Path) -> 
         database_url="mysql://user:db-secret@127.0.0.1:1/x",
         otlp_endpoint="http://127.0.0.1:1",
     )
-    found = checks.examine(chosen, {"PATH": "", "BUTLER_EMAIL_PASSWORD": "p-secret"})
+    found = checks.examine(chosen, {"PATH": "", "JAVA_HOME": str(tmp_path), "BUTLER_EMAIL_PASSWORD": "p-secret"})
     bad = [check for check in found if check.status is not Status.OK]
     assert all(check.remedy and check.detail for check in bad)
     assert {"database", "credentials.telegram.bot", "credentials.email.bot", "llm.codex", "java", "otlp"} <= {
