@@ -79,7 +79,7 @@ class Night:
 @asynccontextmanager
 async def a_night(tmp_path: Path, server: EmbeddedPostgres) -> AsyncIterator[Night]:
     clock = MovedClock(EVENING)
-    settings = {"connector_heartbeat_s": 3600, "spark_master": "local[2]"}
+    settings: dict[str, Any] = {"connector_heartbeat_s": 3600, "spark_master": "local[2]"}
     async with running_system(tmp_path, server, clock=clock, **settings) as running:
         yield Night(running, clock)
 
