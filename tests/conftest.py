@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -35,6 +36,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if directory is not None:
         del os.environ[SESSION_DIRECTORY]
         directory.remove()
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist nobody asks
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.scheduling import ByFile
+
+    config.option.loadscopereorder = False  # whole systems come first in the alphabet, and take longest
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,9 @@ AT_EVERY_CHANGE = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not item.path.is_relative_to(_HERE):
-            continue
-        item.add_marker(pytest.mark.xdist_group("spark"))
+    for item in (item for item in items if item.path.is_relative_to(_HERE)):
         if "spark" in getattr(item, "fixturenames", ()) and item.path.name not in AT_EVERY_CHANGE:
             item.add_marker(pytest.mark.heavy)
 

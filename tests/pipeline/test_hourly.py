@@ -17,9 +17,9 @@ from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
 from butlers.pipeline.generate.writing import write_lake
 from butlers.pipeline.jobs.connector_stats_hourly import JOB
 from butlers.pipeline.lake.events import HEARTBEATS
+from butlers.pipeline.lake.hourly_files import hourly_of_files, joined, parts_of_hours, stretches_of_files
 from butlers.pipeline.lake.reading import read_versions
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly
-from butlers.pipeline.transforms.hourly_files import hourly_of_files, joined, parts_of_hours, stretches_of_files
 from butlers.pipeline.transforms.hourly_joining import put_together
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres

@@ -3,8 +3,8 @@
     log = get_logger("butlers.switchboard", butler="switchboard")
     log.info("ingest accepted", request_id=request_id, dedupe_action="new")
 
-    {"ts": "2026-01-01T00:00:00.000Z", "level": "info", "logger": "butlers.switchboard",
-     "event": "ingest accepted", "butler": "switchboard", "request_id": "...", "dedupe_action": "new"}
+    {"ts":"2026-01-01T00:00:00.000Z","level":"info","logger":"butlers.switchboard",
+     "event":"ingest accepted","butler":"switchboard","request_id":"...","dedupe_action":"new"}
 
 Three things keep content and secrets out:
 
@@ -24,10 +24,13 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path, PurePath
 from traceback import walk_tb
 from typing import IO, Any
 from uuid import UUID
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from butlers.clock import SystemClock
 from butlers.telemetry.log_fields import FIELDS
@@ -39,6 +42,7 @@ _LONGEST_VALUE = 200
 _LONGEST_MESSAGE = 300
 _DEEPEST_CAUSE = 5
 _DEEPEST_FRAMES = 20
+_WORDS = 1_000
 _USUAL = frozenset({str, int, UUID, type(None)})  # looked up faster than the whole list is gone through
 _WITH_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "fastapi")
 
@@ -125,7 +129,7 @@ class JsonLines(logging.Formatter):
     def __init__(self, redaction: Redaction) -> None:
         super().__init__()
         self._redaction = redaction
-        self._encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+        self._text = lru_cache(_WORDS)(self._harmless)  # most values are one of a few words
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -137,7 +141,10 @@ class JsonLines(logging.Formatter):
         line |= {name: self._value(value) for name, value in _fields(record).items()}
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = describe_exception(record.exc_info[1])
-        return self._encode(line)
+        try:
+            return to_json(line, inf_nan_mode="constants").decode()
+        except PydanticSerializationError:  # half of a character
+            return json.dumps(line)
 
     def _event(self, record: logging.LogRecord) -> str:
         if hasattr(record, _FIELDS_KEY):  # a fixed text of ours
@@ -159,7 +166,7 @@ class JsonLines(logging.Formatter):
             return value.isoformat()
         return self._text(str(value.value)) if isinstance(value, Enum) else value
 
-    def _text(self, text: str) -> str:
+    def _harmless(self, text: str) -> str:
         if len(text) > _LONGEST_VALUE or _SPACE.search(text):
             return f"[withheld: {len(text)} characters]"
         return self._redaction(text)

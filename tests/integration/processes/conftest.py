@@ -13,14 +13,6 @@ from tests.integration.processes.command import up, write_settings
 MAX_BODY_BYTES = 8_192
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Two whole systems are enough for two cores: these tests never run side by side.
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if "integration/processes" in item.path.as_posix():
-            item.add_marker(pytest.mark.xdist_group("processes"))
-
-
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Instance]:
     """`butlers up`, told its largest body by all three sources at once: the flag must win."""

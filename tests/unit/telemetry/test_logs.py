@@ -104,6 +104,11 @@ def test_field_cannot_hold_a_structure(value: Any) -> None:
         get_logger("butlers.test").info("event", reason=value)
 
 
+def test_half_of_a_character_does_not_stop_a_line(lines: Lines):
+    get_logger("butlers.test").info("taken", source_channel="a\ud800b")
+    assert lines.last()["source_channel"] == "a\ud800b"
+
+
 @pytest.mark.parametrize("value", ["my salary is 5000", "line\nbreak", "x" * 201])
 def test_sentence_in_a_field_is_withheld(lines: Lines, value: str) -> None:
     get_logger("butlers.test").info("event", reason=value)

@@ -19,13 +19,13 @@ from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
 from butlers.pipeline.lake.events import CHANGE, DATE, HEARTBEATS
 from butlers.pipeline.lake.files import publish, stage
 from butlers.pipeline.lake.log import Commit, LakeLog
+from butlers.pipeline.lake.wholeness import GENERATED
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, Table
 from butlers.storage.identifiers import quote_identifier
 from butlers.storage.partitions import add_months
 
 Tell = Callable[[date, int], None]  # a day, and how many of its rows were written
-SERVER = "generated"  # in a lake's log: these rows never were in a database
 
 
 def write_lake(spark: SparkSession, plan: FleetPlan, lake: Path, *, tell: Tell) -> int:
@@ -34,7 +34,7 @@ def write_lake(spark: SparkSession, plan: FleetPlan, lake: Path, *, tell: Tell) 
     log = LakeLog(folder)
     if log.exists:
         raise invalid("out", "has heartbeats already: name another folder")
-    log.create(server=SERVER)
+    log.create(server=GENERATED)
     for day in plan.dates:
         files = publish(stage(_as_in_the_lake(heartbeats(spark, plan, day)), folder), folder)
         log.commit(lambda _, files=files: Commit(kind="append", add=files))  # type: ignore[misc]

@@ -9,32 +9,58 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.lake.events import HEARTBEATS, chosen_events
+from butlers.pipeline.lake.hourly_files import hourly_of_files
+from butlers.pipeline.lake.reading import read_versions
+from butlers.pipeline.lake.wholeness import must_hold
 from butlers.pipeline.observing import Counted
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.sources.pruned import must_be_whole
-from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, CONNECTOR_STATS_HOURLY
+from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, CONNECTOR_STATS_HOURLY, Table
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, hourly
+from butlers.pipeline.windows import Window
+
+TABLE, LAKE = SOURCES = ("table", "lake")
 
 
 def run(context: JobContext) -> JobResult:
     _must_be_hours(context)
-    log = CONNECTOR_HEARTBEAT_LOG.within(context.schemas.switchboard)
     target = CONNECTOR_STATS_HOURLY.within(context.schemas.switchboard)
-    must_be_whole(context, log)
-    assert log.kept is not None
-    window = replace(context.window, start=context.window.start - log.kept)
-    heartbeats = read_table(context.spark, context.dsn, log, columns=HEARTBEAT_COLUMNS, window=window)
     seen = Counted("heartbeats")
-    counted = seen.on(heartbeats, sf.count_if(sf.col("received_at") >= sf.lit(context.window.start)))
-    stats = hourly(counted, context.window)
-    rows = merge_into(stats, context.dsn, target, run_id=context.run_id)
+    rows = merge_into(_stats(context, seen), context.dsn, target, run_id=context.run_id)
     said = {"from": context.window.start.isoformat(), "to": context.window.end.isoformat(), "rows": rows}
     return JobResult(rows_in=seen.rows, rows_out=rows, details=said)
+
+
+def _stats(context: JobContext, seen: Counted) -> DataFrame:
+    source = context.arguments.get("source", TABLE)
+    if source not in SOURCES:
+        raise invalid("source", f"must be one of {', '.join(SOURCES)}")
+    log = CONNECTOR_HEARTBEAT_LOG.within(context.schemas.switchboard)
+    assert log.kept is not None
+    reach = replace(context.window, start=context.window.start - log.kept)
+    return _of_lake(context, reach, seen) if source == LAKE else _of_table(context, log, reach, seen)
+
+
+def _of_table(context: JobContext, log: Table, reach: Window, seen: Counted) -> DataFrame:
+    must_be_whole(context, log)
+    heartbeats = read_table(context.spark, context.dsn, log, columns=HEARTBEAT_COLUMNS, window=reach)
+    within = sf.count_if(sf.col("received_at") >= sf.lit(context.window.start))
+    return hourly(seen.on(heartbeats, within), context.window)
+
+
+def _of_lake(context: JobContext, reach: Window, seen: Counted) -> DataFrame:
+    """Files are folded where they lie, so what is counted is what they added."""
+    [event] = chosen_events(HEARTBEATS.name, context.schemas)
+    must_hold(context.lake, event, context.window, dsn=context.dsn)
+    heartbeats = read_versions(context.spark, context.lake, event, reach)
+    return seen.on(hourly_of_files(heartbeats, context.window), sf.sum("heartbeat_count"))
 
 
 def _must_be_hours(context: JobContext) -> None:
@@ -51,4 +77,5 @@ JOB = Job(
     name="connector-stats-hourly",
     about="what connectors did in each hour of a window: differences between their heartbeats",
     run=run,
+    arguments={"source": f"{TABLE} (the log in the database, when left out) or {LAKE} (files: for big fleets)"},
 )

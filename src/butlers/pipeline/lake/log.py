@@ -57,6 +57,7 @@ class LakeState:
     horizon: int = 0  # all rows with a lower change number are in the lake
     files: Mapping[str, LakeFile] = field(default_factory=dict)
     removed: tuple[str, ...] = ()  # taken out, and perhaps not deleted yet
+    since: str = ""  # days before this one were taken out for their age
 
     @property
     def rows(self) -> int:
@@ -74,6 +75,7 @@ class LakeState:
             horizon=max(self.horizon, commit.horizon),
             files=kept | {file.path: file for file in commit.add},
             removed=removed,
+            since=max(self.since, commit.since),
         )
 
 
@@ -86,6 +88,7 @@ class Commit:
     horizon: int = 0
     id: str = ""
     server: str = ""
+    since: str = ""
 
 
 class LakeLog:

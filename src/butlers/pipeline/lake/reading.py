@@ -31,15 +31,20 @@ def read_events(spark: SparkSession, lake: Path, event: Event, window: Window | 
 
 def read_versions(spark: SparkSession, lake: Path, event: Event, window: Window | None = None) -> DataFrame:
     """Every version that was captured, of all days or of those that a window touches."""
+    state = existing_log(lake, event).state()
+    days = None if window is None else {day.isoformat() for day in window.days()}
+    files = [file for file in state.files.values() if days is None or file.date in days]
+    return read_files(spark, lake / event.name, event, files)
+
+
+def existing_log(lake: Path, event: Event) -> LakeLog:
     folder = lake / event.name
     log = LakeLog(folder)
     if not log.exists:
         raise ConfigurationError(
             "the lake has no such events yet", source="lake", key=str(folder), remedy="run the job lake-stream first"
         )
-    days = None if window is None else {day.isoformat() for day in window.days()}
-    files = [file for file in log.state().files.values() if days is None or file.date in days]
-    return read_files(spark, folder, event, files)
+    return log
 
 
 def read_files(spark: SparkSession, folder: Path, event: Event, files: Sequence[LakeFile]) -> DataFrame:

@@ -19,7 +19,7 @@ def retain(folder: Path, *, since: date) -> Mapping[str, int]:
         taken[:] = [file for file in state.files.values() if file.date < since.isoformat()]
         paths = tuple(file.path for file in taken)
         touch(paths, folder)
-        return Commit(kind="retain", remove=paths) if paths else None
+        return Commit(kind="retain", remove=paths, since=since.isoformat()) if paths else None
 
     LakeLog(folder).commit(take)
     rows: Counter[str] = Counter()

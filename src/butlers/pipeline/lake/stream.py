@@ -18,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 
-from butlers.errors import ConfigurationError
 from butlers.pipeline.connection import connect
 from butlers.pipeline.lake.events import CHANGE, DATE, Event
 from butlers.pipeline.lake.files import discard, publish, stage
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
+from butlers.pipeline.lake.wholeness import must_be_from
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH, read_changes
 from butlers.pipeline.sources.horizon import Horizon, read_horizon
 
@@ -78,13 +78,7 @@ class EventStream:
     def _open_log(self) -> LakeState:
         horizon = self.database_horizon()
         state = LakeLog(self.folder).create(server=horizon.server)
-        if state.server != horizon.server:
-            raise ConfigurationError(
-                "this is not the database that the lake was filled from: it is another server",
-                source="lake",
-                key=self.event.name,
-                remedy="name the database it came from, or begin a new lake for this one",
-            )
+        must_be_from(state, horizon, self.event)
         self.tally.horizon = state.horizon
         return state
 

@@ -75,7 +75,7 @@ def summed(parts: DataFrame, window: Window) -> DataFrame:
     return (
         parts.groupBy("connector_type", "endpoint_identity", hour.alias("hour"))
         .agg(*(capped_sum(name).alias(name) for name in SUMS))
-        .where(sf.col("hour") >= sf.lit(window.start))
+        .where((sf.col("hour") >= sf.lit(window.start)) & (sf.col("hour") < sf.lit(window.end)))
         .select(*HOURLY_COLUMNS)
     )
 
