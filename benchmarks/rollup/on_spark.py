@@ -10,9 +10,9 @@ from pyspark.sql import functions as sf
 
 from butlers.pipeline.generate.fleet import FleetPlan
 from butlers.pipeline.lake.events import HEARTBEATS
+from butlers.pipeline.lake.hourly_files import hourly_of_files
 from butlers.pipeline.lake.reading import read_versions
 from butlers.pipeline.transforms.hourly import COUNTERS, STATES
-from butlers.pipeline.lake.hourly_files import hourly_of_files
 from butlers.pipeline.windows import Window
 
 
