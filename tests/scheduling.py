@@ -6,11 +6,11 @@ one Java. pytest-xdist has marks for such groups, which pytest 9.2 made ineffect
 
 from __future__ import annotations
 
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 TOGETHER = ("tests/integration/processes/", "tests/pipeline/")
 
 
-class ByFile(LoadScopeScheduling):
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])

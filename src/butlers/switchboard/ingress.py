@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.contracts.envelope import invalid
@@ -29,20 +29,14 @@ from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 from butlers.switchboard.admission.admission import Admission
 from butlers.switchboard.admission.decision import Outcome
-from butlers.switchboard.dedupe import dedupe_identity
+from butlers.switchboard.ingest_record import IngestRecord
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
-from butlers.switchboard.submission import Submission, columns
-from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import (
-    INGRESS_ACCEPT_LATENCY,
-    MESSAGE_DEDUPLICATED,
-    MESSAGE_RECEIVED,
-    MESSAGE_REJECTED,
-    REQUEST_FINISHED,
-)
+from butlers.switchboard.submission import Offer, Placed, Submission, columns
+from butlers.telemetry import Telemetry
+from butlers.telemetry.catalogue import MESSAGE_REJECTED
 from butlers.telemetry.spans import INGEST
 
-log = get_logger("butlers.ingress")
+_WAITS = frozenset({Outcome.ACCEPTED, Outcome.DEFERRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +47,6 @@ class MessageRef:
     received_at: datetime
     policy_tier: str
     source_channel: str = ""  # whose turn it is, within a tier
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """What became of one submission."""
-
-    request_id: UUID | None  # the canonical one; None: rejected, nothing is stored
-    outcome: Outcome | None  # None: it was known already
 
 
 class HotPath(Protocol):
@@ -99,7 +85,7 @@ class Ingress:
         self._telemetry = telemetry
         self._window = timedelta(seconds=content_window_s)
         self._shows_end = shows_end
-        self._accepted = accepted
+        self._record = IngestRecord(telemetry=telemetry, admission=admission, clock=clock, accepted=accepted)
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
@@ -110,13 +96,16 @@ class Ingress:
         with self._telemetry.span(
             INGEST, parent=envelope.control.trace_context, source_channel=envelope.source.channel
         ):
-            submission = self._submission(envelope, submitted_by)
-            placed = await self._committer.submit(submission)
-        self._record(submission, placed, started)
+            offer = Offer(
+                envelope=envelope,
+                submitted_by=submitted_by,
+                received_at=self._clock.now(),
+                started=started,
+                trace_context=envelope.control.trace_context or self._telemetry.inject(),
+            )
+            placed = await self._committer.submit(offer)
         if placed.request_id is None:
             raise self._admission.refusal()
-        if placed.outcome in (Outcome.ACCEPTED, Outcome.DEFERRED):
-            self._hot_path.offer(_reference(submission))
         return IngestReply(request_id=placed.request_id, duplicate=placed.outcome is None)
 
     def count_refusal(self, error: ClassifiedError) -> None:
@@ -134,27 +123,17 @@ class Ingress:
             there = ", ".join(sorted(known - NOT_ROUTABLE))
             raise invalid("control.pinned_target", f"is no butler here; there are {there}")
 
-    def _submission(self, envelope: IngestEnvelope, submitted_by: Caller) -> Submission:
-        context = RequestContext(
-            request_id=self._new_id(),
-            received_at=self._clock.now(),
-            source_channel=envelope.source.channel,
-            source_endpoint_identity=envelope.source.endpoint_identity,
-            source_sender_identity=envelope.sender.identity,
-            source_thread_identity=envelope.event.external_thread_id,
-            trace_context=envelope.control.trace_context or self._telemetry.inject(),
-        )
-        return Submission(
-            envelope=envelope,
-            context=context,
-            identity=dedupe_identity(
-                envelope, connector=submitted_by.name if submitted_by.role is Role.CONNECTOR else None
-            ),
-            submitted_by=submitted_by.name,
-        )
-
-    async def _commit(self, submissions: Sequence[Submission]) -> Sequence[Placed]:
+    async def _commit(self, offers: Sequence[Offer]) -> Sequence[Placed]:
         """One transaction for the whole batch; returns what became of each."""
+        submissions = [Submission.of(offer, self._new_id()) for offer in offers]
+        placed = await self._place(submissions)
+        self._record.tell(zip(submissions, placed, strict=True))
+        for submission, place in zip(submissions, placed, strict=True):
+            if place.outcome in _WAITS:
+                self._hot_path.offer(_reference(submission))
+        return placed
+
+    async def _place(self, submissions: Sequence[Submission]) -> list[Placed]:
         first_of_key: dict[str, Submission] = {}
         for submission in submissions:
             first_of_key.setdefault(submission.identity.key, submission)
@@ -204,34 +183,6 @@ class Ingress:
         oldest = min(submissions[key].context.received_at for key in keys) - self._window
         rows = await connection.fetch(self._queries.known_requests, list(keys), oldest)
         return {row["dedupe_key"]: row["request_id"] for row in rows}
-
-    def _record(self, submission: Submission, placed: Placed, started: float) -> None:
-        channel, tier, outcome = submission.channel, submission.tier, placed.outcome
-        self._telemetry.count(MESSAGE_RECEIVED, source_channel=channel, policy_tier=tier)
-        if outcome is None:
-            self._telemetry.count(MESSAGE_DEDUPLICATED, source_channel=channel, strategy=submission.identity.strategy)
-        else:
-            self._admission.record(outcome, channel=channel, tier=tier)
-        if outcome is Outcome.SHED:
-            self._telemetry.count(REQUEST_FINISHED, source_channel=channel, lifecycle_state="errored")
-        elapsed_ms = (self._clock.monotonic() - started) * 1000
-        self._telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
-        if placed.request_id is not None:
-            self._accepted(submission.context.received_at, channel, elapsed_ms)
-        self._log(submission, placed)
-
-    def _log(self, submission: Submission, placed: Placed) -> None:
-        ids = {"request_id": placed.request_id, "source_channel": submission.channel}
-        key, outcome = submission.identity.key, placed.outcome
-        match outcome:
-            case None:
-                log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)
-            case Outcome.ACCEPTED:
-                log.info("ingest accepted", dedupe_key=key, dedupe_action="accepted", **ids)
-            case Outcome.REJECTED:
-                log.info("ingest rejected", dedupe_key=key, outcome=outcome, **ids)
-            case Outcome.DEFERRED | Outcome.SHED:
-                log.info("ingest overflow", dedupe_key=key, dedupe_action="accepted", outcome=outcome, **ids)
 
 
 def _placed(

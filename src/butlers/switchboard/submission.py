@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Self
+from uuid import UUID
 
 from pydantic_core import to_json
 
+from butlers.butler.identity import Caller, Role
 from butlers.contracts.context import RequestContext
 from butlers.contracts.ingest import IngestEnvelope
-from butlers.switchboard.dedupe import DedupeIdentity
+from butlers.switchboard.admission.decision import Outcome
+from butlers.switchboard.dedupe import DedupeIdentity, dedupe_identity
 
 LONGEST_THREAD_KEY = 300
 _SHED = to_json(
@@ -24,11 +28,40 @@ _SHED = to_json(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A message as it came to the door."""
+
+    envelope: IngestEnvelope
+    submitted_by: Caller
+    received_at: datetime
+    started: float  # by the monotonic clock
+    trace_context: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     envelope: IngestEnvelope
     context: RequestContext
     identity: DedupeIdentity
     submitted_by: str
+    started: float
+
+    @classmethod
+    def of(cls, offer: Offer, request_id: UUID) -> Self:
+        envelope, caller = offer.envelope, offer.submitted_by
+        context = RequestContext(
+            request_id=request_id,
+            received_at=offer.received_at,
+            source_channel=envelope.source.channel,
+            source_endpoint_identity=envelope.source.endpoint_identity,
+            source_sender_identity=envelope.sender.identity,
+            source_thread_identity=envelope.event.external_thread_id,
+            trace_context=offer.trace_context,
+        )
+        identity = dedupe_identity(envelope, connector=caller.name if caller.role is Role.CONNECTOR else None)
+        return cls(
+            envelope=envelope, context=context, identity=identity, submitted_by=caller.name, started=offer.started
+        )
 
     @property
     def channel(self) -> str:
@@ -61,6 +94,14 @@ class Submission:
             _SHED if shed else None,
             signal_pending,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """What became of one submission."""
+
+    request_id: UUID | None  # the canonical one; None: rejected, nothing is stored
+    outcome: Outcome | None  # None: it was known already
 
 
 def columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

@@ -59,8 +59,8 @@ class Admission:
         if outcome in _WAITS:
             self._occupancy.settle(channel, stored=stored)
 
-    def record(self, outcome: Outcome, *, channel: str, tier: str) -> None:
-        self._telemetry.count(ADMISSION, source_channel=channel, policy_tier=tier, outcome=outcome.value)
+    def record(self, outcome: Outcome, number: int, *, channel: str, tier: str) -> None:
+        self._telemetry.count(ADMISSION, number, source_channel=channel, policy_tier=tier, outcome=outcome.value)
 
     def refusal(self) -> OverloadRejected:
         return OverloadRejected(
