@@ -42,8 +42,15 @@ async def _copy(database: Database, numbers: list[int]) -> None:
         await connection.copy_records_to_table("entitlements", schema_name="outbound", records=granted)
 
 
+WINDOW = Window(start=people.NOW, end=people.NOW + HORIZON)
+AT_THAT_TIME = {"load": "yes", "now": people.NOW.isoformat(), "past": "yes"}  # into the queue, as if it were that night
+
+
 def run_job(spark: SparkSession, dsn: str, folder: Path, **arguments: str) -> JobResult:
-    window = Window(start=people.NOW, end=people.NOW + HORIZON)
+    return run_within(WINDOW, spark, dsn, folder, **arguments)
+
+
+def run_within(window: Window, spark: SparkSession, dsn: str, folder: Path, **arguments: str) -> JobResult:
     context = JobContext(spark=spark, dsn=dsn, lake=folder / "lake", run_id=uuid4(), window=window, arguments=arguments)
     with snapshots():
         return JOB.run(context)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import threading
 from collections import Counter
-from datetime import timedelta
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from benchmarks.planning import people
-from benchmarks.planning.house import HORIZON, answers, read_plan, run_job, settle
-from pyspark.sql import SparkSession
+from benchmarks.planning.house import AT_THAT_TIME, HORIZON, answers, read_plan, run_job, run_within, settle
+from pyspark.sql import DataFrame, SparkSession
 
-from butlers.errors import ValidationError
+from butlers.errors import InternalError, ValidationError
 from butlers.outbound import MIGRATIONS
+from butlers.outbound.documents import MessageDocument
 from butlers.outbound.service import MessageDeliveryService, SendResult
 from butlers.outbound.store import OutboundStore
-from butlers.storage.database import Database
+from butlers.outbound.values import Message, Outcome
+from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
+from butlers.pipeline.sources.audience import count_audience, read_audience
+from butlers.pipeline.table_contracts.audience import BLOCKED_RECIPIENTS, SCHEDULED_MESSAGES
+from butlers.pipeline.windows import Window
+from butlers.storage.database import Database, Executor
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 
 _PEOPLE = 2_000
 _NO_DATABASE = "postgresql://127.0.0.1:1/none"
+_A_MINUTE = people.UNLIMITED | {"max_per_minute": 60}
 _STRANGERS = ["zz stranger", "person-ß", "person-😀"]
 
 
@@ -57,7 +68,7 @@ async def test_the_plan_is_the_online_services_and_is_loaded_once(
         tight = str(uuid4())
         given = _files(tmp_path, tight, people.TIGHT, recipients)
         # On this thread: Spark finds a sink written in Python only where its session is the active one.
-        result = run_job(spark, dsn, tmp_path, load="yes", **given)
+        result = run_job(spark, dsn, tmp_path, **AT_THAT_TIME, **given)
         plan = read_plan(spark, result)
         loaded = await _queue(database) - before
 
@@ -76,7 +87,7 @@ async def test_the_plan_is_the_online_services_and_is_loaded_once(
 
         # Again, and after a worker has begun: the queue is left alone.
         await database.execute("UPDATE outbound.scheduled_messages SET state = 'acknowledged', attempts = 1")
-        again = run_job(spark, dsn, tmp_path, load="yes", **given)
+        again = run_job(spark, dsn, tmp_path, **AT_THAT_TIME, **given)
         assert (again.details["loaded"], again.details["loaded_blocked"]) == (0, 0)
         assert read_plan(spark, again) == plan
         assert await database.fetchval("SELECT count(*) FROM outbound.scheduled_messages WHERE state = 'queued'") == 0
@@ -106,6 +117,168 @@ async def _forget(database: Database, message_id: str) -> None:
         await database.execute(f"DELETE FROM outbound.{table} WHERE {column} = $1", message_id)
 
 
+@pytest.fixture
+async def dsn(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
+    """A database in which the sender may write to a1..a60 and b1..b60."""
+    async with cloned_database_uri(postgres_server, [MIGRATIONS]) as dsn, await Database.connect(dsn) as database:
+        await settle(database, ())
+        await database.execute(
+            "INSERT INTO outbound.entitlements SELECT letter || n, 'messages:receive:*', $1"
+            " FROM unnest(ARRAY['a', 'b']) AS letter, generate_series(1, 60) AS n",
+            people.NOW,
+        )
+        yield dsn
+
+
+def _people(letter: str) -> list[str]:
+    return [f"{letter}{number}" for number in range(1, 61)]
+
+
+@pytest.mark.timeout(600)
+async def test_an_audience_that_grows_is_planned_as_the_service_does_it(
+    spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    first, everybody, message_id = _people("b"), _people("a") + _people("b"), str(uuid4())
+    async with await Database.connect(dsn) as database:
+        # Given 60 who fill the first minute, of whom one may no longer be written to.
+        loaded = run_job(spark, dsn, tmp_path, **AT_THAT_TIME, **_files(tmp_path, message_id, _A_MINUTE, first))
+        before, queue = read_plan(spark, loaded), await _queue(database)
+        await database.execute("DELETE FROM outbound.entitlements WHERE subject_id = 'b7'")
+
+        # When 60 more are added, whose ids come first.
+        grown = run_job(spark, dsn, tmp_path, **AT_THAT_TIME, **_files(tmp_path, message_id, _A_MINUTE, everybody))
+        plan, added = read_plan(spark, grown), await _queue(database) - queue
+
+        # Then nobody's decision has changed, no minute has more than it may have, and the service says the same.
+        assert len(before) == grown.details["loaded"] == 60
+        assert before.items() <= plan.items()
+        assert set(Counter(what[:16] for _, what, _ in plan.values()).values()) == {60}
+        await database.execute("DELETE FROM outbound.scheduled_messages WHERE recipient_id LIKE 'a%'")
+        online = await _online(database, people.message(message_id, throttling=_A_MINUTE, recipients=everybody))
+        assert plan == answers(online)
+        assert added == await _queue(database) - queue
+
+
+_IS_WAITED_FOR = """
+SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+    WHERE locktype = 'advisory' AND NOT granted AND datname = current_database())
+"""
+
+
+class _Hesitant(OutboundStore):
+    """Has decided, and waits with storing it until somebody waits for its turn."""
+
+    decided = threading.Event()
+
+    async def keep_outcomes(
+        self, connection: Executor, document: MessageDocument, outcomes: Sequence[Outcome], *, now: datetime
+    ) -> None:
+        self.decided.set()
+        async with asyncio.timeout(240):  # the first work of a Spark on a busy machine
+            while not await connection.fetchval(_IS_WAITED_FOR):
+                await asyncio.sleep(0.05)
+        await super().keep_outcomes(connection, document, outcomes, now=now)
+
+
+@pytest.mark.timeout(600)
+async def test_a_load_waits_for_whoever_decides_for_the_message(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    message_id, later = str(uuid4()), people.NOW + timedelta(hours=1)
+
+    async def online() -> SendResult:
+        message = people.message(message_id, throttling=_A_MINUTE, recipients=["b1"])
+        async with await Database.connect(dsn) as database:
+            service = MessageDeliveryService(database=database, store=_Hesitant(database))
+            return await service.send_message(message, now=later)
+
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(asyncio.run, online())
+        assert _Hesitant.decided.wait(30)
+        loaded = run_job(spark, dsn, tmp_path, **AT_THAT_TIME, **_files(tmp_path, message_id, _A_MINUTE, ["b1", "b2"]))
+
+    plan = read_plan(spark, loaded)
+    assert answers(call.result()).items() <= plan.items()
+    assert (plan["b1"][1][11:13], plan["b2"][1][11:13]) == ("23", "22")
+    assert loaded.details["loaded"] == 1
+
+
+def _scheduled(spark: SparkSession, *recipients: str, at: datetime) -> DataFrame:
+    rows = [
+        (f"{UUID(int=1)}:{one}", str(UUID(int=1)), one, "s", "email", at, "normal", people.NOW) for one in recipients
+    ]
+    return spark.createDataFrame(rows, SCHEDULED_MESSAGES.columns)
+
+
+def _blocked(spark: SparkSession, reason: str) -> DataFrame:
+    row = (str(UUID(int=1)), "cid", reason, "", people.NOW)
+    return spark.createDataFrame([row], BLOCKED_RECIPIENTS.columns)
+
+
+@pytest.mark.timeout(600)
+async def test_a_load_changes_no_row_and_is_whole_or_nothing(spark: SparkSession, dsn: str) -> None:
+    message, later = Message(id=UUID(int=1), sender_id="s", event="message"), people.NOW + timedelta(days=1)
+
+    def load(scheduled: DataFrame, blocked: DataFrame) -> tuple[int, ...]:
+        rows = ((SCHEDULED_MESSAGES, scheduled), (BLOCKED_RECIPIENTS, blocked))
+        with turn_to_load(dsn, message) as turn:
+            return add_rows(turn, dsn, rows, run_id=uuid4())
+
+    async with await Database.connect(dsn) as database:
+        with pytest.raises(InternalError, match="loading the plan"):
+            load(_scheduled(spark, "ann", at=people.NOW), _blocked(spark, "no such reason"))
+        assert not await _queue(database)
+
+        assert load(_scheduled(spark, "ann", at=people.NOW), _blocked(spark, "throttled")) == (1, 1)
+        await database.execute("UPDATE outbound.scheduled_messages SET state = 'in_flight', attempts = 1")
+        before = await _queue(database)
+        assert load(_scheduled(spark, "ann", "bob", at=later), _blocked(spark, "no-channel")) == (1, 0)
+        [(_, who, *_)] = await _queue(database) - before
+        assert who == "bob"
+        assert await database.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'pipeline_staging'") == 0
+
+
+@pytest.mark.timeout(600)
+async def test_a_load_goes_by_the_databases_clock(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    given = _files(tmp_path, str(uuid4()), _A_MINUTE, ["a1"])
+    async with await Database.connect(dsn) as database:
+        clock: datetime = await database.fetchval("SELECT now()")
+        recent = Window(start=clock - timedelta(days=1), end=clock + HORIZON)
+        for window, now, problem in (
+            (recent, clock - timedelta(minutes=10), "now: lies in the past, by the database's clock"),
+            (Window(start=clock - HORIZON, end=clock), None, "now: --to lies in the past"),
+        ):
+            said = {"now": now.isoformat()} if now else {}
+            with pytest.raises(ValidationError, match=problem):
+                run_within(window, spark, dsn, tmp_path, load="yes", **said, **given)
+        assert not await _queue(database)
+        assert not (tmp_path / "lake").exists()
+
+        run_within(recent, spark, dsn, tmp_path, load="yes", **given)
+        assert await database.fetchval("SELECT min(scheduled_at) >= $1 FROM outbound.scheduled_messages", clock)
+
+
+def test_a_plan_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(people: int) -> DataFrame:
+        return spark.range(people).selectExpr("'x' AS message_id", "id AS recipient_id")
+
+    place = write_plan(plan(3), tmp_path, UUID(int=1))
+    rename = Path.rename
+
+    def full(self: Path, target: Path) -> Path:
+        if "_draft" in self.name:
+            raise OSError("no space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(InternalError, match="the plan cannot be put here"):
+        write_plan(plan(5), tmp_path, UUID(int=1))
+    assert spark.read.parquet(str(place)).count() == 3
+    monkeypatch.undo()
+
+    assert write_plan(plan(2), tmp_path, UUID(int=1)) == place == tmp_path / f"message_id={UUID(int=1)}"
+    assert spark.read.parquet(str(place)).count() == 2
+    assert list(tmp_path.iterdir()) == [place]
+
+
 def test_a_bad_audience_is_named_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
     message = tmp_path / "message.json"
     message.write_text(people.message(str(uuid4()), throttling=people.UNLIMITED))
@@ -126,6 +299,10 @@ def test_a_bad_audience_is_named_and_nothing_is_written(spark: SparkSession, tmp
     spark.range(3).selectExpr("CAST(id AS STRING) AS recipient_id").write.parquet(str(tmp_path / "mixed"))
     (tmp_path / "mixed" / "other.csv").write_text("recipient_id\n1\n")
     _damaged_parquet(spark, tmp_path / "damaged")
+    (tmp_path / "orders").mkdir()
+    # Spark takes the header of the larger file.
+    (tmp_path / "orders" / "a.csv").write_text("recipient_id,email\nann,ann@example.org\ncid,cid@example.org\n")
+    (tmp_path / "orders" / "b.csv").write_text("email,recipient_id\nbob@example.org,bob\n")
 
     for name, problem in {
         "no_column.csv": "there is no column recipient_id",
@@ -140,6 +317,7 @@ def test_a_bad_audience_is_named_and_nothing_is_written(spark: SparkSession, tmp
         "mixed": "must be .csv, .jsonl or .parquet",
         "structs.parquet": "the column recipient_id is struct",
         "nothing.csv": "there is no such file or folder",
+        "orders": "recipient_id is not in the same place in the header of every file (b.csv)",
         "damaged": "cannot be read as what its name says (part-0",
     }.items():
         with pytest.raises(ValidationError) as caught:
@@ -149,6 +327,16 @@ def test_a_bad_audience_is_named_and_nothing_is_written(spark: SparkSession, tmp
         assert f"{tmp_path / name}: " in caught.value.message
 
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_folder_of_csv_files_need_only_agree_on_where_the_id_is(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("recipient_id,email,email\nann,x,y\n")
+    (tmp_path / "b.csv").write_text("recipient_id,name,city\nbob,x,y\n")
+
+    audience = read_audience(spark, str(tmp_path))
+
+    assert count_audience(audience, str(tmp_path)) == 2
+    assert {row["recipient_id"] for row in audience.collect()} == {"ann", "bob"}
 
 
 def _damaged_parquet(spark: SparkSession, folder: Path) -> None:
@@ -171,6 +359,7 @@ def _damaged_parquet(spark: SparkSession, folder: Path) -> None:
         ({"now": "2026-03-28T23:00:00"}, "now: must carry a UTC offset"),
         ({"now": (people.NOW + HORIZON + timedelta(days=1)).isoformat()}, "now: must lie between"),
         ({"load": "perhaps"}, "load: must be yes or no"),
+        ({"past": "perhaps"}, "past: must be yes or no"),
         ({"message": "/nowhere.json"}, "cannot be read"),
     ],
 )

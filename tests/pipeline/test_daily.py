@@ -96,6 +96,13 @@ async def test_the_job_writes_both_and_may_be_repeated(spark: SparkSession, post
             "finance", "finance", "health", "travel"
         ]  # fmt: skip
         await _refused(spark, dsn)
+        # A day whose messages have left the inbox: what is known of it stands.
+        await database.execute(
+            "INSERT INTO switchboard.connector_fanout_daily VALUES ('api', 'box', 'finance', '2026-02-20', 7)"
+        )
+        old = Window(start=datetime(2026, 2, 20, tzinfo=UTC), end=datetime(2026, 2, 21, tzinfo=UTC))
+        assert JOB.run(context_of(spark, dsn, old)).details["fanout_rows"] == 0
+        assert await database.fetchval("SELECT count(*) FROM switchboard.connector_fanout_daily") == 5
 
 
 async def _refused(spark: SparkSession, dsn: str) -> None:

@@ -17,12 +17,14 @@ import pytest
 from benchmarks.planning import people
 from benchmarks.planning.house import settle
 
+from butlers.clock import SystemClock
 from butlers.pipeline.catalog import jobs
 from butlers.pipeline.lake.events import EVENTS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.database import Record
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.connector_door import COUNTERS, a_connector
+from tests.scenarios.test_retention import MovedClock
 from tests.system import RunningSystem, running_system
 
 BOX = "ann@example.org"
@@ -36,13 +38,16 @@ class CommandLine:
 
     @property
     def window(self) -> tuple[datetime, datetime]:
+        """The system's today, which is over by the clock of the command line."""
         today = datetime.combine(self.running.clock.now().astimezone(UTC).date(), time(), UTC)
-        return today - timedelta(days=1), today + timedelta(days=1)
+        return today, today + timedelta(days=1)
 
-    async def run(self, job: str, *, to: datetime | None = None, **arguments: str) -> dict[str, Any]:
+    async def run(
+        self, job: str, *, since: datetime | None = None, to: datetime | None = None, **arguments: str
+    ) -> dict[str, Any]:
         """`butlers pipeline run JOB`; what it printed."""
-        start, end = self.window
-        words = ["pipeline", "run", job, "--from", start.isoformat(), "--to", (to or end).isoformat(), "--json"]
+        start, end = since or self.window[0], to or self.window[1]
+        words = ["pipeline", "run", job, "--from", start.isoformat(), "--to", end.isoformat(), "--json"]
         words += ["--master", "local[2]", "--data-dir", str(self.folder)]
         words += [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
         process = await asyncio.create_subprocess_exec(
@@ -67,7 +72,8 @@ class CommandLine:
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 async def test_every_job_from_the_command_line(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
-    async with running_system(tmp_path, postgres_server, connector_heartbeat_s=3600) as running:
+    clock = MovedClock(SystemClock().now() - timedelta(hours=50))
+    async with running_system(tmp_path, postgres_server, clock=clock, connector_heartbeat_s=3600) as running:
         command = CommandLine(running=running, folder=tmp_path / "jobs")
         await _traffic(running)
         await _lake(command)
@@ -128,8 +134,7 @@ async def _levels(command: CommandLine) -> None:
     await command.run("delivery-stats", group_by="channel")
     stats = await command.rows("SELECT grouping, sum(total) AS total FROM pipeline.delivery_stats GROUP BY grouping")
     assert {row["grouping"]: row["total"] for row in stats} == {"": deliveries, "channel": deliveries}
-    # Budgets end where the window ends, which is not after now.
-    await command.run("service-levels", to=command.running.clock.now())
+    await command.run("service-levels")
     assert await command.count("pipeline.service_levels") > 0
     budget = await command.rows("SELECT sum(good) AS good FROM messenger.long_budget WHERE name = 'telegram.bot'")
     assert budget[0]["good"] > 0
@@ -157,13 +162,14 @@ async def _audience(command: CommandLine) -> None:
     message, audience = command.folder / "message.json", command.folder / "audience.csv"
     message.write_text(people.message(str(uuid4()), throttling=people.UNLIMITED))
     audience.write_text("\n".join(["recipient_id", *(people.person_id(number) for number in range(50))]))
-    await command.run("audience-plan", message=str(message), audience=str(audience), load="yes")
+    now = SystemClock().now()
+    files = {"message": str(message), "audience": str(audience)}
+    await command.run("audience-plan", since=now, to=now + timedelta(days=7), load="yes", **files)
     queued = await command.count("outbound.scheduled_messages")
     assert queued > 0
     assert queued + await command.count("outbound.blocked_recipients") == 50
 
 
 async def _end_of_the_lake(command: CommandLine) -> None:
-    _, end = command.window
-    await command.run("lake-retain", to=end + timedelta(days=30), keep_days="1", grace="0s")
+    await command.run("lake-retain", to=SystemClock().now(), keep_days="1", grace="0s")
     assert set(_in_the_lake(command).values()) == {0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 from butlers.errors import ConfigurationError, ValidationError
 from butlers.pipeline.job import JobContext
 from butlers.pipeline.jobs import connector_stats_hourly, lake_retain, lake_stream
+from butlers.pipeline.lake.events import HEARTBEATS
+from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog
+from butlers.pipeline.lake.wholeness import GENERATED, must_hold, note_gap
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.fleets import STARTS, context_of, fleets, house, said
@@ -48,7 +51,7 @@ async def test_hours_of_the_lake_are_those_of_the_table_and_a_part_is_refused(
         assert connector_stats_hourly.run(lake).rows_in == from_table.rows_in + 1
         # Days that left the lake.
         lake_retain.run(replace(table, arguments={"keep_days": "1"}, window=_until(WINDOW.end + timedelta(days=1))))
-        with pytest.raises(ValidationError, match="older days of heartbeats left the lake"):
+        with pytest.raises(ValidationError, match="older days of heartbeats are not in the lake"):
             connector_stats_hourly.run(lake)
         with pytest.raises(ValidationError, match="must be one of table, lake"):
             connector_stats_hourly.run(replace(table, arguments={"source": "sea"}))
@@ -61,3 +64,23 @@ def _stream(context: JobContext) -> None:
 
 def _until(end: datetime) -> Window:
     return replace(WINDOW, end=end)
+
+
+def test_rows_that_were_pruned_before_they_were_streamed_leave_a_gap(tmp_path: Path) -> None:
+    log = LakeLog(tmp_path / HEARTBEATS.name)
+    log.create(server=GENERATED)
+    note_gap(tmp_path, HEARTBEATS, None)
+    assert log.state().since == ""
+    # A first look at a table whose older rows are gone: the day of the cut is a part of one.
+    note_gap(tmp_path, HEARTBEATS, START)
+    assert log.state().since == "2026-03-29"
+    file = LakeFile(path="date=2026-04-02/x.parquet", rows=1, bytes=1, last_change=1)
+    log.commit(lambda _: Commit(kind="append", add=(file,)))
+    # Pruned behind what is in the lake: nothing is missing. Pruned ahead of it: the stream stood still for too long.
+    for cut, since in ((START + timedelta(days=3), "2026-03-29"), (START + timedelta(days=9), "2026-04-07")):
+        note_gap(tmp_path, HEARTBEATS, cut)
+        assert log.state().since == since
+    whole = replace(WINDOW, start=datetime(2026, 4, 8, tzinfo=UTC), end=datetime(2026, 4, 9, tzinfo=UTC))
+    assert must_hold(tmp_path, HEARTBEATS, whole, dsn="").since == "2026-04-07"
+    with pytest.raises(ValidationError, match="must be after 2026-04-07"):
+        must_hold(tmp_path, HEARTBEATS, replace(whole, start=whole.start - timedelta(hours=1)), dsn="")

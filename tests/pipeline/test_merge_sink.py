@@ -142,6 +142,26 @@ def test_only_accepted_attempts_are_merged(dsn: str, monkeypatch: pytest.MonkeyP
     assert [row[2] for row in _stored(dsn)] == [2]
 
 
+def test_rows_that_a_fallen_server_forgot_are_missed(dsn: str, monkeypatch: pytest.MonkeyPatch):
+    """Staged rows are not logged: a server that falls comes back without them."""
+
+    def stage(_frame: object, address: str, staging: Any) -> None:
+        writer = StagingWriter(address, staging, TALLY.columns)
+        writer.commit([writer.write(_batches([_row("ann", 1, count=1)]))])
+        if forgets:
+            with transaction(address) as cursor:
+                cursor.execute(f"TRUNCATE {staging.rows}")
+
+    monkeypatch.setattr(merge, "_stage", stage)
+    slices = [{"who": "ann"}]
+    forgets = False
+    assert merge_into(_Frame(), dsn, TALLY, run_id=RUN, slices=slices) == 1  # type: ignore[arg-type]
+    before, forgets = _stored(dsn), True
+    with pytest.raises(InternalError, match="lost staged rows"):
+        merge_into(_Frame(), dsn, TALLY, run_id=RUN, slices=slices)  # type: ignore[arg-type]
+    assert _stored(dsn) == before
+
+
 class _Frame:
     schema = TALLY.columns
 

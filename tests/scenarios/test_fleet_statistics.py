@@ -22,6 +22,7 @@ from tests.system import RunningSystem, running_system
 
 EVENING = datetime(2026, 1, 31, 22, 50, tzinfo=UTC)
 BOX = "ann@example.org"
+LEVELS = "service-levels"
 HOURLY, DAILY, PRUNING = (f"connector-stats-{deed}" for deed in ("hourly-rollup", "daily-rollup", "pruning"))
 
 
@@ -103,7 +104,19 @@ async def an_evening(night: Night) -> RemoteConnector:
     return box
 
 
-@pytest.mark.heavy  # five starts of Spark
+async def _levels_by_schedule(night: Night) -> None:
+    """A schedule that an operator creates; Messenger has none of its own."""
+    night.at(1, 10)
+    wanted = {"name": LEVELS, "cron": "20 * * * *", "job_name": "service_levels"}
+    assert (await operator(night.running, "schedule_create", **wanted))["name"] == LEVELS
+    night.at(1, 20, 1)
+    said = await night.ran(LEVELS)
+    assert said["as_of"] == "2026-02-01T01:00:00+00:00"
+    day = "SELECT good FROM messenger.long_budget WHERE name = 'telegram.bot' AND window_s = 86400"
+    assert await night.running.database.fetchval(day) == 3  # an answer to each message of the evening
+
+
+@pytest.mark.heavy  # six starts of Spark
 @pytest.mark.timeout(600)
 @pytest.mark.scenario("S3-064")
 @pytest.mark.scenario("S3-078")
@@ -133,11 +146,13 @@ async def test_a_night_of_rollups_and_pruning(tmp_path: Path, postgres_server: E
         assert await _statistics(night) == statistics
 
         await night.next_run(HOURLY, "2026-02-01T02:05:00Z")
+        await _levels_by_schedule(night)
         night.at(1, 30, 1)
         _removed((await night.ran(PRUNING))["removed"])
         await _is_kept(night)
         runs = await night.running.database.fetch("SELECT job, outcome, rows_out FROM pipeline.pipeline_runs")
-        assert {row["job"] for row in runs} == {HOURLY.removesuffix("-rollup"), DAILY.removesuffix("-rollup"), PRUNING}
+        rollups = {HOURLY.removesuffix("-rollup"), DAILY.removesuffix("-rollup"), PRUNING}
+        assert {row["job"] for row in runs} == rollups | {LEVELS}
         assert {row["outcome"] for row in runs} == {"succeeded"}
 
 

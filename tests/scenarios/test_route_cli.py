@@ -52,6 +52,8 @@ def test_a_file_is_routed_line_by_line(tmp_path: Path) -> None:
     ("line", "problem"),
     [
         ("{", "line 2: is not JSON"),
+        pytest.param("[" * 100_000, "line 2: is not JSON", id="deep"),
+        (r'{"text": "half of a \ud800 character"}', "line 2: text: is not Unicode text"),
         ("[]", "line 2: must be an object with a text"),
         ('{"text": 7}', "line 2: must be an object with a text"),
         ('{"text": "a", "colour": "red"}', "line 2: unknown key 'colour'"),

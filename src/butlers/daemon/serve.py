@@ -158,7 +158,7 @@ def _welcome(description: dict[str, Any], role: str | None) -> None:
         print(f"  {name:<14} {address}")
     print(f"  {'data':<14} {description['data_dir']}")
     print(
-        'try: butlers ingest "I paid the electricity bill"'
+        f'try: butlers ingest --data-dir {description["data_dir"]} "I paid the electricity bill"'
         if role is None
         else "it shares this directory's database with the other processes and calls them over MCP; ctrl-C stops it",
         flush=True,

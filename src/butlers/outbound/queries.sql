@@ -31,8 +31,8 @@ SELECT subject_id, document::text AS document FROM {schema}.preferences WHERE su
 SELECT scope, document::text AS document FROM {schema}.defaults WHERE scope = ANY($1::text[]);
 
 -- name: take_turn
--- One at a time for a sender: two messages at once would both take the last place of a minute.
-SELECT pg_advisory_xact_lock(hashtextextended('outbound sender ' || $1, 0));
+-- One at a time, until this transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended($1, 0));
 
 -- name: booked_minutes
 -- How many messages of a sender stand in each minute from a moment on.

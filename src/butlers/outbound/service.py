@@ -50,6 +50,8 @@ class MessageDeliveryService:
         document = _checked(parse_document(MessageDocument, data, kind="message"))
         now = now.astimezone(UTC)
         async with self._database.transaction() as connection:
+            # Before anything is read: what is known must not become more while this waits.
+            await self._store.take_turn(connection, document)
             is_new = await self._store.keep_message(connection, document, now=now)
             known = {} if is_new else await self._known(connection, document)
             undecided = [one for one in document.recipient_ids if one not in known]

@@ -29,6 +29,16 @@ def organization_scope(organization_id: str) -> str:
     return f"organization:{organization_id}"
 
 
+def message_turn(message_id: UUID) -> str:
+    """Names the lock of whoever decides for a message: two at once would both decide for the same people."""
+    return f"outbound message {message_id}"
+
+
+def sender_turn(sender_id: str) -> str:
+    """Names the lock of whoever books a sender's minutes: two at once would both take the last place of one."""
+    return f"outbound sender {sender_id}"
+
+
 def stored_form(document: MessageDocument) -> str:
     """A message as it is kept: the same whether its recipients came with it or from a file."""
     return document.model_dump_json(by_alias=True, exclude_none=True, exclude={"recipient_ids"})
@@ -91,9 +101,16 @@ class OutboundStore:
         rows = await connection.fetch(self._queries.permissions_of, ids)
         return {row["subject_id"]: frozenset(row["permissions"]) for row in rows}
 
+    async def take_turn(self, connection: Executor, document: MessageDocument) -> None:
+        """Wait for the message's and the sender's turn, and keep both for this transaction.
+
+        The message's first: whoever waits for a long load of one message must not hold up the sender's other ones.
+        """
+        for turn in (message_turn(document.id), sender_turn(document.sender_id)):
+            await connection.execute(self._queries.take_turn, turn)
+
     async def booked(self, connection: Executor, sender_id: str, *, since: datetime) -> Mapping[datetime, int]:
-        """What the sender has scheduled, by minute; takes the sender's turn for this transaction."""
-        await connection.execute(self._queries.take_turn, sender_id)
+        """What the sender has scheduled, by minute."""
         rows = await connection.fetch(self._queries.booked_minutes, sender_id, since)
         return {row["minute"]: row["messages"] for row in rows}
 

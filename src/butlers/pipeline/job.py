@@ -49,3 +49,5 @@ class Job:
     about: str  # one line, for `butlers pipeline list`
     run: Callable[[JobContext], JobResult]
     arguments: Mapping[str, str] = field(default_factory=dict)  # name -> what it means; others are refused
+    check: Callable[[Window, Mapping[str, str]], None] = lambda *_: None  # refuses what can be told before Spark starts
+    past_only: bool = False  # what is not over yet would be taken for whole, or for old

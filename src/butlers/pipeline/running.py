@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -39,6 +40,7 @@ log = get_logger("butlers.pipeline")
 Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://\S+|yarn|k8s://\S+")
+_MEMORY = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _REMOTE = re.compile(r"sc://\S+")
 _LONGEST = 500  # letters of an error that is kept
 
@@ -61,7 +63,7 @@ def run_job(
     watch: Watch = lambda _: nullcontext(),
 ) -> dict[str, Any]:
     """The run as `butlers pipeline status` would show it; raises what stopped it."""
-    job = _checked(request)
+    job = _checked(request, clock.now())
     connect(request.dsn).close()  # says at once what is wrong with the address; the next line would wait for a server
     asyncio.run(prepare(request.dsn))
     runs = Runs(request.dsn)
@@ -76,13 +78,20 @@ def run_job(
     return run.describe() | ending.describe()
 
 
-def _checked(request: RunRequest) -> Job:
+def _checked(request: RunRequest, now: datetime) -> Job:
     job = find_job(request.job)
+    if job.past_only and request.window.end > now:
+        raise invalid(
+            "to", f"must not be after now ({now.isoformat(timespec='seconds')}): {job.name} is about the past"
+        )
     unknown = sorted(set(request.arguments) - set(job.arguments))
     if unknown:
         known = ", ".join(job.arguments) or "none"
         raise invalid("set", f"{job.name} has no argument {', '.join(unknown)}; it has: {known}")
+    job.check(request.window, request.arguments)
     session = request.session
+    if not _MEMORY.fullmatch(session.memory):
+        raise invalid("memory", "must be a number and a unit: 512m, 2g")
     if session.master is not None and not _MASTER.fullmatch(session.master):
         raise invalid("master", "must be local, local[N], spark://HOST:PORT, yarn or k8s://...")
     if session.remote is not None and not _REMOTE.fullmatch(session.remote):
@@ -96,7 +105,7 @@ def _run(request: RunRequest, clock: Clock, new_id: Callable[[], UUID]) -> Run:
         job=request.job,
         window=request.window,
         arguments=request.arguments,
-        master=request.session.remote or request.session.master or "local[*]",
+        master=request.session.shown,
         host=socket.gethostname(),
         pid=os.getpid(),
         started_at=clock.now(),

@@ -33,6 +33,7 @@ _OPTIONS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "16",  # where adaptive execution starts from
+    "spark.sql.cteRecursionRowLimit": "-1",  # a million replays are not a mistake
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -66,6 +67,11 @@ class SessionSettings:
             )
 
     @property
+    def shown(self) -> str:
+        """Where it runs, for the record: without the parameters of an address, of which one may be a token."""
+        return (self.remote or self.master or "local[*]").partition(";")[0]
+
+    @property
     def is_local(self) -> bool:
         return self.remote is None and (self.master or "local").startswith("local")
 
@@ -88,7 +94,7 @@ def _connect(name: str, settings: SessionSettings) -> SparkSession:
         session = builder.remote(settings.remote or "").create()
         session.addArtifacts(str(package_archive(settings.scratch)), pyfile=True)
     except Exception as error:
-        raise _unusable("--remote", settings.remote or "", error) from error
+        raise _unusable("--remote", settings, error) from error
     return session
 
 
@@ -102,7 +108,7 @@ def _start(name: str, settings: SessionSettings) -> SparkSession:
     try:
         session = builder.getOrCreate()
     except (PySparkException, OSError) as error:
-        raise _unusable("--master", settings.master or "local[*]", error) from error
+        raise _unusable("--master", settings, error) from error
     if not settings.is_local:
         session.sparkContext.addPyFile(str(package_archive(settings.scratch)))
     return session
@@ -145,11 +151,11 @@ def _sql_only(options: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.startswith("spark.sql.session.")}
 
 
-def _unusable(option: str, address: str, error: BaseException) -> ConfigurationError:
-    said = str(error).strip().splitlines()
+def _unusable(option: str, settings: SessionSettings, error: BaseException) -> ConfigurationError:
+    said = str(error).replace(settings.remote or settings.shown, settings.shown).strip().splitlines()
     return ConfigurationError(
         f"Spark does not start there: {said[0] if said else type(error).__name__}",
         source=option,
-        key=address,
+        key=settings.shown,
         remedy="correct the address, or leave it out to run on this machine",
     )

@@ -15,7 +15,7 @@ import pytest
 from butlers.errors import ValidationError
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.service import MessageDeliveryService
-from butlers.outbound.store import OutboundStore
+from butlers.outbound.store import OutboundStore, sender_turn
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database
@@ -91,6 +91,35 @@ async def test_a_repeat_gets_its_first_answer(
 
     assert [(q.recipient_id, q.scheduled_at.hour) for q in added.queued] == [("bob", 22), ("ann", 21)]
     assert await database.fetchval("SELECT count(*) FROM outbound.scheduled_messages") == 2
+
+
+async def test_two_who_add_the_same_recipient_at_once_get_one_answer(
+    database: Database, service: MessageDeliveryService
+) -> None:
+    message = _message("ann")
+    first = await service.send_message(message, now=_NOW)
+    more = json.dumps(json.loads(message) | {"recipient_ids": ["ann", "bob"]})
+
+    # Both are on their way before either may decide.
+    async with asyncio.TaskGroup() as group, database.transaction() as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", sender_turn("billing"))
+        calls = [group.create_task(service.send_message(more, now=_NOW + timedelta(hours=n))) for n in (1, 2)]
+        await _until_waiting(database, 2)
+
+    one, other = (call.result() for call in calls)
+    assert one == other
+    assert one.queued[0] == first.queued[0]
+    assert await database.fetchval("SELECT count(*) FROM outbound.scheduled_messages") == 2
+
+
+async def _until_waiting(database: Database, count: int) -> None:
+    query = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    async with asyncio.timeout(20):
+        while await database.fetchval(query) < count:
+            await asyncio.sleep(0)
 
 
 async def test_an_id_stands_for_one_message(database: Database, service: MessageDeliveryService) -> None:

@@ -47,6 +47,7 @@ def route(
     roster = load_roster(settings_from(data_dir=data_dir, config=config, set_=set_).roster_dir)
     cascade, butlers = _cascade(roster), _registered(roster)
     if text is not None:
+        _must_be_whole(text, "TEXT")
         _print({"text": text, "channel": channel}, cascade, butlers, as_json=as_json)
         return OK
     with _opened(str(file)) as stream:
@@ -99,7 +100,7 @@ def _messages(stream: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 def _message(line: bytes, number: int) -> dict[str, Any]:
     try:
         document = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValidationError(f"line {number}: is not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("text"), str):
         raise ValidationError(f"line {number}: must be an object with a text")
@@ -107,7 +108,17 @@ def _message(line: bytes, number: int) -> dict[str, Any]:
         raise ValidationError(f"line {number}: unknown key {', '.join(map(repr, unknown))}")
     if wrong := sorted(key for key, value in document.items() if value is not None and not isinstance(value, str)):
         raise ValidationError(f"line {number}: {', '.join(wrong)} must be text")
+    for key, value in document.items():
+        _must_be_whole(value or "", f"line {number}: {key}")
     return {key: value for key, value in document.items() if value is not None}
+
+
+def _must_be_whole(text: str, where: str) -> None:
+    """Half of a character, or what a shell passed on that is not UTF-8, could not be printed."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValidationError(f"{where}: is not Unicode text") from None
 
 
 def _print(message: Mapping[str, Any], cascade: Cascade, butlers: list[RegisteredButler], *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from butlers.butler.schedules import Job
 from butlers.butler.surface import AnyTool
 from butlers.daemon.compose.base import Butler
-from butlers.daemon.compose.pipeline import pipeline_jobs
+from butlers.daemon.compose.pipeline import pipeline_jobs, service_levels_job
 from butlers.daemon.compose.routing import together
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
@@ -67,4 +67,5 @@ def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:
         "connector_stats_hourly_rollup": rollups.hourly,
         "connector_stats_daily_rollup": rollups.daily,
         "connector_stats_pruning": rollups.pruning,
+        "service_levels": service_levels_job(process),  # for whoever creates a schedule of it; none is shipped
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
+from butlers.butler.schedules import Job
 from butlers.daemon.compose.process import Process
 from butlers.errors import InternalError
 from butlers.pipeline.process import run_in_process
@@ -37,3 +40,14 @@ def pipeline_jobs(process: Process) -> RunJob:
         return {"run_id": done["run_id"], **done["details"]}
 
     return run
+
+
+def service_levels_job(process: Process) -> Job:
+    """The last whole hour, and the long error budgets up to its end, which Messenger's judge reads."""
+    run = pipeline_jobs(process)
+
+    async def levels(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        end = process.clock.now().replace(minute=0, second=0, microsecond=0)
+        return await run("service-levels", Stretch(start=end - timedelta(hours=1), end=end))
+
+    return levels

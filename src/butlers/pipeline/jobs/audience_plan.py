@@ -3,18 +3,22 @@
     message.json, audience files, outbound.* --> verdicts --> timetable --> plan/message_id=.../*.parquet
                                                                        └──> outbound.scheduled_messages (load=yes)
 
-The window is the time in which it may be delivered. A load adds those who were not decided before, and touches nobody
-else: run again, nothing changes.
+The window is the time in which it may be delivered. As online, whoever was decided for before keeps that decision and
+is not judged again: the plan shows it, its minute counts as taken, and a load adds the others. Run again, nothing
+changes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from adbc_driver_manager.dbapi import Connection
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -26,10 +30,9 @@ from butlers.outbound.store import stored_form
 from butlers.outbound.throttle import PaceGroup
 from butlers.outbound.values import Message
 from butlers.pipeline.job import Job, JobContext, JobResult
-from butlers.pipeline.sinks.merge import merge_into
-from butlers.pipeline.sinks.plans import write_plan
+from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
 from butlers.pipeline.sources.audience import count_audience, read_audience
-from butlers.pipeline.sources.outbound import known_message, read_circumstances
+from butlers.pipeline.sources.outbound import known_message, read_circumstances, read_clock, read_decisions
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.audience import (
     BLOCKED_RECIPIENTS,
@@ -38,45 +41,74 @@ from butlers.pipeline.table_contracts.audience import (
     PREFERENCES,
     SCHEDULED_MESSAGES,
 )
-from butlers.pipeline.tables import Table
 from butlers.pipeline.transforms.audience_load import blocked_rows, message_row, scheduled_rows
 from butlers.pipeline.transforms.audience_plan import group_counts, judged, pace_group, planned
 
 _ARGUMENTS = {
     "message": "file with the message (JSON), its recipient_ids left out",
     "audience": "file or folder with the column recipient_id: .csv, .jsonl or .parquet",
-    "now": "the moment it is planned for, RFC 3339; --from unless said",
+    "now": "the moment it is planned for, RFC 3339; --from unless said, with load=yes the database's clock if later",
     "load": "yes: also into the scheduled queue",
+    "past": "yes: with load=yes, now may lie in the past; what is planned for then is due at once",
     "plan": "folder for the plan; plan/ in the lake unless said",
 }
+_LATE = timedelta(minutes=5)  # how far behind the database's clock a load's `now` may be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What was asked for."""
+
+    document: MessageDocument
+    audience: str
+    now: datetime | None  # None: not said
+    is_loaded: bool
+    is_past_allowed: bool
 
 
 def run(context: JobContext) -> JobResult:
-    document, place, now = _message(context), _required(context, "audience"), _now(context)
-    is_loaded = _is_loaded(context)
+    order = _order(context)
     kept: list[DataFrame] = []
     try:
-        audience = _keep(read_audience(context.spark, place), kept)
-        people = count_audience(audience, place)
-        is_known = _is_known(context, document)
-        plan = _keep(_plan(context, audience, document.message(), now, kept), kept)
-        write_plan(plan, _folder(context))
-        details = _summary(plan) | {"plan": str(_folder(context) / f"message_id={document.id}")}
-        if is_loaded:
-            details |= _load(context, plan, document, now=now, is_known=is_known)
+        audience = _keep(read_audience(context.spark, order.audience), kept)
+        people = count_audience(audience, order.audience)
+        with _turn(context, order) as turn:
+            details = _decide(context, order, audience, turn, kept)
         return JobResult(rows_in=people, rows_out=people, details=details)
     finally:
         for frame in kept:
             frame.unpersist()
 
 
+def _turn(context: JobContext, order: _Order) -> AbstractContextManager[Connection | None]:
+    """Held from the first look at the tables to the last row of a load; a plan alone holds up nobody."""
+    return turn_to_load(context.dsn, order.document.message()) if order.is_loaded else nullcontext()
+
+
+def _decide(
+    context: JobContext, order: _Order, audience: DataFrame, turn: Connection | None, kept: list[DataFrame]
+) -> dict[str, Any]:
+    document, now = order.document, _moment(context, order)
+    if _is_known(context, document):
+        decisions = read_decisions(context.spark, context.dsn, document.id)
+        decided = _keep(decisions.join(audience, on="recipient_id", how="left_semi"), kept)
+        undecided = audience.join(decided, on="recipient_id", how="left_anti")
+        added = _keep(_plan(context, undecided, document.message(), now, kept), kept)
+        plan = added.unionByName(decided)
+    else:
+        plan = added = _keep(_plan(context, audience, document.message(), now, kept), kept)
+    place = write_plan(plan, _folder(context), document.id)
+    details = _summary(plan) | {"plan": str(place)}
+    return details if turn is None else details | _load(context, turn, added, document, now)
+
+
 def _plan(
-    context: JobContext, audience: DataFrame, message: Message, now: datetime, kept: list[DataFrame]
+    context: JobContext, undecided: DataFrame, message: Message, now: datetime, kept: list[DataFrame]
 ) -> DataFrame:
     circumstances, booked = read_circumstances(context.dsn, message, now=now, horizon=context.window.end)
     preferences = read_table(context.spark, context.dsn, PREFERENCES)
     entitlements = read_table(context.spark, context.dsn, ENTITLEMENTS)
-    verdicts = _keep(judged(audience, preferences, entitlements, circumstances), kept)
+    verdicts = _keep(judged(undecided, preferences, entitlements, circumstances), kept)
     counts = _counts(verdicts)
     return planned(verdicts, pace(counts, circumstances, booked=booked), counts, circumstances)
 
@@ -99,37 +131,33 @@ def _summary(plan: DataFrame) -> dict[str, Any]:
 
 
 def _load(
-    context: JobContext, plan: DataFrame, document: MessageDocument, *, now: datetime, is_known: bool
+    context: JobContext, turn: Connection, added: DataFrame, document: MessageDocument, now: datetime
 ) -> dict[str, int]:
-    """The message first: whoever takes a row from the queue must find its words."""
-    if is_known:
-        known = _decided_before(context, document)
-        plan = plan.join(known, on="recipient_id", how="left_anti")
-    else:
-        _merge(context, message_row(context.spark, document, stored_form(document), now), MESSAGES)
-    return {
-        "loaded_blocked": _merge(context, blocked_rows(plan, now), BLOCKED_RECIPIENTS),
-        "loaded": _merge(context, scheduled_rows(plan, document, now), SCHEDULED_MESSAGES),
-    }
-
-
-def _merge(context: JobContext, frame: DataFrame, table: Table) -> int:
-    return merge_into(frame, context.dsn, table, run_id=context.run_id)
-
-
-def _decided_before(context: JobContext, document: MessageDocument) -> DataFrame:
-    wanted, ours = ("message_id", "recipient_id"), sf.col("message_id") == str(document.id)
-    tables = (SCHEDULED_MESSAGES, BLOCKED_RECIPIENTS)
-    queued, blocked = (read_table(context.spark, context.dsn, table, columns=wanted).where(ours) for table in tables)
-    return queued.select("recipient_id").unionByName(blocked.select("recipient_id"))
+    rows = (
+        (MESSAGES, message_row(context.spark, document, stored_form(document), now)),
+        (BLOCKED_RECIPIENTS, blocked_rows(added, now)),
+        (SCHEDULED_MESSAGES, scheduled_rows(added, document, now)),
+    )
+    _, blocked, queued = add_rows(turn, context.dsn, rows, run_id=context.run_id)
+    return {"loaded_blocked": blocked, "loaded": queued}
 
 
 def _is_known(context: JobContext, document: MessageDocument) -> bool:
-    """Whether a part of it may have been loaded before; another message of this id is refused."""
+    """Whether it may have been decided for some before; another message of this id is refused."""
     known = known_message(context.dsn, document.id)
     if known is not None and known != json.loads(stored_form(document)):
         raise invalid("message", "its id was used for another message")
     return known is not None
+
+
+def _order(context: JobContext) -> _Order:
+    return _Order(
+        document=_message(context),
+        audience=_required(context, "audience"),
+        now=_now(context),
+        is_loaded=_is_yes(context, "load"),
+        is_past_allowed=_is_yes(context, "past"),
+    )
 
 
 def _message(context: JobContext) -> MessageDocument:
@@ -144,10 +172,10 @@ def _message(context: JobContext) -> MessageDocument:
     return document
 
 
-def _now(context: JobContext) -> datetime:
+def _now(context: JobContext) -> datetime | None:
     window, text = context.window, context.arguments.get("now")
     if text is None:
-        return window.start
+        return None
     try:
         now = datetime.fromisoformat(text)
     except ValueError:
@@ -159,10 +187,24 @@ def _now(context: JobContext) -> datetime:
     return now.astimezone(UTC)
 
 
-def _is_loaded(context: JobContext) -> bool:
-    answer = context.arguments.get("load", "no")
+def _moment(context: JobContext, order: _Order) -> datetime:
+    """A job has no clock, and the queue has: what a load plans for the past would be due at once, past all limits."""
+    window = context.window
+    if not order.is_loaded:
+        return order.now or window.start
+    clock = read_clock(context.dsn)
+    now, told = order.now or max(window.start, clock), f"by the database's clock it is {clock:%Y-%m-%dT%H:%M:%SZ}"
+    if now >= window.end:
+        raise invalid("now", f"--to lies in the past, {told}")
+    if now < clock - _LATE and not order.is_past_allowed:
+        raise invalid("now", f"lies in the past, {told}; say --set past=yes if all of it may leave at once")
+    return now
+
+
+def _is_yes(context: JobContext, name: str) -> bool:
+    answer = context.arguments.get(name, "no")
     if answer not in ("yes", "no"):
-        raise invalid("load", "must be yes or no")
+        raise invalid(name, "must be yes or no")
     return answer == "yes"
 
 

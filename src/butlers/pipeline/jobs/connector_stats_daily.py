@@ -2,11 +2,12 @@
 
 The hours are taken as they stand, unless `hours=again` asks for them to be rolled up first, as far back as the
 heartbeats are kept whole. Days of connectors are upserted; of the fanout a count that a message left behind when it was
-sent elsewhere is deleted as well.
+sent elsewhere is deleted as well, except on days whose month has left the inbox: those stand as they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import time, timedelta
 
@@ -16,7 +17,7 @@ from butlers.pipeline.jobs import connector_stats_hourly
 from butlers.pipeline.observing import Counted
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.sources.pruned import must_be_whole
+from butlers.pipeline.sources.pruned import must_be_whole, whole_months
 from butlers.pipeline.tables import (
     CONNECTOR_FANOUT_DAILY,
     CONNECTOR_STATS_DAILY,
@@ -25,15 +26,16 @@ from butlers.pipeline.tables import (
 )
 from butlers.pipeline.transforms.daily import daily
 from butlers.pipeline.transforms.fanout import fanout
+from butlers.pipeline.windows import Window
 
 HOURS_REACH = timedelta(days=6)  # a day less than heartbeats are kept
 _INBOX_COLUMNS = ("request_id", "received_at", "request_context", "dispatch_outcomes")
 
 
 def run(context: JobContext) -> JobResult:
-    _must_be_days(context)
+    check(context.window, context.arguments)
     must_be_whole(context, CONNECTOR_STATS_HOURLY)
-    if _hours_again(context):
+    if context.arguments.get("hours") == "again":
         _roll_hours(context)
     hours, days = _days(context)
     messages, fanned = _fanout(context)
@@ -41,13 +43,6 @@ def run(context: JobContext) -> JobResult:
     return JobResult(
         rows_in=hours + messages, rows_out=days + fanned, details=said | {"rows": days, "fanout_rows": fanned}
     )
-
-
-def _hours_again(context: JobContext) -> bool:
-    said = context.arguments.get("hours", "as they are")
-    if said not in ("again", "as they are"):
-        raise invalid("hours", "must be again, or be left out")
-    return said == "again"
 
 
 def _roll_hours(context: JobContext) -> None:
@@ -69,15 +64,19 @@ def _days(context: JobContext) -> tuple[int, int]:
 def _fanout(context: JobContext) -> tuple[int, int]:
     source = MESSAGE_INBOX.within(context.schemas.switchboard)
     target = CONNECTOR_FANOUT_DAILY.within(context.schemas.switchboard)
+    window = whole_months(context, source)
+    if window is None:
+        return 0, 0
     seen = Counted("messages")
-    inbox = read_table(context.spark, context.dsn, source, columns=_INBOX_COLUMNS, window=context.window)
-    counts = fanout(seen.on(inbox))
-    written = merge_into(counts, context.dsn, target, run_id=context.run_id, window=context.window)
+    inbox = read_table(context.spark, context.dsn, source, columns=_INBOX_COLUMNS, window=window)
+    written = merge_into(fanout(seen.on(inbox)), context.dsn, target, run_id=context.run_id, window=window)
     return seen.rows, written
 
 
-def _must_be_days(context: JobContext) -> None:
-    for field, moment in (("from", context.window.start), ("to", context.window.end)):
+def check(window: Window, arguments: Mapping[str, str]) -> None:
+    if arguments.get("hours", "again") != "again":
+        raise invalid("hours", "must be again, or be left out")
+    for field, moment in (("from", window.start), ("to", window.end)):
         if moment.timetz() != time(tzinfo=moment.tzinfo):
             raise invalid(field, "must be midnight in UTC: a part of a day would replace the result of all of it")
 
@@ -86,5 +85,7 @@ JOB = Job(
     name="connector-stats-daily",
     about="what connectors did on each day of a window, and where the messages of these days went",
     run=run,
+    check=check,
+    past_only=True,
     arguments={"hours": "again: roll up the hours of the window first; left out: take them as they are"},
 )

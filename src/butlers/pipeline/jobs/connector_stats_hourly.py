@@ -6,6 +6,7 @@ needs the one before it, which may be days old if its process was silent. Result
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -30,7 +31,7 @@ TABLE, LAKE = SOURCES = ("table", "lake")
 
 
 def run(context: JobContext) -> JobResult:
-    _must_be_hours(context)
+    check(context.window, context.arguments)
     target = CONNECTOR_STATS_HOURLY.within(context.schemas.switchboard)
     seen = Counted("heartbeats")
     rows = merge_into(_stats(context, seen), context.dsn, target, run_id=context.run_id)
@@ -39,13 +40,12 @@ def run(context: JobContext) -> JobResult:
 
 
 def _stats(context: JobContext, seen: Counted) -> DataFrame:
-    source = context.arguments.get("source", TABLE)
-    if source not in SOURCES:
-        raise invalid("source", f"must be one of {', '.join(SOURCES)}")
     log = CONNECTOR_HEARTBEAT_LOG.within(context.schemas.switchboard)
     assert log.kept is not None
     reach = replace(context.window, start=context.window.start - log.kept)
-    return _of_lake(context, reach, seen) if source == LAKE else _of_table(context, log, reach, seen)
+    if context.arguments.get("source", TABLE) == LAKE:
+        return _of_lake(context, reach, seen)
+    return _of_table(context, log, reach, seen)
 
 
 def _of_table(context: JobContext, log: Table, reach: Window, seen: Counted) -> DataFrame:
@@ -58,13 +58,15 @@ def _of_table(context: JobContext, log: Table, reach: Window, seen: Counted) -> 
 def _of_lake(context: JobContext, reach: Window, seen: Counted) -> DataFrame:
     """Files are folded where they lie, so what is counted is what they added."""
     [event] = chosen_events(HEARTBEATS.name, context.schemas)
-    must_hold(context.lake, event, context.window, dsn=context.dsn)
-    heartbeats = read_versions(context.spark, context.lake, event, reach)
+    state = must_hold(context.lake, event, context.window, dsn=context.dsn)
+    heartbeats = read_versions(context.spark, context.lake, event, reach, state=state)
     return seen.on(hourly_of_files(heartbeats, context.window), sf.sum("heartbeat_count"))
 
 
-def _must_be_hours(context: JobContext) -> None:
-    for field, moment in (("from", context.window.start), ("to", context.window.end)):
+def check(window: Window, arguments: Mapping[str, str]) -> None:
+    if arguments.get("source", TABLE) not in SOURCES:
+        raise invalid("source", f"must be one of {', '.join(SOURCES)}")
+    for field, moment in (("from", window.start), ("to", window.end)):
         if moment != whole_hour(moment):
             raise invalid(field, "must be a whole hour: a part of one would replace the result of all of it")
 
@@ -77,5 +79,7 @@ JOB = Job(
     name="connector-stats-hourly",
     about="what connectors did in each hour of a window: differences between their heartbeats",
     run=run,
+    check=check,
+    past_only=True,
     arguments={"source": f"{TABLE} (the log in the database, when left out) or {LAKE} (files: for big fleets)"},
 )

@@ -49,4 +49,5 @@ JOB = Job(
     name=NAME,
     about="remove heartbeats and statistics of connectors that are older than they are kept, and log what was removed",
     run=run,
+    past_only=True,
 )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from butlers.pipeline.job import Job, JobContext, JobResult
-from butlers.pipeline.sinks.slices import Place, merge_slices
+from butlers.pipeline.sinks.merge import Place, merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
 from butlers.pipeline.table_contracts.service_levels import DELIVERY_STATS
@@ -27,7 +27,7 @@ def run(context: JobContext) -> JobResult:
     try:
         target = DELIVERY_STATS.within(context.schemas.pipeline)
         places = _slices(context, grouping)
-        written = merge_slices(stats, context.dsn, target, run_id=context.run_id, slices=places)
+        written = merge_into(stats, context.dsn, target, run_id=context.run_id, slices=places)
         return JobResult(rows_in=deliveries.count(), rows_out=written, details=_details(stats, written, grouping))
     finally:
         stats.unpersist()

@@ -38,6 +38,7 @@ JOB = Job(
     name="lake-retain",
     about="remove old days from the event lake",
     run=run,
+    past_only=True,
     arguments={
         "event": "one kind of events; all when left out",
         "keep_days": f"days before the window's end that stay, {_KEEP_DAYS} when left out",

@@ -7,10 +7,11 @@ from typing import Any
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult
 from butlers.pipeline.lake.durations import seconds, whole
-from butlers.pipeline.lake.events import chosen_events
+from butlers.pipeline.lake.events import Event, chosen_events
 from butlers.pipeline.lake.running import run_streams
 from butlers.pipeline.lake.stream import EventStream, Trigger
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH
+from butlers.pipeline.sources.pruned import pruned_until
 from butlers.telemetry import get_logger
 
 _HELD_TOO_LONG_S = 60.0
@@ -20,11 +21,21 @@ _EVERY = "10s"
 def run(context: JobContext) -> JobResult:
     events = chosen_events(context.arguments.get("event"), context.schemas)
     rows = whole("batch_rows", context.arguments.get("batch_rows", str(ROWS_PER_BATCH)), least=1)
-    streams = [EventStream(event=event, dsn=context.dsn, lake=context.lake, rows_per_batch=rows) for event in events]
+    streams = [_stream(context, event, rows) for event in events]
     run_streams(context.spark, streams, _trigger(context))
     appended = sum(stream.tally.rows for stream in streams)
     details = {stream.event.name: _told(stream) for stream in streams}
     return JobResult(rows_in=appended, rows_out=appended, details=details | _lag(streams[0]))
+
+
+def _stream(context: JobContext, event: Event, rows_per_batch: int) -> EventStream:
+    return EventStream(
+        event=event,
+        dsn=context.dsn,
+        lake=context.lake,
+        rows_per_batch=rows_per_batch,
+        pruned_until=pruned_until(context, event.table),
+    )
 
 
 def _trigger(context: JobContext) -> Trigger:

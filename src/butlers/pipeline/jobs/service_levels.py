@@ -20,7 +20,6 @@ from pyspark.sql import functions as sf
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult
 from butlers.pipeline.sinks.merge import merge_into
-from butlers.pipeline.sinks.slices import merge_slices
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.deliveries import (
     ADMISSION_OUTCOMES,
@@ -104,7 +103,7 @@ def _records(context: JobContext) -> Records:
 
 def _write_indicators(context: JobContext, indicators: DataFrame) -> int:
     window = context.window
-    return merge_slices(
+    return merge_into(
         indicators,
         context.dsn,
         SERVICE_LEVELS.within(context.schemas.pipeline),
@@ -131,7 +130,7 @@ def _feed(context: JobContext, burn: DataFrame) -> int:
     known = read_table(context.spark, context.dsn, target, columns=("as_of",))
     if not known.where(sf.col("as_of") > sf.lit(as_of)).isEmpty():
         return 0
-    return merge_into(long_budget(burn), context.dsn, target, run_id=context.run_id)
+    return merge_into(long_budget(burn), context.dsn, target, run_id=context.run_id, newest="as_of")
 
 
 def _shown(burn: DataFrame) -> list[dict[str, Any]]:
@@ -143,5 +142,6 @@ JOB = Job(
     name="service-levels",
     about="every service level indicator of a window, and the error budgets up to its end; Messenger reads these",
     run=run,
+    past_only=True,
     arguments={"objective": "share of attempts that should succeed, for the burn rates on record (0.99)"},
 )

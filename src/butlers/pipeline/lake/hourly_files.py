@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from butlers.errors import InternalError
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, STATES, numbered, summed
 from butlers.pipeline.transforms.hourly_joining import part_schema, put_together
 from butlers.pipeline.transforms.hourly_steps import steps
@@ -93,14 +94,18 @@ def _put_together(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Re
 
 
 def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
-    from pyarrow import fs, parquet  # noqa: PLC0415 - on executors only
+    import pyarrow  # noqa: PLC0415 - on executors only
+    from pyarrow import fs, parquet  # noqa: PLC0415
 
     for uri in files:
         system, path = fs.FileSystem.from_uri(uri)
-        with parquet.ParquetFile(path, filesystem=system, read_dictionary=[*PROCESS, "state"]) as file:
-            for group in range(file.num_row_groups):
-                rows = _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
-                yield from (rows.slice(begin, MOST_ROWS) for begin in range(0, rows.num_rows, MOST_ROWS))
+        try:
+            with parquet.ParquetFile(path, filesystem=system, read_dictionary=[*PROCESS, "state"]) as file:
+                for group in range(file.num_row_groups):
+                    rows = _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
+                    yield from (rows.slice(begin, MOST_ROWS) for begin in range(0, rows.num_rows, MOST_ROWS))
+        except (OSError, pyarrow.ArrowException) as error:  # a page that is damaged; its footer was looked at before
+            raise InternalError(f"{path}: the file cannot be read ({type(error).__name__})") from error
 
 
 def _numbered(rows: pyarrow.Table) -> pyarrow.Table:

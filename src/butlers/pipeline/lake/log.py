@@ -12,9 +12,8 @@ A commit is written under a name of its own and then linked to the next number, 
 others look again at what is there and decide anew. Nobody holds a lock, so nobody who dies can leave one.
 
 An append also moves the horizon: all rows with a lower change number are in the lake. A batch is appended without the
-rows below the horizon, so one that was appended before, when the stream died between this log and Spark's own
-checkpoint, adds nothing. It is this and not the number of a batch that makes a row appear once; a lost checkpoint costs
-time and no row.
+rows below the horizon, so one that was appended before, and is tried again, adds nothing. It is this and not the number
+of a batch that makes a row appear once.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class LakeState:
     horizon: int = 0  # all rows with a lower change number are in the lake
     files: Mapping[str, LakeFile] = field(default_factory=dict)
     removed: tuple[str, ...] = ()  # taken out, and perhaps not deleted yet
-    since: str = ""  # days before this one were taken out for their age
+    since: str = ""  # days before this one were taken out for their age, or never came
 
     @property
     def rows(self) -> int:
@@ -81,7 +80,7 @@ class LakeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    kind: str  # create | append | compact | retain | sweep
+    kind: str  # create | append | compact | retain | sweep | gap
     add: tuple[LakeFile, ...] = ()
     remove: tuple[str, ...] = ()
     forget: tuple[str, ...] = ()  # of what was removed: deleted by now

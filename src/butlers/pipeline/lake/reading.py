@@ -13,7 +13,7 @@ from pyspark.sql.window import Window as Over
 from butlers.errors import ConfigurationError
 from butlers.pipeline.lake.events import CHANGE, Event
 from butlers.pipeline.lake.files import check
-from butlers.pipeline.lake.log import LakeFile, LakeLog
+from butlers.pipeline.lake.log import LakeFile, LakeLog, LakeState
 from butlers.pipeline.windows import Window
 
 _CHECKERS = 8
@@ -29,9 +29,11 @@ def read_events(spark: SparkSession, lake: Path, event: Event, window: Window | 
     return newest.where((born >= sf.lit(window.start)) & (born < sf.lit(window.end)))
 
 
-def read_versions(spark: SparkSession, lake: Path, event: Event, window: Window | None = None) -> DataFrame:
-    """Every version that was captured, of all days or of those that a window touches."""
-    state = existing_log(lake, event).state()
+def read_versions(
+    spark: SparkSession, lake: Path, event: Event, window: Window | None = None, *, state: LakeState | None = None
+) -> DataFrame:
+    """Every version that was captured, of all days or of those that a window touches; now, or as of a state."""
+    state = state or existing_log(lake, event).state()
     days = None if window is None else {day.isoformat() for day in window.days()}
     files = [file for file in state.files.values() if days is None or file.date in days]
     return read_files(spark, lake / event.name, event, files)

@@ -2,17 +2,19 @@
 
     changes [start, end) --> without what is below the log's horizon --> files --> commit, horizon = last change + 1
 
-Killed before the commit: the files do not count, and Spark's checkpoint makes it read the same range again. Killed
-after the commit and before the checkpoint knows: the same range again, of which nothing is left above the horizon. The
-checkpoint belongs to one log: begin the lake anew and the stream begins anew; lose the checkpoint and the stream goes
-on from the log's horizon.
+The log alone says how far the lake has come. Killed before the commit: the files do not count, and the next run reads
+the same range again. Killed after it: the next run begins behind it. Spark's own checkpoint is made anew by each run;
+one that is read again would be believed, and after the log was restored from a backup it is ahead of the log.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -22,7 +24,7 @@ from butlers.pipeline.connection import connect
 from butlers.pipeline.lake.events import CHANGE, DATE, Event
 from butlers.pipeline.lake.files import discard, publish, stage
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
-from butlers.pipeline.lake.wholeness import must_be_from
+from butlers.pipeline.lake.wholeness import must_be_from, note_gap
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH, read_changes
 from butlers.pipeline.sources.horizon import Horizon, read_horizon
 
@@ -47,6 +49,7 @@ class EventStream:
     dsn: str
     lake: Path
     rows_per_batch: int = ROWS_PER_BATCH
+    pruned_until: datetime | None = None  # rows of its table that are older are gone
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -68,7 +71,7 @@ class EventStream:
         writer = (
             changes.withColumn(DATE, sf.to_date(self.event.born))
             .writeStream.queryName(f"lake {self.event.name}")
-            .option("checkpointLocation", str(self.lake / "_checkpoints" / self.event.name / state.id))
+            .option("checkpointLocation", str(self._fresh_checkpoint()))
             .foreachBatch(self._appender())
         )
         if trigger.every is None:
@@ -79,8 +82,15 @@ class EventStream:
         horizon = self.database_horizon()
         state = LakeLog(self.folder).create(server=horizon.server)
         must_be_from(state, horizon, self.event)
+        note_gap(self.lake, self.event, self.pruned_until)
         self.tally.horizon = state.horizon
         return state
+
+    def _fresh_checkpoint(self) -> Path:
+        """Spark must have one, and what an earlier run left in it must not count: the log may have been restored."""
+        folder = self.lake / "_checkpoints" / self.event.name
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder / str(uuid4())
 
     def database_horizon(self) -> Horizon:
         with connect(self.dsn, autocommit=True) as connection, connection.cursor() as cursor:

@@ -2,17 +2,19 @@
 
     task      COPY into the staging table, marked with this attempt
     commit    in Spark's committer: the list of accepted attempts
-    driver    BEGIN; delete what the window no longer has; INSERT ... ON CONFLICT DO UPDATE; COMMIT
+    driver    BEGIN; delete what the window or slice no longer has; INSERT ... ON CONFLICT DO UPDATE; COMMIT
 
-A kill at any moment leaves the target as it was or wholly merged. Rows that did not change are not written, so a second
-run over the same window leaves the table alone. Merges into one table wait for each other.
+A kill at any moment leaves the target as it was or wholly merged, and so does a server that falls and forgets staged
+rows: those that were accepted are counted before they are taken over. Rows that did not change are not written, so a
+second run over the same window leaves the table alone. Merges into one table wait for each other.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
@@ -25,8 +27,8 @@ from pyspark.sql.types import StructType
 
 from butlers.errors import InternalError
 from butlers.pipeline.connection import refused, transaction
-from butlers.pipeline.sinks.staging import ATTEMPT, SCHEMA, Staging, staging_for
-from butlers.pipeline.sources.predicates import window_condition
+from butlers.pipeline.sinks.staging import ATTEMPT, ROWS, SCHEMA, Staging, staging_for
+from butlers.pipeline.sources.predicates import literal, window_condition
 from butlers.pipeline.sources.real_columns import real_columns
 from butlers.pipeline.tables import Table
 from butlers.pipeline.windows import Window
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 FORMAT = "butlers_merge"
+Place = Mapping[str, str | datetime]  # the key columns that name a slice: one window and grouping, say, among many
 _TWICE = "21000"  # cardinality_violation: one statement would touch a row a second time
 
 
@@ -45,24 +48,36 @@ def merge_into(
     table: Table,
     *,
     run_id: UUID,
-    replace: str | None = None,
     window: Window | None = None,
+    slices: Sequence[Place] = (),
+    newest: str | None = None,
 ) -> int:
     """Merge a result by the table's key; the number of its rows.
 
-    With a window, rows of the table inside it that the result does not have are deleted. `replace` names the column
-    that the window is about, where that is not the table's time column.
+    With a window or slices the result is all there is of them: rows of the table in there that it does not have are
+    deleted. `newest` names a column by which a later row that is there stays as it is.
     """
     _check_columns(frame.schema, table)
-    about = replace or table.time
-    if window is not None and about is None:
-        raise InternalError(f"{table} has no time column, so no window of it can be replaced")
     with transaction(dsn) as cursor:
         types = real_columns(cursor, table)
-    inside = window_condition(about, types[about], window) if window is not None and about is not None else None
+    inside = _inside(table, types, window, slices)
     with staging_for(dsn, table.columns, run_id) as staging:
         _stage(frame.select(*table.columns.fieldNames()), dsn, staging)
-        return _take_over(dsn, table, types, staging, inside)
+        statements = [_deletion(table, types, staging, inside)] if inside is not None else []
+        return _take_over(dsn, table, staging, [*statements, _merge(table, types, staging, newest)])
+
+
+def _inside(table: Table, types: Mapping[str, str], window: Window | None, slices: Sequence[Place]) -> str | None:
+    """What the result fills, as SQL; None: nothing but its own keys."""
+    if window is None:
+        return " OR ".join(f"({_named(place)})" for place in slices) or None
+    if table.time is None:
+        raise InternalError(f"{table} has no time column, so no window of it can be replaced")
+    return window_condition(table.time, types[table.time], window)
+
+
+def _named(place: Place) -> str:
+    return " AND ".join(f"{quote_identifier(name)} = {literal(value)}" for name, value in place.items())
 
 
 def _check_columns(schema: StructType, table: Table) -> None:
@@ -84,14 +99,14 @@ def _stage(frame: DataFrame, dsn: str, staging: Staging) -> None:
     frame.write.format(FORMAT).mode("append").options(url=dsn, staging=staging.name).save()
 
 
-def _take_over(dsn: str, table: Table, types: Mapping[str, str], staging: Staging, inside: str | None) -> int:
+def _take_over(dsn: str, table: Table, staging: Staging, statements: Sequence[str]) -> int:
     try:
         with transaction(dsn) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", (table.qualified,))
             cursor.fetchone()
-            if inside is not None:
-                cursor.execute(_deletion(table, types, staging, inside))
-            cursor.execute(_merge(table, types, staging))
+            _must_be_all(cursor, staging)
+            for statement in statements:
+                cursor.execute(statement)
             return _count(cursor, staging)
     except adbc_driver_manager.Error as error:
         if error.sqlstate == _TWICE:
@@ -99,24 +114,25 @@ def _take_over(dsn: str, table: Table, types: Mapping[str, str], staging: Stagin
         raise refused(f"merging into {table}", error) from error
 
 
-def _merge(table: Table, types: Mapping[str, str], staging: Staging) -> str:
+def _merge(table: Table, types: Mapping[str, str], staging: Staging, newest: str | None) -> str:
     names = table.columns.fieldNames()
     listed = ", ".join(map(quote_identifier, names))
     cast = ", ".join(f"{quote_identifier(name)}::{types[name]}" for name in names)
     key = ", ".join(map(quote_identifier, table.key))
     return (
         f"INSERT INTO {table.qualified} AS target ({listed}) SELECT {cast} FROM {_accepted(staging)} "
-        f"ON CONFLICT ({key}) DO {_update([name for name in names if name not in table.key])}"
+        f"ON CONFLICT ({key}) DO {_update([name for name in names if name not in table.key], newest)}"
     )
 
 
-def _update(names: list[str]) -> str:
+def _update(names: list[str], newest: str | None) -> str:
     if not names:
         return "NOTHING"
     quoted = [quote_identifier(name) for name in names]
     changes = ", ".join(f"{name} = excluded.{name}" for name in quoted)
     old, new = (", ".join(f"{side}.{name}" for name in quoted) for side in ("target", "excluded"))
-    return f"UPDATE SET {changes} WHERE ROW({old}) IS DISTINCT FROM ROW({new})"
+    later = f" AND target.{quote_identifier(newest)} <= excluded.{quote_identifier(newest)}" if newest else ""
+    return f"UPDATE SET {changes} WHERE ROW({old}) IS DISTINCT FROM ROW({new}){later}"
 
 
 def _deletion(table: Table, types: Mapping[str, str], staging: Staging, inside: str) -> str:
@@ -124,13 +140,20 @@ def _deletion(table: Table, types: Mapping[str, str], staging: Staging, inside: 
         f"staged.{quote_identifier(name)}::{types[name]} = target.{quote_identifier(name)}" for name in table.key
     )
     return (
-        f"DELETE FROM {table.qualified} AS target WHERE {inside} "
+        f"DELETE FROM {table.qualified} AS target WHERE ({inside}) "
         f"AND NOT EXISTS (SELECT FROM {_accepted(staging)} AS staged WHERE {same})"
     )
 
 
 def _accepted(staging: Staging) -> str:
     return f"(SELECT * FROM {staging.rows} WHERE {ATTEMPT} IN (SELECT {ATTEMPT} FROM {staging.accepted}))"
+
+
+def _must_be_all(cursor: Cursor, staging: Staging) -> None:
+    cursor.execute(f"SELECT coalesce(sum({ROWS}), 0)::bigint FROM {staging.accepted}")
+    row = cursor.fetchone()
+    if row is None or int(row[0]) != _count(cursor, staging):
+        raise InternalError("the server was restarted and lost staged rows, so nothing was written: run the job again")
 
 
 def _count(cursor: Cursor, staging: Staging) -> int:
@@ -151,6 +174,7 @@ class MergeSink(DataSource):
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
     attempt: str
+    rows: int
 
 
 class StagingWriter(DataSourceArrowWriter):
@@ -166,18 +190,25 @@ class StagingWriter(DataSourceArrowWriter):
 
         attempt = uuid4().hex
         marked = to_arrow_schema(self._schema, timezone="UTC").append(pyarrow.field(ATTEMPT, pyarrow.string()))
-        batches = (_marked(batch, attempt, marked) for batch in iterator)
+        rows = 0
+
+        def counted() -> Iterator[pyarrow.RecordBatch]:
+            nonlocal rows
+            for batch in iterator:
+                rows += batch.num_rows
+                yield _marked(batch, attempt, marked)
+
         with transaction(self._dsn) as cursor:
-            reader = pyarrow.RecordBatchReader.from_batches(marked, batches)
+            reader = pyarrow.RecordBatchReader.from_batches(marked, counted())
             cursor.adbc_ingest(self._staging.name, reader, mode="append", db_schema_name=SCHEMA)
-        return Staged(attempt=attempt)
+        return Staged(attempt=attempt, rows=rows)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        attempts = [message.attempt for message in messages if isinstance(message, Staged)]
+        accepted = {message.attempt: message.rows for message in messages if isinstance(message, Staged)}
         with transaction(self._dsn) as cursor:
             cursor.execute(
-                f"INSERT INTO {self._staging.accepted} SELECT jsonb_array_elements_text($1::jsonb)",
-                (json.dumps(attempts),),
+                f"INSERT INTO {self._staging.accepted} SELECT key, value::bigint FROM jsonb_each_text($1::jsonb)",
+                (json.dumps(accepted),),
             )
 
 

@@ -1,7 +1,8 @@
 """Where rows wait between the tasks that wrote them and the one transaction that takes them over.
 
     pipeline_staging.s_<run>_<n>            the rows, UNLOGGED, each marked with the attempt that wrote it
-    pipeline_staging.s_<run>_<n>_accepted   the attempts that Spark accepted
+    pipeline_staging.s_<run>_<n>_accepted   the attempts that Spark accepted, with the number of their rows; logged, so
+                                            that a server that falls forgets the rows and not that there were some
 
 Spark may run a task twice (speculation, a lost executor) and accept one of them; the other may still be writing when
 everything is over. So rows are taken by the list of accepted attempts, never by "everything that is there".
@@ -24,7 +25,7 @@ from butlers.pipeline.connection import connect, transaction
 from butlers.storage.identifiers import quote_identifier
 
 SCHEMA = "pipeline_staging"
-ATTEMPT = "staged_by"
+ATTEMPT, ROWS = "staged_by", "staged_rows"
 
 # By what Spark calls a type: COPY is binary, so a column must be of the very type that Arrow has.
 _KINDS: Mapping[str, str] = {
@@ -67,7 +68,7 @@ def staging_for(dsn: str, columns: StructType, run_id: UUID) -> Iterator[Staging
         cursor.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))::text", (staging.name,))
         cursor.fetchone()
         cursor.execute(f"CREATE UNLOGGED TABLE {staging.rows} ({_definitions(columns)}, {ATTEMPT} text NOT NULL)")
-        cursor.execute(f"CREATE UNLOGGED TABLE {staging.accepted} ({ATTEMPT} text PRIMARY KEY)")
+        cursor.execute(f"CREATE TABLE {staging.accepted} ({ATTEMPT} text PRIMARY KEY, {ROWS} bigint NOT NULL)")
         try:
             yield staging
         finally:

@@ -1,6 +1,7 @@
 """An audience: who is to get a message. CSV with a header, JSON lines or Parquet, one file or a folder of one kind.
 
-The column `recipient_id` is read, and no other. An audience is read and checked as a whole before anything is decided:
+The column `recipient_id` is read, and no other. The CSV files of a folder must have it in the same place, because Spark
+takes the columns of all of them from one header. An audience is read and checked as a whole before anything is decided:
 a file that cannot be read, an empty or impossible id and a recipient named twice end the run.
 """
 
@@ -29,6 +30,7 @@ _FORMATS: Mapping[str, str] = {
     ".parquet": "parquet",
 }
 _IN_FILE = re.compile(r"file:/+[^\s,'\"]+")
+_OTHER_HEADER = "CSV header does not conform to the schema"
 
 
 def read_audience(spark: SparkSession, place: str) -> DataFrame:
@@ -38,7 +40,9 @@ def read_audience(spark: SparkSession, place: str) -> DataFrame:
         reader = spark.read.option("mode", "FAILFAST")
         if kind == "json":
             return reader.schema(f"{ID} string").json(place)
-        frame = reader.option("header", "true").csv(place) if kind == "csv" else reader.parquet(place)
+        # enforceSchema=false: every file's own header is held against the one that the columns come from.
+        headed = reader.option("header", "true").option("enforceSchema", "false")
+        frame = headed.csv(place) if kind == "csv" else reader.parquet(place)
     return _only_ids(frame, place)
 
 
@@ -109,4 +113,6 @@ def _translated(place: str) -> Iterator[None]:
 def _unreadable(place: str, said: str) -> ValidationError:
     named = _IN_FILE.search(said)
     file = f" ({Path(named[0]).name.rstrip('.')})" if named else ""
+    if _OTHER_HEADER in said:
+        return invalid("audience", f"{place}: {ID} is not in the same place in the header of every file{file}")
     return invalid("audience", f"{place}: a file cannot be read as what its name says{file}")
