@@ -27,7 +27,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks.rollup.memory import Peak, watching
-from benchmarks.rollup.on_spark import carry_out, rollup, scan_and_group, totals
+from benchmarks.rollup.on_spark import carry_out, roll_up, rolled_up_totals, scan_and_group
 from benchmarks.rollup.peers import DuckDb, InPostgres
 from benchmarks.rollup.processor import processor_seconds
 from butlers.clock import SystemClock
@@ -102,13 +102,13 @@ def _measure(spark: SparkSession, size: Size, made: Made, tenth: Made, folder: P
 
     ways: dict[str, Way] = {
         "bare": lambda: watched("bare", lambda: carry_out(scan_and_group(spark, made.lake))),
-        "rollup": lambda: watched("rollup", lambda: carry_out(rollup(spark, made.lake, made.plan))),
-        "tenth": lambda: carry_out(rollup(spark, tenth.lake, tenth.plan)),
+        "rollup": lambda: watched("rollup", lambda: roll_up(spark, made.lake, made.plan)),
+        "tenth": lambda: roll_up(spark, tenth.lake, tenth.plan),
         "duckdb": duck.roll_up,
     }
     taken = _rounds(size, ways)
     seconds = {name: cost.seconds for name, cost in taken.items()}
-    if totals(rollup(spark, made.lake, made.plan)) != duck.totals():
+    if rolled_up_totals(spark, made.lake, made.plan) != duck.totals():
         raise SystemExit("the rollup and DuckDB disagree")
     chosen = made if made.rows <= size.postgres_rows else tenth
     seconds["postgres"], found = _postgres(chosen, folder)

@@ -22,8 +22,14 @@ def window_of(plan: FleetPlan) -> Window:
     return Window(start=start, end=start + timedelta(days=plan.days + 1))
 
 
-def rollup(spark: SparkSession, lake: Path, plan: FleetPlan) -> DataFrame:
-    return hourly_of_files(read_versions(spark, lake, HEARTBEATS), window_of(plan))
+def roll_up(spark: SparkSession, lake: Path, plan: FleetPlan) -> None:
+    with hourly_of_files(read_versions(spark, lake, HEARTBEATS), window_of(plan)) as hours:
+        carry_out(hours)
+
+
+def rolled_up_totals(spark: SparkSession, lake: Path, plan: FleetPlan) -> tuple[int, ...]:
+    with hourly_of_files(read_versions(spark, lake, HEARTBEATS), window_of(plan)) as hours:
+        return totals(hours)
 
 
 def scan_and_group(spark: SparkSession, lake: Path) -> DataFrame:

@@ -94,7 +94,8 @@ def test_files_are_folded_where_they_lie(spark: SparkSession, tmp_path: Path) ->
     plan = FleetPlan(connectors=8, start=date(2028, 2, 28), days=2, seed=6)
     write_lake(spark, plan, tmp_path / "a lake: 100% ä", tell=lambda _, __: None)
     stored = read_versions(spark, tmp_path / "a lake: 100% ä", HEARTBEATS)
-    hours = hourly_of_files(stored, EVER).collect()
+    with hourly_of_files(stored, EVER) as frame:
+        hours = frame.collect()
     assert plain(hours) == plain(hourly(stored, EVER).collect())
     stretches = stretches_of_files(stored)
     assert stretches.count() < stored.count() / 8
@@ -115,7 +116,7 @@ def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() 
 
 def test_troubled_processes_are_told_again_from_their_rows(spark: SparkSession) -> None:
     reports, parts = split_fleets(cases=60)
-    hours = joined(spark.createDataFrame(parts), frame_of(spark, reports), EVER).collect()
+    hours = joined(parts_of_hours(spark.createDataFrame(parts)), frame_of(spark, reports), EVER).collect()
     assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
 
 

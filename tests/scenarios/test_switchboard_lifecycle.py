@@ -71,6 +71,17 @@ async def test_a_person_sees_the_eyes_and_then_the_thumb(running: RunningSystem)
     assert await running.until(on_record) == ["switchboard"], "it left through Messenger"
 
 
+async def test_where_there_is_no_message_in_the_chat_nothing_is_tried(running: RunningSystem) -> None:
+    """Handed in over HTTP for a chat, as the README shows it."""
+    chat = {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"}
+    envelope = running.envelope("My flight leaves at nine", external_thread_id="1000") | {"source": chat}
+    await post(running, envelope | {"sender": {"identity": "1000"}})
+    await ended(running, "My flight leaves at nine")
+    await running.until(running.answers)
+    intents = await running.database.fetch("select intent, status from messenger.delivery_requests")
+    assert [tuple(row) for row in intents] == [("reply", "delivered")]
+
+
 @pytest.mark.scenario("S3-033", "S3-060")
 async def test_a_person_sees_the_alien_and_is_told_what_failed(
     tmp_path: Path, postgres_server: EmbeddedPostgres

@@ -172,6 +172,7 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
     signals = Signals(
         settings=butler.config.lifecycle,
         notifier=notify,
+        lineage=notify.lineage,
         database=process.database,
         queries=Queries.load("butlers.switchboard.signals", schema=butler.config.schema_name),
         clock=process.clock,

@@ -6,7 +6,8 @@ needs the one before it, which may be days old if its process was silent. Result
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 
@@ -34,18 +35,23 @@ def run(context: JobContext) -> JobResult:
     check(context.window, context.arguments)
     target = CONNECTOR_STATS_HOURLY.within(context.schemas.switchboard)
     seen = Counted("heartbeats")
-    rows = merge_into(_stats(context, seen), context.dsn, target, run_id=context.run_id)
+    with _stats(context, seen) as stats:
+        rows = merge_into(stats, context.dsn, target, run_id=context.run_id)
     said = {"from": context.window.start.isoformat(), "to": context.window.end.isoformat(), "rows": rows}
     return JobResult(rows_in=seen.rows, rows_out=rows, details=said)
 
 
-def _stats(context: JobContext, seen: Counted) -> DataFrame:
+@contextmanager
+def _stats(context: JobContext, seen: Counted) -> Iterator[DataFrame]:
     log = CONNECTOR_HEARTBEAT_LOG.within(context.schemas.switchboard)
     assert log.kept is not None
     reach = replace(context.window, start=context.window.start - log.kept)
-    if context.arguments.get("source", TABLE) == LAKE:
-        return _of_lake(context, reach, seen)
-    return _of_table(context, log, reach, seen)
+    if context.arguments.get("source", TABLE) == TABLE:
+        yield _of_table(context, log, reach, seen)
+        return
+    with hourly_of_files(_in_the_lake(context, reach), context.window) as stats:
+        # Files are folded where they lie, so what is counted is what they added.
+        yield seen.on(stats, sf.sum("heartbeat_count"))
 
 
 def _of_table(context: JobContext, log: Table, reach: Window, seen: Counted) -> DataFrame:
@@ -55,12 +61,10 @@ def _of_table(context: JobContext, log: Table, reach: Window, seen: Counted) -> 
     return hourly(seen.on(heartbeats, within), context.window)
 
 
-def _of_lake(context: JobContext, reach: Window, seen: Counted) -> DataFrame:
-    """Files are folded where they lie, so what is counted is what they added."""
+def _in_the_lake(context: JobContext, reach: Window) -> DataFrame:
     [event] = chosen_events(HEARTBEATS.name, context.schemas)
     state = must_hold(context.lake, event, context.window, dsn=context.dsn)
-    heartbeats = read_versions(context.spark, context.lake, event, reach, state=state)
-    return seen.on(hourly_of_files(heartbeats, context.window), sf.sum("heartbeat_count"))
+    return read_versions(context.spark, context.lake, event, reach, state=state)
 
 
 def check(window: Window, arguments: Mapping[str, str]) -> None:

@@ -14,12 +14,14 @@ files for each task, and what it sees of most rows are their stretches. The file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from string import punctuation
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -37,14 +39,18 @@ if TYPE_CHECKING:
 TASK_BYTES = 32 << 20  # of files: about half a million heartbeats
 
 
-def hourly_of_files(heartbeats: DataFrame, window: Window) -> DataFrame:
+@contextmanager
+def hourly_of_files(heartbeats: DataFrame, window: Window) -> Iterator[DataFrame]:
     """`hourly` of a frame that is all rows of some Parquet files and nothing else: no filter, no other source."""
-    return joined(stretches_of_files(heartbeats), heartbeats, window)
+    parts = parts_of_hours(stretches_of_files(heartbeats)).persist(StorageLevel.MEMORY_AND_DISK)  # looked at twice
+    try:
+        yield joined(parts, heartbeats, window)
+    finally:
+        parts.unpersist()
 
 
-def joined(stretches: DataFrame, heartbeats: DataFrame, window: Window) -> DataFrame:
-    """Hours from stretches, and from the heartbeats of processes whose stretches do not fit together."""
-    parts = parts_of_hours(stretches)
+def joined(parts: DataFrame, heartbeats: DataFrame, window: Window) -> DataFrame:
+    """Hours from their parts, and from the heartbeats of processes whose stretches do not fit together."""
     troubled = parts.where("troubled").select(*PROCESS)
     again = numbered(heartbeats).join(sf.broadcast(troubled), list(PROCESS), how="left_semi")
     told = parts.where(~sf.col("troubled")).drop("troubled", "instance_id")

@@ -38,6 +38,8 @@ from butlers.pipeline.transforms.hourly_stretches import (
 
 # What came before the first heartbeat of a younger process cannot have been pruned: there was nothing.
 YOUNG_S = 12 * 3600.0
+_MOST = (1 << 63) - 1
+_NAMES = (*PROCESS, "troubled", "hour")
 SUMS = (*COUNTERS, "heartbeat_count", *STATE_COUNTS)
 
 
@@ -59,16 +61,41 @@ def put_together(stretches: pa.Table) -> pa.Table:
     troubled = np.repeat(np.logical_or.reduceat(trouble, begins), np.diff(begins, append=len(process)))
     firsts = _firsts(ordered, _grown(ordered, goes_on, anew, overtaken), np.flatnonzero(~troubled))
     parts = [firsts, _rests(ordered, np.flatnonzero(~troubled)), _named(ordered, begins[troubled[begins]])]
-    return pa.concat_tables(parts)
+    return _by_hour(pa.concat_tables(parts))
+
+
+def _by_hour(parts: pa.Table) -> pa.Table:
+    """One part of each hour of a process instead of many, unless a sum could be larger than a number may be."""
+    if any(int(values(parts, name).max()) * parts.num_rows > _MOST for name in SUMS):
+        return parts
+    groups = parts.group_by(list(_NAMES), use_threads=False)
+    summed = groups.aggregate([(name, "sum") for name in SUMS])
+    return pa.table(
+        [summed.column(name if name in _NAMES else f"{name}_sum") for name in part_schema().names], schema=part_schema()
+    )
 
 
 def _each_once(stretches: pa.Table) -> tuple[pa.Table, NDArray[Any]]:
-    process, received, ident = processes(stretches), values(stretches, "received_at"), coded(stretches.column("id"))[0]
+    process, received = processes(stretches), values(stretches, "received_at")
     single = received == values(stretches, "last_received_at")
+    ident = _idents(stretches, process, received)
     place = np.lexsort((ident, single, received, process))
     same = as_before(process[place]) & as_before(received[place]) & as_before(ident[place])
     kept = place[~(same & single[place] & as_before(single[place]))]
     return stretches.take(kept), process[kept]
+
+
+def _idents(stretches: pa.Table, process: NDArray[Any], received: Ints) -> Ints:
+    """Numbers for ids, where two came at one moment; ids are long, and nobody else's are looked at: they stay 0, and
+    no two of these are of one process and moment.
+    """
+    place = np.lexsort((received, process))
+    tied = as_before(process[place]) & as_before(received[place])
+    tied[:-1] |= tied[1:]
+    found = place[tied]
+    ident = np.zeros(len(place), np.int64)
+    ident[found] = coded(stretches.column("id").take(pa.array(found)))[0]
+    return ident
 
 
 def _placed(stretches: pa.Table, goes_on: Flags) -> tuple[Flags, Flags]:

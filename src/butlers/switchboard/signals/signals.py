@@ -25,6 +25,7 @@ from butlers.contracts.context import RequestContext
 from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
+from butlers.switchboard.lineage import LineageReader
 from butlers.switchboard.signals.wording import error_reply
 from butlers.telemetry import get_logger
 
@@ -68,6 +69,7 @@ class Notifier(Protocol):
 class Signals:
     settings: LifecycleSection
     notifier: Notifier
+    lineage: LineageReader
     database: Database
     queries: Queries
     clock: Clock
@@ -130,6 +132,9 @@ class Signals:
         await self.database.execute(self.queries.signalled, ended.context.request_id)
 
     async def _react(self, context: RequestContext, state: str, emoji: str) -> None:
+        known = await self.lineage.of(context.request_id)
+        if known is None or "message_id" not in (known.source_event or {}):
+            return  # handed in by somebody else than the connector: there is no message in the chat to react to
         not_after = self.clock.now() + STALE
         wish = Delivery(intent="react", channel="telegram", message=f"{state} {emoji}", emoji=emoji)
         response = await self._notify(context, wish, not_after=not_after, suffix=state)
