@@ -188,19 +188,17 @@ async def test_one_request_id_in_every_table(running: RunningSystem) -> None:
     assert [receipt["receipt_type"] for receipt in delivery["receipts"]] == ["sent"]
 
 
-async def test_a_pinned_target_is_obeyed_and_an_impossible_one_is_refused(running: RunningSystem) -> None:
+async def test_a_pinned_target_is_obeyed_and_an_impossible_one_fails_visibly(running: RunningSystem) -> None:
     document = running.envelope("I paid the gym")
     trace = await answered(running, document | {"control": {"pinned_target": "health"}})
     assert trace["routing"]["decision"]["router"] == "policy"
     assert len(await rows(running, "health.entries", trace["request_id"])) == 1
 
-    stored = await running.database.fetchval("select count(*) from switchboard.message_inbox")
-    for target in ("messenger", "switchboard"):
-        refused = await post(running, running.envelope("hello") | {"control": {"pinned_target": target}})
-        [wrong] = refused.json()["error"]["fields"]
-        assert (refused.status_code, wrong["field"]) == (422, "control.pinned_target")
-        assert wrong["error"].startswith("takes no requests; there are finance, general")
-    assert await running.database.fetchval("select count(*) from switchboard.message_inbox") == stored
+    reply = (await post(running, running.envelope("hello") | {"control": {"pinned_target": "messenger"}})).json()
+    failed = await running.finished(reply["request_id"])
+    assert failed["lifecycle_state"] == "errored"
+    assert failed["lifecycle_error"]["class"] == "routing_error"
+    assert "messenger" in failed["lifecycle_error"]["message"]
 
 
 # --- route.execute ---------------------------------------------------------------------------------------------------

@@ -116,13 +116,12 @@ class Ingress:
 
     async def _check_target(self, target: str) -> None:
         """Nobody of that name will ever take it, so whoever hands it in hears that now."""
-        if target in self._roster and target not in NOT_ROUTABLE:
+        if target in self._roster:
             return
         known = {*self._roster, *(butler.name for butler in await self._registry.butlers())}
-        if target not in known - NOT_ROUTABLE:
-            problem = "takes no requests" if target in NOT_ROUTABLE else "is no butler here"
+        if target not in known:
             there = ", ".join(sorted(known - NOT_ROUTABLE))
-            raise invalid("control.pinned_target", f"{problem}; there are {there}")
+            raise invalid("control.pinned_target", f"is no butler here; there are {there}")
 
     async def _commit(self, offers: Sequence[Offer]) -> Sequence[Placed]:
         """One transaction for the whole batch; returns what became of each."""
