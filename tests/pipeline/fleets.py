@@ -28,7 +28,7 @@ ORACLES = Path(__file__).parent / "oracles"
 SCHEMA = CONNECTOR_HEARTBEAT_LOG.only(HEARTBEAT_COLUMNS)
 TABLES = [
     MigrationSet(schema="switchboard", package="butlers.switchboard", component="switchboard"),
-    MigrationSet(schema="pipeline", package="butlers.pipeline", component="pipeline"),
+    MigrationSet(schema="pipeline", package="butlers.pipeline"),
 ]
 # Summer time begins and ends within, a leap day, a turn of the year.
 STARTS = tuple(datetime(*day, 18, tzinfo=UTC) for day in ((2026, 3, 28), (2026, 10, 24), (2028, 2, 28), (2026, 12, 31)))

@@ -26,7 +26,7 @@ from tests.database import cloned_database_uri
 MIGRATIONS = (
     MigrationSet(schema="switchboard", package="butlers.switchboard", component="switchboard"),
     messenger_migrations("messenger"),
-    MigrationSet(schema="pipeline", package="butlers.pipeline", component="pipeline"),
+    MigrationSet(schema="pipeline", package="butlers.pipeline"),
 )
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MARCH = Window(start=datetime(2026, 3, 1, tzinfo=UTC), end=datetime(2026, 4, 1, tzinfo=UTC))
