@@ -136,7 +136,7 @@ def test_only_accepted_attempts_are_merged(dsn: str, monkeypatch: pytest.MonkeyP
         writer.commit([kept, None])
         writer.write(_batches([_row("ann", 1, count=3)]))  # after the commit: too late
 
-    monkeypatch.setattr(merge, "_stage", stage)
+    monkeypatch.setattr(merge, "stage", stage)
     frame = _Frame()
     assert merge_into(frame, dsn, TALLY, run_id=RUN) == 1  # type: ignore[arg-type]
     assert [row[2] for row in _stored(dsn)] == [2]
@@ -152,7 +152,7 @@ def test_rows_that_a_fallen_server_forgot_are_missed(dsn: str, monkeypatch: pyte
             with transaction(address) as cursor:
                 cursor.execute(f"TRUNCATE {staging.rows}")
 
-    monkeypatch.setattr(merge, "_stage", stage)
+    monkeypatch.setattr(merge, "stage", stage)
     slices = [{"who": "ann"}]
     forgets = False
     assert merge_into(_Frame(), dsn, TALLY, run_id=RUN, slices=slices) == 1  # type: ignore[arg-type]

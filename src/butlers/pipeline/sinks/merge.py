@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import adbc_driver_manager
-from adbc_driver_manager.dbapi import Cursor
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -27,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from butlers.errors import InternalError
 from butlers.pipeline.connection import refused, transaction
-from butlers.pipeline.sinks.staging import ATTEMPT, ROWS, SCHEMA, Staging, staging_for
+from butlers.pipeline.sinks.staging import ATTEMPT, SCHEMA, Staging, staging_for
 from butlers.pipeline.sources.predicates import literal, window_condition
 from butlers.pipeline.sources.real_columns import real_columns
 from butlers.pipeline.tables import Table
@@ -62,7 +61,7 @@ def merge_into(
         types = real_columns(cursor, table)
     inside = _inside(table, types, window, slices)
     with staging_for(dsn, table.columns, run_id) as staging:
-        _stage(frame.select(*table.columns.fieldNames()), dsn, staging)
+        stage(frame.select(*table.columns.fieldNames()), dsn, staging)
         statements = [_deletion(table, types, staging, inside)] if inside is not None else []
         return _take_over(dsn, table, staging, [*statements, _merge(table, types, staging, newest)])
 
@@ -94,7 +93,7 @@ def _check_columns(schema: StructType, table: Table) -> None:
         raise InternalError(f"the result does not fit {table}: {'; '.join(wrong)}")
 
 
-def _stage(frame: DataFrame, dsn: str, staging: Staging) -> None:
+def stage(frame: DataFrame, dsn: str, staging: Staging) -> None:
     frame.sparkSession.dataSource.register(MergeSink)
     frame.write.format(FORMAT).mode("append").options(url=dsn, staging=staging.name).save()
 
@@ -104,10 +103,10 @@ def _take_over(dsn: str, table: Table, staging: Staging, statements: Sequence[st
         with transaction(dsn) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", (table.qualified,))
             cursor.fetchone()
-            _must_be_all(cursor, staging)
+            rows = staging.count(cursor)
             for statement in statements:
                 cursor.execute(statement)
-            return _count(cursor, staging)
+            return rows
     except adbc_driver_manager.Error as error:
         if error.sqlstate == _TWICE:
             raise InternalError(f"the result has a key of {table} twice, so nothing was written") from error
@@ -120,7 +119,7 @@ def _merge(table: Table, types: Mapping[str, str], staging: Staging, newest: str
     cast = ", ".join(f"{quote_identifier(name)}::{types[name]}" for name in names)
     key = ", ".join(map(quote_identifier, table.key))
     return (
-        f"INSERT INTO {table.qualified} AS target ({listed}) SELECT {cast} FROM {_accepted(staging)} "
+        f"INSERT INTO {table.qualified} AS target ({listed}) SELECT {cast} FROM {staging.accepted_rows} "
         f"ON CONFLICT ({key}) DO {_update([name for name in names if name not in table.key], newest)}"
     )
 
@@ -141,25 +140,8 @@ def _deletion(table: Table, types: Mapping[str, str], staging: Staging, inside: 
     )
     return (
         f"DELETE FROM {table.qualified} AS target WHERE ({inside}) "
-        f"AND NOT EXISTS (SELECT FROM {_accepted(staging)} AS staged WHERE {same})"
+        f"AND NOT EXISTS (SELECT FROM {staging.accepted_rows} WHERE {same})"
     )
-
-
-def _accepted(staging: Staging) -> str:
-    return f"(SELECT * FROM {staging.rows} WHERE {ATTEMPT} IN (SELECT {ATTEMPT} FROM {staging.accepted}))"
-
-
-def _must_be_all(cursor: Cursor, staging: Staging) -> None:
-    cursor.execute(f"SELECT coalesce(sum({ROWS}), 0)::bigint FROM {staging.accepted}")
-    row = cursor.fetchone()
-    if row is None or int(row[0]) != _count(cursor, staging):
-        raise InternalError("the server was restarted and lost staged rows, so nothing was written: run the job again")
-
-
-def _count(cursor: Cursor, staging: Staging) -> int:
-    cursor.execute(f"SELECT count(*) FROM {_accepted(staging)} AS staged")
-    row = cursor.fetchone()
-    return int(row[0]) if row else 0
 
 
 class MergeSink(DataSource):

@@ -24,8 +24,8 @@ from butlers.errors import InternalError
 from butlers.outbound.store import message_turn
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import connect, refused
-from butlers.pipeline.sinks.merge import FORMAT, MergeSink
-from butlers.pipeline.sinks.staging import ATTEMPT, ROWS, Staging, staging_for
+from butlers.pipeline.sinks.merge import stage
+from butlers.pipeline.sinks.staging import Staging, staging_for
 from butlers.pipeline.sources.real_columns import real_columns
 from butlers.pipeline.tables import Table
 from butlers.storage.identifiers import quote_identifier
@@ -104,26 +104,18 @@ def add_rows(
 
 @contextlib.contextmanager
 def _staged(frame: DataFrame, dsn: str, table: Table, run_id: UUID) -> Iterator[Staging]:
-    frame.sparkSession.dataSource.register(MergeSink)
     with staging_for(dsn, table.columns, run_id) as staging:
-        chosen = frame.select(*table.columns.fieldNames())
-        chosen.write.format(FORMAT).mode("append").options(url=dsn, staging=staging.name).save()
+        stage(frame.select(*table.columns.fieldNames()), dsn, staging)
         yield staging
 
 
 def _add(cursor: Cursor, table: Table, staging: Staging) -> int:
-    accepted = f"FROM {staging.rows} WHERE {ATTEMPT} IN (SELECT {ATTEMPT} FROM {staging.accepted})"
-    told = _number(cursor, f"SELECT coalesce(sum({ROWS}), 0)::bigint FROM {staging.accepted}")
-    if told != _number(cursor, f"SELECT count(*) {accepted}"):
-        raise InternalError("the server was restarted and lost staged rows, so nothing was loaded: run the job again")
+    staging.count(cursor)
     types = real_columns(cursor, table)
     listed = ", ".join(map(quote_identifier, types))
     cast = ", ".join(f"{quote_identifier(name)}::{kind}" for name, kind in types.items())
-    insertion = f"INSERT INTO {table.qualified} ({listed}) SELECT {cast} {accepted} ON CONFLICT DO NOTHING RETURNING 1"
-    return _number(cursor, f"WITH added AS ({insertion}) SELECT count(*) FROM added")
-
-
-def _number(cursor: Cursor, query: str) -> int:
-    cursor.execute(query)
+    chosen = f"SELECT {cast} FROM {staging.accepted_rows}"
+    insertion = f"INSERT INTO {table.qualified} ({listed}) {chosen} ON CONFLICT DO NOTHING RETURNING 1"
+    cursor.execute(f"WITH added AS ({insertion}) SELECT count(*) FROM added")
     row = cursor.fetchone()
     return int(row[0]) if row else 0

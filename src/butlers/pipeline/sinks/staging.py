@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 from adbc_driver_manager.dbapi import Cursor
 from pyspark.sql.types import DataType, DecimalType, StructType
 
+from butlers.errors import InternalError
 from butlers.pipeline.connection import connect, transaction
 from butlers.storage.identifiers import quote_identifier
 
@@ -56,6 +57,20 @@ class Staging:
     def accepted_name(self) -> str:
         return f"{self.name}_accepted"
 
+    @property
+    def accepted_rows(self) -> str:
+        """What to select from: the rows that count."""
+        return f"(SELECT * FROM {self.rows} WHERE {ATTEMPT} IN (SELECT {ATTEMPT} FROM {self.accepted})) AS staged"
+
+    def count(self, cursor: Cursor) -> int:
+        """How many they are; refused when they are not all that tasks wrote."""
+        found = _number(cursor, f"SELECT count(*) FROM {self.accepted_rows}")
+        if found != _number(cursor, f"SELECT coalesce(sum({ROWS}), 0)::bigint FROM {self.accepted}"):
+            raise InternalError(
+                "the server was restarted and lost staged rows, so nothing was written: run the job again"
+            )
+        return found
+
 
 @contextmanager
 def staging_for(dsn: str, columns: StructType, run_id: UUID) -> Iterator[Staging]:
@@ -73,6 +88,12 @@ def staging_for(dsn: str, columns: StructType, run_id: UUID) -> Iterator[Staging
             yield staging
         finally:
             _drop(cursor, staging)
+
+
+def _number(cursor: Cursor, query: str) -> int:
+    cursor.execute(query)
+    row = cursor.fetchone()
+    return int(row[0]) if row else 0
 
 
 def _definitions(columns: StructType) -> str:
