@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,3 +61,19 @@ def test_threads_never_get_the_same_id() -> None:
     for thread in threads:
         thread.join()
     assert len(set(made)) == 2000
+
+
+@pytest.mark.parametrize("times", [1, 600])  # within a page of random bits, and beyond
+def test_a_forked_process_makes_ids_of_its_own(times: int) -> None:
+    make = Uuid7Factory(ManualClock())
+    make()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, make().bytes)
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = UUID(bytes=os.read(reading, 16))
+    os.close(reading)
+    os.close(writing)
+    assert theirs not in {make() for _ in range(times)}

@@ -20,6 +20,7 @@ from butlers.clock import Clock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
+from butlers.daemon.collector import spared_collector
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.process import Process
 from butlers.daemon.owner_credentials import TYPES, owner_credentials
@@ -114,6 +115,7 @@ class System:
             server = GuestServer(await butler.app())
             await server.open(listener)
             self._servers.append(server)
+        self._stack.enter_context(spared_collector())
         await self._begin()
 
     async def _begin(self) -> None:

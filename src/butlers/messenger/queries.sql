@@ -1,6 +1,8 @@
 -- name: lock_admission
--- Whoever decides an admission holds this row, so budgets and keys are judged by one process at a time.
-SELECT name FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
+-- Whoever decides an admission holds this row, so budgets and keys are judged by one process at a time. What has ended
+-- stays in the indexes of what is under way until a vacuum: a plain index scan marks it and passes it by the next time,
+-- a bitmap scan would walk through all of it at every admission.
+SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true) FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
 
 -- name: admission_state
 -- All that an admission looks at, in one reading: known keys, budgets, shares, throttles, circuits, recipients.
@@ -8,9 +10,11 @@ SELECT
     (SELECT count(*) FROM {schema}.delivery_requests WHERE status IN ('pending', 'in_progress') AND admitted) AS in_flight,
     ARRAY(SELECT known.idempotency_key || ' ' || known.id FROM {schema}.delivery_requests AS known
           WHERE known.idempotency_key = ANY($1::text[])) AS known,
-    ARRAY(SELECT bucket FROM {schema}.rate_buckets AS bucket
-          WHERE bucket.name = ANY($2::text[])
-             OR (bucket.layer = ANY($2::text[]) AND bucket.full_at > $5)) AS buckets,
+    -- Two look-ups, not one with OR, which would read every bucket there is.
+    ARRAY(SELECT bucket FROM {schema}.rate_buckets AS bucket WHERE bucket.name = ANY($2::text[])
+          UNION ALL
+          SELECT share FROM {schema}.rate_buckets AS share
+          WHERE share.layer = ANY($2::text[]) AND share.full_at > $5) AS buckets,
     ARRAY(SELECT DISTINCT under_way.ordering_key FROM {schema}.delivery_requests AS under_way
           WHERE under_way.ordering_key = ANY($7::text[])
             AND under_way.status IN ('pending', 'in_progress', 'awaiting_retry')) AS busy,

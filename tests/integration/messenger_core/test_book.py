@@ -12,9 +12,10 @@ from butlers.messenger.admission import Admitted, Refused
 from butlers.messenger.book import Entry, Taken
 from butlers.messenger.judgement import Known
 from butlers.messenger.recipients import RecipientPolicy
+from butlers.storage.database import Executor
 from tests.unit.messenger.admission_door import limits
 
-from .core import Core
+from .core import START, Core
 
 
 def kinds(entries: list[Entry]) -> Counter[str]:
@@ -228,3 +229,27 @@ async def test_a_dry_run_says_what_would_happen_and_changes_nothing(core: Core) 
     assert (await book.preview(core.new(idempotency_key="same")))[1] == Known(delivery_id=first.id)
     assert isinstance((await book.preview(core.new()))[1], Refused)
     assert await core.tokens() == before
+
+
+async def test_an_admission_reads_no_table_from_end_to_end(core: Core) -> None:
+    """However many people were written to before, and however much has ended since the last vacuum."""
+    await core.database.execute(
+        "INSERT INTO messenger.rate_buckets (name, capacity, refill_per_second, tokens, updated_at, full_at)"
+        " SELECT 'recipient:telegram.bot:old-' || n, 10, 1, 5, $1, $1 FROM generate_series(1, 5000) AS n",
+        START,
+    )
+    async with core.database.transaction() as connection:
+        book = core.book()
+        await book.lock(connection)
+        before = await _whole_reads(connection)
+        await book.enter(connection, [core.new(str(n)) for n in range(100)], core.clock.now())
+        assert await _whole_reads(connection) == before
+
+
+async def _whole_reads(connection: Executor) -> dict[str, int]:
+    """How often this transaction has read a table from end to end."""
+    rows = await connection.fetch(
+        "SELECT relname, pg_stat_get_xact_numscans(relid) AS scans FROM pg_stat_user_tables"
+        " WHERE schemaname = 'messenger'"
+    )
+    return {row["relname"]: row["scans"] for row in rows}

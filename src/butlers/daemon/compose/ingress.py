@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 from starlette.routing import Mount
 
 from butlers import __version__
@@ -38,8 +36,6 @@ def add_admission(butler: Butler) -> Admission:
     )
     butler.before_serving.append(admission.look)
     butler.loops["admission"] = admission.run
-    butler.before_loops.append(_spare_the_collector)
-    butler.closes.append(_end_sparing)
     return admission
 
 
@@ -144,14 +140,3 @@ def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) ->
     butler.sources["telegram connector"] = connector.run
     butler.sources["telegram connector's heart"] = heart.run
     butler.closes.append(connector.close)
-
-
-async def _spare_the_collector() -> None:
-    """What start-up made stays. While hundreds of requests wait for one commit the garbage collector would walk all of
-    it again and again: up to a third of a millisecond for every accepted message.
-    """
-    gc.freeze()
-
-
-async def _end_sparing() -> None:
-    gc.unfreeze()
