@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
@@ -23,6 +19,7 @@ from butlers.pipeline.lake.events import EVENTS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.database import Record
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.pipeline.command_line import run_job
 from tests.scenarios.connector_door import COUNTERS, a_connector
 from tests.scenarios.test_retention import MovedClock
 from tests.system import RunningSystem, running_system
@@ -47,18 +44,9 @@ class CommandLine:
     ) -> dict[str, Any]:
         """`butlers pipeline run JOB`; what it printed."""
         start, end = since or self.window[0], to or self.window[1]
-        words = ["pipeline", "run", job, "--from", start.isoformat(), "--to", end.isoformat(), "--json"]
-        words += ["--master", "local[2]", "--data-dir", str(self.folder)]
-        words += [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "butlers.daemon.cli", *words),
-            env=os.environ | {"DATABASE_URL": self.running.settings.database_url or ""},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        said, complained = await process.communicate()
-        assert process.returncode == 0, (job, said.decode(), complained.decode()[-2000:])
-        told: dict[str, Any] = json.loads(said)
+        dsn = self.running.settings.database_url or ""
+        code, told = await run_job(job, start, end, dsn=dsn, folder=self.folder, **arguments)
+        assert code == 0, (job, told)
         assert (told["job"], told["outcome"]) == (job, "succeeded")
         return told
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,10 +18,11 @@ from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
 from butlers.pipeline.generate.writing import write_lake
 from butlers.pipeline.jobs.connector_stats_hourly import JOB
 from butlers.pipeline.lake.events import HEARTBEATS
-from butlers.pipeline.lake.hourly_files import hourly_of_files, joined, parts_of_hours, stretches_of_files
+from butlers.pipeline.lake.hourly_files import hourly_of_files, joined, parcels_of_files, parts_of_hours
 from butlers.pipeline.lake.reading import read_versions
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly
 from butlers.pipeline.transforms.hourly_joining import put_together
+from butlers.pipeline.transforms.parcels import packed, unpacked
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.fleet.windows import YOUNG_S as YOUNG_IN_THE_SERVICE
@@ -97,15 +99,18 @@ def test_files_are_folded_where_they_lie(spark: SparkSession, tmp_path: Path) ->
     with hourly_of_files(stored, EVER) as frame:
         hours = frame.collect()
     assert plain(hours) == plain(hourly(stored, EVER).collect())
-    stretches = stretches_of_files(stored)
-    assert stretches.count() < stored.count() / 8
-    assert parts_of_hours(stretches).where("troubled").count() == 0
+    parcels = parcels_of_files(stored)
+    assert unpacked(parcels.toArrow().to_batches()).num_rows < stored.count() / 8
+    assert parts_of_hours(parcels).where("troubled").count() == 0
 
 
 def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() -> None:
     """Hundreds of fleets, each cut into parts in its own way; without Spark."""
     reports, pieces = split_fleets(cases=360)
-    parts = put_together(pieces)
+    parcels = packed(pieces, buckets=7)
+    parts = pa.concat_tables([put_together(unpacked([parcels.slice(place, 1)])) for place in range(7)])
+    told = [(row["endpoint_identity"], row["hour"]) for row in parts.to_pylist() if not row["troubled"]]
+    assert len(told) == len(set(told)), "the bucket of an endpoint has all of it, and hours are whole"
     troubled = {(row["endpoint_identity"], row["instance_id"]) for row in parts.to_pylist() if row["troubled"]}
     fitting = [report for report in reports if (report.endpoint, str(report.instance_id)) not in troubled]
     assert summed_up(parts) == {key[1:]: numbers for key, numbers in expected(fitting).items()}
@@ -116,7 +121,8 @@ def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() 
 
 def test_troubled_processes_are_told_again_from_their_rows(spark: SparkSession) -> None:
     reports, parts = split_fleets(cases=60)
-    hours = joined(parts_of_hours(spark.createDataFrame(parts)), frame_of(spark, reports), EVER).collect()
+    parcels = spark.createDataFrame(pa.Table.from_batches([packed(parts, buckets=3)]))
+    hours = joined(parts_of_hours(parcels), frame_of(spark, reports), EVER).collect()
     assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from butlers.daemon.cli.exits import OK, USAGE
 from butlers.errors import ConfigurationError, ValidationError
 from butlers.pipeline.job import JobContext
 from butlers.pipeline.jobs import connector_stats_hourly, lake_retain, lake_stream
@@ -17,6 +19,7 @@ from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog
 from butlers.pipeline.lake.wholeness import GENERATED, must_hold, note_gap
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.pipeline.command_line import run_job
 from tests.pipeline.fleets import STARTS, context_of, fleets, house, said
 from tests.unit.switchboard.fleet.reports import INSERT
 
@@ -84,3 +87,24 @@ def test_rows_that_were_pruned_before_they_were_streamed_leave_a_gap(tmp_path: P
     assert must_hold(tmp_path, HEARTBEATS, whole, dsn="").since == "2026-04-07"
     with pytest.raises(ValidationError, match="must be after 2026-04-07"):
         must_hold(tmp_path, HEARTBEATS, replace(whole, start=whole.start - timedelta(hours=1)), dsn="")
+
+
+@pytest.mark.heavy
+async def test_days_that_were_pruned_before_they_were_streamed_are_refused(
+    postgres_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Pruning, stream and rollup each as an operator runs them; the results that stand are left alone."""
+    reports = [report for report in fleets() if report.endpoint.startswith(f"{START:%y%m%d}")]
+    async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+        await database.executemany(INSERT, [report.row() for report in reports])
+        run = partial(run_job, dsn=dsn, folder=tmp_path)
+        assert (await run("connector-stats-hourly", WINDOW.start, WINDOW.end))[0] == OK
+        stands = await database.fetch(ROWS)
+        later = START + timedelta(days=9)
+        code, pruned = await run("connector-stats-pruning", later - timedelta(days=1), later)
+        assert (code, pruned["rows_in"]) == (OK, len(reports))
+        assert (await run("lake-stream", WINDOW.start, WINDOW.end, event="heartbeats"))[0] == OK
+        code, told = await run("connector-stats-hourly", WINDOW.start, WINDOW.end, source="lake")
+        assert code == USAGE
+        assert "older days of heartbeats are not in the lake" in told["error"]["message"]
+        assert await database.fetch(ROWS) == stands

@@ -33,6 +33,7 @@ _OPTIONS: Mapping[str, str] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "16",  # where adaptive execution starts from
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",  # what is kept is made adaptively, too
     "spark.sql.cteRecursionRowLimit": "-1",  # a million replays are not a mistake
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -145,18 +145,18 @@ def _runs(document: Document) -> Iterator[str]:
         took = f"{run['duration_ms'] / 1000:.1f} s" if run["duration_ms"] is not None else "-"
         rows = f"{run['rows_in']} -> {run['rows_out']} rows" if run["rows_out"] is not None else ""
         yield f"{run['run_id']}  {run['job']:<24} {run['outcome']:<12} {when(run['started_at'])}  {took:>9}  {rows}"
+        yield f"    window   {when(run['window_start'])} to {when(run['window_end'])}"
+        if run["error"]:
+            yield f"    error    {run['error']['class']}: {run['error']['message']}"
 
 
 def _one(document: Document) -> Iterator[str]:
     run = document["runs"][0]
     yield from _runs(document)
-    yield f"    window   {when(run['window_start'])} to {when(run['window_end'])}"
     yield f"    process  {run['pid']} on {run['host']}"
     yield f"    Spark    {run['spark_app_id'] or 'did not start'} at {run['master']}"
     for name, value in run["arguments"].items():
         yield f"    set      {name}={value}"
-    if run["error"]:
-        yield f"    error    {run['error']['class']}: {run['error']['message']}"
     yield from _details(run["details"])
 
 

@@ -1,8 +1,10 @@
 """The hourly rollup of heartbeats that lie in Parquet files, without moving them (decision 0069).
 
-    files      -- each task folds the rows of some --------> stretches     some for each process and task
-    stretches  -- moved to their process, put together ----> parts of hours, and the names of troubled processes
-    heartbeats of the troubled ones, one by one -----------> parts of hours; most often there are none, and no scan
+    files      -- each task folds the rows of some --------> stretches, in a parcel for each bucket of endpoints
+    parcels    -- moved to their bucket, put together -----> hours, and the names of troubled processes
+    heartbeats of the troubled ones, one by one -----------> parts of hours, and then hours are summed up once more
+
+Most often nobody is troubled, and the last line is left out.
 
 The result is that of `hourly` for every way in which the rows lie; how fast it comes is not.
 
@@ -27,10 +29,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from butlers.errors import InternalError
-from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, STATES, numbered, summed
+from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, STATES, numbered, summed, within
 from butlers.pipeline.transforms.hourly_joining import part_schema, put_together
 from butlers.pipeline.transforms.hourly_steps import steps
 from butlers.pipeline.transforms.hourly_stretches import MOST_ROWS, PROCESS, folded, stretch_schema
+from butlers.pipeline.transforms.parcels import packed, unpacked
 from butlers.pipeline.windows import Window
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ TASK_BYTES = 32 << 20  # of files: about half a million heartbeats
 @contextmanager
 def hourly_of_files(heartbeats: DataFrame, window: Window) -> Iterator[DataFrame]:
     """`hourly` of a frame that is all rows of some Parquet files and nothing else: no filter, no other source."""
-    parts = parts_of_hours(stretches_of_files(heartbeats)).persist(StorageLevel.MEMORY_AND_DISK)  # looked at twice
+    parts = parts_of_hours(parcels_of_files(heartbeats)).persist(StorageLevel.MEMORY_AND_DISK)  # looked at twice
     try:
         yield joined(parts, heartbeats, window)
     finally:
@@ -51,26 +54,32 @@ def hourly_of_files(heartbeats: DataFrame, window: Window) -> Iterator[DataFrame
 
 def joined(parts: DataFrame, heartbeats: DataFrame, window: Window) -> DataFrame:
     """Hours from their parts, and from the heartbeats of processes whose stretches do not fit together."""
-    troubled = parts.where("troubled").select(*PROCESS)
-    again = numbered(heartbeats).join(sf.broadcast(troubled), list(PROCESS), how="left_semi")
     told = parts.where(~sf.col("troubled")).drop("troubled", "instance_id")
+    troubled = parts.where("troubled").select(*PROCESS)
+    if troubled.count() == 0:  # all parts are made in parallel, and kept
+        return within(told, window)
+    again = numbered(heartbeats).join(sf.broadcast(troubled), list(PROCESS), how="left_semi")
     return summed(told.unionByName(steps(again)), window)
 
 
-def parts_of_hours(stretches: DataFrame) -> DataFrame:
-    """What stretches add to their hours, or that their process is troubled; all those of a process are in one task."""
-    return stretches.repartition(*PROCESS).mapInArrow(_put_together, from_arrow_schema(part_schema()))
+def parts_of_hours(parcels: DataFrame) -> DataFrame:
+    """What stretches add to their hours, or that a process is troubled; all those of an endpoint are in one task."""
+    return parcels.repartition("bucket").mapInArrow(_put_together, from_arrow_schema(part_schema()))
 
 
-def stretches_of_files(heartbeats: DataFrame) -> DataFrame:
+def parcels_of_files(heartbeats: DataFrame) -> DataFrame:
+    """The stretches of all files. Spark moves them by the bucket and unopened: to make rows of them, which nobody looks
+    at on the way, and columns again would cost as much as they took to make.
+    """
     from pyarrow import fs  # noqa: PLC0415 - heavy, and not needed to name the jobs
 
     # Java leaves letters beyond ASCII as they are, which others do not take for an address.
     files = sorted(quote(file, safe=punctuation) for file in heartbeats.inputFiles())
     sizes = [system.get_file_info(path).size or 0 for system, path in map(fs.FileSystem.from_uri, files)]
-    tasks = shared_out(files, sizes)
-    numbers = heartbeats.sparkSession.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(partial(_fold_files, tasks), from_arrow_schema(stretch_schema()))
+    tasks, spark = shared_out(files, sizes), heartbeats.sparkSession
+    buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbers.mapInArrow(partial(_fold_files, tasks, buckets), "bucket int, parcel binary")
 
 
 def shared_out(files: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
@@ -83,20 +92,21 @@ def shared_out(files: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
 
 
 def _fold_files(
-    tasks: Sequence[Sequence[str]], batches: Iterator[pyarrow.RecordBatch]
+    tasks: Sequence[Sequence[str]], buckets: int, batches: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
     """File by file: what lies in one is one stretch of time, and others may hold what came between two of them."""
+    import pyarrow  # noqa: PLC0415 - on executors only
+
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for rows in _row_groups(tasks[number]):
-                yield from folded(rows).to_batches()
+            stretches = pyarrow.concat_tables(
+                [stretch_schema().empty_table(), *map(folded, _row_groups(tasks[number]))]
+            )
+            yield packed(stretches, buckets)
 
 
 def _put_together(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    import pyarrow  # noqa: PLC0415 - on executors only
-
-    if held := list(batches):
-        yield from put_together(pyarrow.Table.from_batches(held)).to_batches()
+    yield from put_together(unpacked(batches)).to_batches()
 
 
 def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:

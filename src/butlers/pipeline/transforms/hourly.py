@@ -29,6 +29,7 @@ from butlers.pipeline.windows import Window
 
 __all__ = [
     "COUNTERS",
+    "ENDPOINT",
     "HEARTBEAT_COLUMNS",
     "HOURLY_COLUMNS",
     "MOST",
@@ -38,6 +39,7 @@ __all__ = [
     "hourly",
     "numbered",
     "summed",
+    "within",
 ]
 
 STATES: Mapping[str, str] = {"healthy_count": "healthy", "degraded_count": "degraded", "error_count": "error"}
@@ -52,7 +54,8 @@ HEARTBEAT_COLUMNS = (
     "received_at",
     "sent_at",
 )
-HOURLY_COLUMNS = ("connector_type", "endpoint_identity", "hour", *SUMS)
+ENDPOINT = ("connector_type", "endpoint_identity")
+HOURLY_COLUMNS = (*ENDPOINT, "hour", *SUMS)
 MOST = 9_223_372_036_854_775_807
 
 
@@ -71,13 +74,16 @@ def numbered(heartbeats: DataFrame) -> DataFrame:
 
 def summed(parts: DataFrame, window: Window) -> DataFrame:
     """Hours from what their heartbeats add to them."""
+    sums = (capped_sum(name).alias(name) for name in SUMS)
+    return within(parts.groupBy(*ENDPOINT, "hour").agg(*sums), window)
+
+
+def within(hours: DataFrame, window: Window) -> DataFrame:
+    """The hours of a window, as moments."""
     hour = sf.timestamp_seconds(sf.col("hour") * 3600)
-    return (
-        parts.groupBy("connector_type", "endpoint_identity", hour.alias("hour"))
-        .agg(*(capped_sum(name).alias(name) for name in SUMS))
-        .where((sf.col("hour") >= sf.lit(window.start)) & (sf.col("hour") < sf.lit(window.end)))
-        .select(*HOURLY_COLUMNS)
-    )
+    moments = hours.withColumn("hour", hour)
+    inside = (sf.col("hour") >= sf.lit(window.start)) & (sf.col("hour") < sf.lit(window.end))
+    return moments.where(inside).select(*HOURLY_COLUMNS)
 
 
 def capped_sum(counter: str) -> Column:

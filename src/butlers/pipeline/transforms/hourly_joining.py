@@ -10,7 +10,8 @@ is compared by its first heartbeat with the furthest one before it, and hands on
                            otherwise: the difference to `furthest`
 
 That is right as long as nothing comes between the heartbeats of a body, no two come at the same moment (their order is
-that of their ids, which bodies do not keep), and no body is overtaken as a whole. Otherwise the process is `troubled`.
+that of their ids, which bodies do not keep), no body is overtaken as a whole, and the sums are numbers that can be
+written. Otherwise the process is `troubled`.
 """
 
 from __future__ import annotations
@@ -39,40 +40,47 @@ from butlers.pipeline.transforms.hourly_stretches import (
 # What came before the first heartbeat of a younger process cannot have been pruned: there was nothing.
 YOUNG_S = 12 * 3600.0
 _MOST = (1 << 63) - 1
-_NAMES = (*PROCESS, "troubled", "hour")
+_PART = (*PROCESS, "troubled", "hour")
 SUMS = (*COUNTERS, "heartbeat_count", *STATE_COUNTS)
 
 
 def part_schema() -> pa.Schema:
-    """A part of an hour; or, with `troubled`, no more than the name of a process."""
+    """What an endpoint's processes add to an hour; or, with `troubled`, no more than the name of a process."""
     names = [(name, pa.string()) for name in PROCESS]
     return pa.schema([*names, ("troubled", pa.bool_()), *((name, pa.int64()) for name in ("hour", *SUMS))])
 
 
 def put_together(stretches: pa.Table) -> pa.Table:
-    """Parts of hours, for processes all of whose stretches are here."""
+    """Parts of hours, for endpoints all of whose stretches are here: one part for each endpoint and hour."""
     if stretches.num_rows == 0:
         return part_schema().empty_table()
     ordered, process = _each_once(stretches)
     goes_on = as_before(process)
     anew, overtaken = _placed(ordered, goes_on)
-    trouble = _troubles(ordered, goes_on, overtaken)
+    trouble = _troubles(ordered, goes_on, overtaken) | _too_large(ordered)
     begins = np.flatnonzero(~goes_on)
     troubled = np.repeat(np.logical_or.reduceat(trouble, begins), np.diff(begins, append=len(process)))
     firsts = _firsts(ordered, _grown(ordered, goes_on, anew, overtaken), np.flatnonzero(~troubled))
-    parts = [firsts, _rests(ordered, np.flatnonzero(~troubled)), _named(ordered, begins[troubled[begins]])]
-    return _by_hour(pa.concat_tables(parts))
+    told = _by_hour(pa.concat_tables([firsts, _rests(ordered, np.flatnonzero(~troubled))]))
+    return pa.concat_tables([told, _named(ordered, begins[troubled[begins]])])
 
 
 def _by_hour(parts: pa.Table) -> pa.Table:
-    """One part of each hour of a process instead of many, unless a sum could be larger than a number may be."""
-    if any(int(values(parts, name).max()) * parts.num_rows > _MOST for name in SUMS):
-        return parts
-    groups = parts.group_by(list(_NAMES), use_threads=False)
-    summed = groups.aggregate([(name, "sum") for name in SUMS])
+    summed = parts.group_by(list(_PART), use_threads=False).aggregate([(name, "sum") for name in SUMS])
     return pa.table(
-        [summed.column(name if name in _NAMES else f"{name}_sum") for name in part_schema().names], schema=part_schema()
+        [summed.column(name if name in _PART else f"{name}_sum") for name in part_schema().names], schema=part_schema()
     )
+
+
+def _too_large(stretches: pa.Table) -> Flags:
+    """Which ones have a number so large that the sum of as many of them could not be written."""
+    hours = stretches.column("hours").combine_chunks()
+    inside = hours.flatten()
+    most = _MOST // (stretches.num_rows + len(inside))
+    found: Flags = np.logical_or.reduce([values(stretches, name) > most for name in COUNTERS])
+    for name in COUNTERS:
+        found[hours.value_parent_indices().to_numpy()[inside.field(name).to_numpy() > most]] = True
+    return found
 
 
 def _each_once(stretches: pa.Table) -> tuple[pa.Table, NDArray[Any]]:
@@ -153,7 +161,8 @@ def _named(stretches: pa.Table, chosen: Ints) -> pa.Table:
 
 
 def _parts(stretches: pa.Table, of: Ints, sums: list[pa.Array], *, troubled: bool) -> pa.Table:
-    names = stretches.select(PROCESS).take(pa.array(of)).columns
+    instance, *endpoint = stretches.select(PROCESS).take(pa.array(of)).columns
+    names = [instance if troubled else pa.nulls(len(of), pa.string()), *endpoint]
     return pa.table([*names, pa.array(np.full(len(of), troubled)), *sums], schema=part_schema())
 
 

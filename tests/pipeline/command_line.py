@@ -1,0 +1,30 @@
+"""`butlers pipeline run` in a process of its own, as an operator starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+
+async def run_job(
+    job: str, start: datetime, end: datetime, *, dsn: str, folder: Path, **arguments: str
+) -> tuple[int, dict[str, Any]]:
+    """The exit code, and what was printed."""
+    words = ["pipeline", "run", job, "--from", start.isoformat(), "--to", end.isoformat(), "--json"]
+    words += ["--master", "local[2]", "--data-dir", str(folder)]
+    words += [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "butlers.daemon.cli", *words),
+        env=os.environ | {"DATABASE_URL": dsn},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, complained = await process.communicate()
+    assert process.returncode is not None
+    assert said, (job, complained.decode()[-2000:])
+    return process.returncode, json.loads(said)
