@@ -268,8 +268,9 @@ def _plant_deliveries(ledger: Ledger, at: datetime) -> dict[str, str]:
 
 
 def plant_second_of_family(ledger: Ledger) -> str:
-    """A replay of a replay that was accepted, although the first delivery had been."""
+    """The tenth of a line of replays was accepted, although the first delivery had been."""
     at = FIRST + timedelta(hours=11)
-    first = ledger.delivery(at, SENT)
-    second = ledger.delivery(at + MINUTE, FAILED, status="dead_lettered", replay_of=first)
-    return ledger.delivery(at + 2 * MINUTE, SENT, replay_of=second)
+    above = ledger.delivery(at, SENT)
+    for number in range(1, 10):
+        above = ledger.delivery(at + number * MINUTE, FAILED, status="dead_lettered", replay_of=above)
+    return ledger.delivery(at + 10 * MINUTE, SENT, replay_of=above)

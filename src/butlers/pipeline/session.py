@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 import butlers
 from butlers.errors import ConfigurationError
 from butlers.pipeline.java import find_java, write_program
+from butlers.pipeline.local_dirs import own_folder
 
 _PACKAGE = Path(butlers.__file__).parent
 
@@ -120,7 +121,8 @@ def _prepare_environment(settings: SessionSettings) -> None:
     settings.scratch.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java(os.environ, cache=settings.scratch))
     os.environ.setdefault("PYSPARK_PYTHON", _python(settings))
-    os.environ.setdefault("SPARK_LOCAL_DIRS", str(settings.scratch / "spark"))
+    if "SPARK_LOCAL_DIRS" not in os.environ:
+        os.environ["SPARK_LOCAL_DIRS"] = str(own_folder(settings.scratch / "spark"))
     os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
     if settings.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -8,6 +8,7 @@ from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult
 from butlers.pipeline.lake.durations import seconds, whole
 from butlers.pipeline.lake.events import Event, chosen_events
+from butlers.pipeline.lake.log import LakeState
 from butlers.pipeline.lake.running import run_streams
 from butlers.pipeline.lake.stream import EventStream, Trigger
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH
@@ -22,10 +23,11 @@ def run(context: JobContext) -> JobResult:
     events = chosen_events(context.arguments.get("event"), context.schemas)
     rows = whole("batch_rows", context.arguments.get("batch_rows", str(ROWS_PER_BATCH)), least=1)
     streams = [_stream(context, event, rows) for event in events]
+    before = [stream.state() for stream in streams]
     run_streams(context.spark, streams, _trigger(context))
-    appended = sum(stream.tally.rows for stream in streams)
-    details = {stream.event.name: _told(stream) for stream in streams}
-    return JobResult(rows_in=appended, rows_out=appended, details=details | _lag(streams[0]))
+    told = {stream.event.name: _told(then, stream.state()) for stream, then in zip(streams, before, strict=True)}
+    appended = sum(counts["rows"] for counts in told.values())
+    return JobResult(rows_in=appended, rows_out=appended, details=told | _lag(streams[0]))
 
 
 def _stream(context: JobContext, event: Event, rows_per_batch: int) -> EventStream:
@@ -48,8 +50,10 @@ def _trigger(context: JobContext) -> Trigger:
     raise invalid("trigger", "must be available-now or continuous")
 
 
-def _told(stream: EventStream) -> dict[str, int]:
-    return {"batches": stream.tally.batches, "rows": stream.tally.rows, "horizon": stream.tally.horizon}
+def _told(before: LakeState, now: LakeState) -> dict[str, int]:
+    """By the log, not by ourselves: batches may be written by another process than this one (Spark Connect)."""
+    added = {"batches": now.batches - before.batches, "rows": now.appended - before.appended}
+    return added | {"horizon": now.horizon}
 
 
 def _lag(stream: EventStream) -> dict[str, Any]:

@@ -117,11 +117,17 @@ def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
         system, path = fs.FileSystem.from_uri(uri)
         try:
             with parquet.ParquetFile(path, filesystem=system, read_dictionary=[*PROCESS, "state"]) as file:
+                _must_have_all(file.schema_arrow.names, path)
                 for group in range(file.num_row_groups):
                     rows = _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
                     yield from (rows.slice(begin, MOST_ROWS) for begin in range(0, rows.num_rows, MOST_ROWS))
         except (OSError, pyarrow.ArrowException) as error:  # a page that is damaged; its footer was looked at before
             raise InternalError(f"{path}: the file cannot be read ({type(error).__name__})") from error
+
+
+def _must_have_all(names: Sequence[str], path: str) -> None:
+    if missing := [name for name in HEARTBEAT_COLUMNS if name not in names]:
+        raise InternalError(f"{path}: the file has no {', '.join(missing)}; run the job with source=table")
 
 
 def _numbered(rows: pyarrow.Table) -> pyarrow.Table:

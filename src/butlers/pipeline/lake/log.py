@@ -57,6 +57,8 @@ class LakeState:
     files: Mapping[str, LakeFile] = field(default_factory=dict)
     removed: tuple[str, ...] = ()  # taken out, and perhaps not deleted yet
     since: str = ""  # days before this one were taken out for their age, or never came
+    batches: int = 0  # that were ever appended
+    appended: int = 0  # rows of these
 
     @property
     def rows(self) -> int:
@@ -66,6 +68,7 @@ class LakeState:
         gone, forgotten = set(commit.remove), set(commit.forget)
         kept = {path: file for path, file in self.files.items() if path not in gone}
         removed = tuple(path for path in self.removed if path not in forgotten) + commit.remove
+        appends = commit.kind == "append"
         return replace(
             self,
             version=self.version + 1,
@@ -75,6 +78,8 @@ class LakeState:
             files=kept | {file.path: file for file in commit.add},
             removed=removed,
             since=max(self.since, commit.since),
+            batches=self.batches + appends,
+            appended=self.appended + appends * sum(file.rows for file in commit.add),
         )
 
 

@@ -10,9 +10,9 @@ one that is read again would be believed, and after the log was restored from a 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,15 +34,6 @@ class Trigger:
     every: str | None = None  # Spark's words, "10 seconds"; None: what there is now, and then an end
 
 
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What one stream did so far."""
-
-    batches: int = 0
-    rows: int = 0
-    horizon: int = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventStream:
     event: Event
@@ -50,7 +41,6 @@ class EventStream:
     lake: Path
     rows_per_batch: int = ROWS_PER_BATCH
     pruned_until: datetime | None = None  # rows of its table that are older are gone
-    tally: Tally = field(default_factory=Tally)
 
     @property
     def folder(self) -> Path:
@@ -72,7 +62,7 @@ class EventStream:
             changes.withColumn(DATE, sf.to_date(self.event.born))
             .writeStream.queryName(f"lake {self.event.name}")
             .option("checkpointLocation", str(self._fresh_checkpoint()))
-            .foreachBatch(self._appender())
+            .foreachBatch(partial(_append_to, self.folder))
         )
         if trigger.every is None:
             return writer.trigger(availableNow=True).start()
@@ -83,8 +73,12 @@ class EventStream:
         state = LakeLog(self.folder).create(server=horizon.server)
         must_be_from(state, horizon, self.event)
         note_gap(self.lake, self.event, self.pruned_until)
-        self.tally.horizon = state.horizon
         return state
+
+    def state(self) -> LakeState:
+        """How far the lake has come, if it was begun."""
+        log = LakeLog(self.folder)
+        return log.state() if log.exists else LakeState()
 
     def _fresh_checkpoint(self) -> Path:
         """Spark must have one, and what an earlier run left in it must not count: the log may have been restored."""
@@ -96,14 +90,9 @@ class EventStream:
         with connect(self.dsn, autocommit=True) as connection, connection.cursor() as cursor:
             return read_horizon(cursor)
 
-    def _appender(self) -> Callable[[DataFrame, int], None]:
-        def append(batch: DataFrame, _: int) -> None:
-            appended = append_batch(batch, self.folder)
-            self.tally.batches += 1
-            self.tally.rows += sum(file.rows for file in appended)
-            self.tally.horizon = max([self.tally.horizon, *(file.last_change + 1 for file in appended)])
 
-        return append
+def _append_to(folder: Path, batch: DataFrame, _: int) -> None:
+    append_batch(batch, folder)
 
 
 def append_batch(batch: DataFrame, folder: Path) -> tuple[LakeFile, ...]:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
-_STEPS = 4  # replays of replays of replays
+from butlers.pipeline.transforms.replays import ascent
 
 
 def accepted_before(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
@@ -26,14 +26,11 @@ def accepted_before(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
 
 
 def _roots(deliveries: DataFrame) -> DataFrame:
-    """(id, root): the first delivery of each replay's family."""
-    replays = deliveries.filter(sf.col("replay_of").isNotNull())
-    above = replays.select(sf.col("id").alias("root"), sf.col("replay_of").alias("above"))
-    roots = replays.select("id", sf.col("replay_of").alias("root"))
-    for _ in range(_STEPS):
-        higher = sf.coalesce("above", "root").alias("root")
-        roots = roots.join(above, on="root", how="left").select("id", higher)
-    return roots
+    """(id, root): the first delivery of each replay's family, whether or not it was read."""
+    replays = deliveries.where(sf.col("replay_of").isNotNull()).select(sf.col("id").alias("ancestor"))
+    return (
+        ascent(deliveries).join(replays, on="ancestor", how="left_anti").select("id", sf.col("ancestor").alias("root"))
+    )
 
 
 def _another(group: str) -> Column:

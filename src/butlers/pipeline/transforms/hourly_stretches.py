@@ -149,7 +149,8 @@ def processes(table: pa.Table) -> NDArray[Any]:
         if most * len(texts) >= 1 << 63:
             number, most = pd.factorize(number)[0], table.num_rows
         number, most = number * len(texts) + codes, most * len(texts)
-    return pd.factorize(number)[0].astype(np.int32)
+    found: NDArray[Any] = pd.factorize(number)[0].astype(np.int32)
+    return found
 
 
 def coded(column: pa.ChunkedArray) -> tuple[NDArray[Any], pa.Array]:

@@ -36,7 +36,7 @@ def _written(stretches: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, stretches.schema) as stream:
         stream.write_table(stretches)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def _buckets(stretches: pa.Table, buckets: int) -> Ints:
