@@ -116,7 +116,9 @@ def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
     for uri in files:
         system, path = fs.FileSystem.from_uri(uri)
         try:
-            with parquet.ParquetFile(path, filesystem=system, read_dictionary=[*PROCESS, "state"]) as file:
+            with parquet.ParquetFile(
+                path, filesystem=system, read_dictionary=[*PROCESS, "state"], page_checksum_verification=True
+            ) as file:
                 _must_have_all(file.schema_arrow.names, path)
                 for group in range(file.num_row_groups):
                     rows = _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))

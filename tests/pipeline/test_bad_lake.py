@@ -1,0 +1,54 @@
+"""Files of the lake that are damaged or of another kind: the command line names them, fails, and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+from pyspark.sql import SparkSession
+
+from butlers.daemon.cli.exits import FAILED, OK
+from butlers.pipeline.generate.fleet import FleetPlan
+from butlers.pipeline.generate.writing import write_lake
+from butlers.pipeline.lake.events import HEARTBEATS
+from butlers.pipeline.lake.log import LakeLog
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.pipeline.command_line import run_job
+from tests.pipeline.fleets import house
+
+PLAN = FleetPlan(connectors=4, start=date(2026, 3, 1), days=3, seed=2)
+FROM, TO = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
+COUNT = "SELECT count(*) FROM switchboard.connector_stats_hourly"
+
+
+async def test_a_bad_file_is_named_and_nothing_is_written(
+    spark: SparkSession, postgres_server: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    folder = tmp_path / "lake" / HEARTBEATS.name
+    write_lake(spark, PLAN, tmp_path / "lake", tell=lambda *_: None)
+    of_the_day = (file for file in LakeLog(folder).state().files.values() if file.date == f"{FROM:%Y-%m-%d}")
+    path = folder / max(of_the_day, key=lambda file: file.bytes).path
+    whole = path.read_bytes()
+    stranger = pyarrow.table({"received_at": ["never"] * 3})
+    spoilt: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: path.write_bytes(whole[: len(whole) // 2]), "not a whole Parquet file"),
+        (lambda: path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]), "the file cannot be read"),
+        (lambda: pyarrow.parquet.write_table(stranger, path), "not the file that was written here"),
+    )
+    async with house(postgres_server, ()) as (dsn, database):
+        for spoil, words in spoilt:
+            spoil()
+            code, told = await run_job("connector-stats-hourly", FROM, TO, dsn=dsn, folder=tmp_path, source="lake")
+            assert code == FAILED, told
+            assert path.name in told["error"]["message"]
+            assert words in told["error"]["message"]
+            assert await database.fetchval(COUNT) == 0
+        path.write_bytes(whole)
+        code, told = await run_job("connector-stats-hourly", FROM, TO, dsn=dsn, folder=tmp_path, source="lake")
+        assert (code, told["rows_out"]) == (OK, await database.fetchval(COUNT))
+        outcomes = await database.fetch("SELECT outcome, error ->> 'message' AS said FROM pipeline.pipeline_runs")
+    assert sorted(row["outcome"] for row in outcomes) == ["failed"] * 3 + ["succeeded"]
+    assert all(path.name in row["said"] for row in outcomes if row["outcome"] == "failed")
