@@ -9,7 +9,9 @@ from random import Random
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from butlers.contracts.envelope import MAX_COUNT
@@ -17,6 +19,7 @@ from butlers.errors import ValidationError
 from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
 from butlers.pipeline.generate.writing import write_lake
 from butlers.pipeline.jobs.connector_stats_hourly import JOB
+from butlers.pipeline.lake import hourly_files
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.hourly_files import hourly_of_files, joined, parcels_of_files, parts_of_hours
 from butlers.pipeline.lake.reading import read_versions
@@ -91,24 +94,49 @@ def test_hours_are_those_of_the_oracle_and_of_plain_python(spark: SparkSession) 
     frame.unpersist()
 
 
-def test_files_are_folded_where_they_lie(spark: SparkSession, tmp_path: Path) -> None:
-    """Days of a lake, in a folder whose name has to be written differently as an address."""
+@pytest.mark.parametrize("task_bytes", [hourly_files.TASK_BYTES, 1])
+def test_files_are_folded_where_they_lie(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int
+) -> None:
+    """Days of a lake, in a folder whose name has to be written differently as an address; by one task, and by one for
+    each file, with a dozen buckets.
+    """
+    monkeypatch.setattr(hourly_files, "TASK_BYTES", task_bytes)
+    monkeypatch.setattr(hourly_files, "BUCKET_BYTES", 100_000)
     plan = FleetPlan(connectors=8, start=date(2028, 2, 28), days=2, seed=6)
     write_lake(spark, plan, tmp_path / "a lake: 100% ä", tell=lambda _, __: None)
     stored = read_versions(spark, tmp_path / "a lake: 100% ä", HEARTBEATS)
     with hourly_of_files(stored, EVER) as frame:
         hours = frame.collect()
     assert plain(hours) == plain(hourly(stored, EVER).collect())
-    parcels = parcels_of_files(stored)
+    parcels, buckets = parcels_of_files(stored)
+    assert buckets > 5
     assert unpacked(parcels.toArrow().to_batches()).num_rows < stored.count() / 8
-    assert parts_of_hours(parcels).where("troubled").count() == 0
+    assert parts_of_hours(parcels, buckets).where("troubled").count() == 0
+
+
+def test_files_without_rows_add_nothing_and_a_column_that_is_missing_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = frame_of(spark, fleets()[:50])
+    frame.limit(0).coalesce(1).write.parquet(str(tmp_path / "empty"))
+    frame.drop("sent_at").coalesce(1).write.parquet(str(tmp_path / "older"))
+    with hourly_of_files(spark.read.schema(frame.schema).parquet(str(tmp_path / "empty")), EVER) as hours:
+        assert hours.collect() == []
+    older = spark.read.schema(frame.schema).parquet(str(tmp_path / "older"))
+    with pytest.raises(PythonException, match=r"part-.*parquet: the file has no sent_at"), hourly_of_files(older, EVER):
+        pass
 
 
 def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() -> None:
     """Hundreds of fleets, each cut into parts in its own way; without Spark."""
     reports, pieces = split_fleets(cases=360)
-    parcels = packed(pieces, buckets=7)
-    parts = pa.concat_tables([put_together(unpacked([parcels.slice(place, 1)])) for place in range(7)])
+    loads = [batch for begin in range(0, len(pieces), 3_000) for batch in packed(pieces.slice(begin, 3_000), buckets=7)]
+    assert len(loads) > 3
+    moved = pa.Table.from_batches(loads)
+    parts = pa.concat_tables(
+        [put_together(unpacked(moved.filter(pc.field("bucket") == place).to_batches())) for place in range(7)]
+    )
     told = [(row["endpoint_identity"], row["hour"]) for row in parts.to_pylist() if not row["troubled"]]
     assert len(told) == len(set(told)), "the bucket of an endpoint has all of it, and hours are whole"
     troubled = {(row["endpoint_identity"], row["instance_id"]) for row in parts.to_pylist() if row["troubled"]}
@@ -121,8 +149,8 @@ def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() 
 
 def test_troubled_processes_are_told_again_from_their_rows(spark: SparkSession) -> None:
     reports, parts = split_fleets(cases=60)
-    parcels = spark.createDataFrame(pa.Table.from_batches([packed(parts, buckets=3)]))
-    hours = joined(parts_of_hours(parcels), frame_of(spark, reports), EVER).collect()
+    parcels = spark.createDataFrame(pa.Table.from_batches(packed(parts, buckets=3)))
+    hours = joined(parts_of_hours(parcels, 3), frame_of(spark, reports), EVER).collect()
     assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
 
 

@@ -32,4 +32,4 @@ def test_folders_of_killed_processes_are_swept_and_those_of_living_ones_are_not(
         another.wait()
         assert own_folder(tmp_path) == mine
     assert not theirs.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([mine.name, f"{mine.name}.lock", "sweeping"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([mine.name, f"{mine.name}.lock"])

@@ -70,10 +70,12 @@ def test_a_forked_process_makes_ids_of_its_own(times: int) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, make().bytes)
-        os._exit(0)
+        try:
+            os.write(writing, make().bytes)
+        finally:
+            os._exit(0)
+    os.close(writing)
     os.waitpid(child, 0)
     theirs = UUID(bytes=os.read(reading, 16))
     os.close(reading)
-    os.close(writing)
     assert theirs not in {make() for _ in range(times)}

@@ -8,7 +8,9 @@ judged is pure (`judge`), and the dry run calls the same function with the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -61,6 +63,7 @@ class Book:
         self._clock = clock
         self.policy = policy
         self._commits: GroupCommitter[NewDelivery, Entry] = GroupCommitter(self._enter, max_batch=200, lanes=2)
+        self._turns = asyncio.Lock()
 
     async def submit(self, new: NewDelivery) -> Entry:
         """Durable when this returns, unless it was refused."""
@@ -81,6 +84,11 @@ class Book:
     ) -> Sequence[Entry]:
         """Judge and write within the caller's transaction."""
         await self.lock(connection)
+        return await self._entered(connection, new, now, hands)
+
+    async def _entered(
+        self, connection: Connection, new: Sequence[NewDelivery], now: datetime, hands: Hands | None = None
+    ) -> Sequence[Entry]:
         snapshot = await self.read(connection, new, now)
         self._reached(new, "read")
         entries: dict[UUID, Entry] = {}
@@ -99,14 +107,25 @@ class Book:
         offer = self._executor.offer(len(new)) if self._executor is not None else None
         hands, committed = Hands(offer=offer, new_id=self._new_id, now=now), False
         try:
-            async with self._database.transaction() as connection:
-                entries = await self.enter(connection, new, now, hands)
+            async with self._in_order() as connection:
+                entries = await self._entered(connection, new, now, hands)
             committed = True
             self._reached(new, "written")
             return entries
         finally:
             if offer is not None and self._executor is not None:
                 self._executor.take(offer, hands.handed() if committed else ())
+
+    @asynccontextmanager
+    async def _in_order(self) -> AsyncIterator[Connection]:
+        """A transaction that holds the lock. Batches get it in the order in which they were taken, lest a later message
+        of a conversation overtake an earlier one; the next one waits at the database and not for us.
+        """
+        async with AsyncExitStack() as stack:
+            async with self._turns:
+                connection = await stack.enter_async_context(self._database.transaction())
+                await self.lock(connection)
+            yield connection
 
     def _judge_one(self, new: NewDelivery, snapshot: Snapshot, page: Page, now: datetime, hands: Hands) -> Entry:
         """One delivery; the snapshot then shows what the next one meets."""
@@ -123,9 +142,10 @@ class Book:
         decisions = (*new.decisions, *_admitted(new, snapshot.budgets, now))
         taken = replace(new, decisions=decisions, claim=hands.claim(new, snapshot.budgets))
         hands.keep(taken)
+        wish = new.wish
         page.count(new, "admitted")
-        page.take(taken, verdict, now)
-        admission.apply(snapshot.budgets, new.wish, verdict)
+        page.take(taken, wish, verdict, now)
+        admission.apply(snapshot.budgets, wish, verdict)
         snapshot.known[new.idempotency_key] = new.id
         return Taken(delivery=taken)
 

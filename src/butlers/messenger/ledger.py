@@ -26,9 +26,9 @@ class Page:
         self.buckets: dict[str, tuple[str | None, str | None, Bucket, datetime]] = {}
         self.counts: Counter[tuple[str, str, str, str, str]] = Counter()
 
-    def take(self, new: NewDelivery, verdict: Admitted, now: datetime) -> None:
+    def take(self, new: NewDelivery, wish: Wish, verdict: Admitted, now: datetime) -> None:
         self.taken.append(new)
-        self.draw(new.wish, verdict, now)
+        self.draw(wish, verdict, now)
 
     def draw(self, wish: Wish, verdict: Admitted, now: datetime) -> None:
         for name, bucket in verdict.buckets.items():

@@ -1,38 +1,41 @@
 """Where Spark puts what does not fit into memory: a folder for each process, swept by a later one if it was killed.
 
-A folder's lock is held as long as its process lives. What nobody holds was left behind.
+A folder's lock is held as long as its process lives. What nobody holds was left behind. Names are drawn, because two
+containers that share a disk may give the same number to their processes; and nobody ever waits for a lock.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
-from butlers.storage.file_lock import FileLock, holding
+from butlers.storage.file_lock import FileLock
 
-_LOCKS = ".lock"  # beside the folder, so that removing the folder leaves nothing
-_held: dict[Path, FileLock] = {}
+_LOCK = ".lock"  # beside the folder, so that removing the folder leaves nothing
+_held: dict[Path, tuple[Path, FileLock]] = {}
 
 
 def own_folder(root: Path) -> Path:
     """This process's folder; those of processes that are gone are removed."""
-    mine = root / str(os.getpid())
     root.mkdir(parents=True, exist_ok=True)
-    with holding(root / "sweeping"):
-        for lock in root.glob(f"*{_LOCKS}"):
-            _sweep(lock)
-        mine.mkdir(exist_ok=True)
-        if mine not in _held:
-            _held[mine] = FileLock(mine.with_suffix(_LOCKS))
-            _held[mine].hold()
-    return mine
+    for left in root.glob(f"*{_LOCK}"):
+        with suppress(OSError):  # another user's, or a file system without locks: not ours to judge
+            _sweep(left)
+    if root not in _held:
+        mine = root / uuid4().hex
+        lock = FileLock(mine.with_suffix(_LOCK))
+        with suppress(OSError):
+            lock.try_hold()
+        mine.mkdir()
+        _held[root] = mine, lock
+    return _held[root][0]
 
 
 def _sweep(path: Path) -> None:
-    folder, lock = path.with_suffix(""), FileLock(path)
-    if folder in _held or not lock.try_hold():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    path.unlink(missing_ok=True)
-    lock.release()
+    lock = FileLock(path)
+    if lock.try_hold():
+        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+        path.unlink(missing_ok=True)
+        lock.release()

@@ -42,6 +42,7 @@ Watch = Callable[[SparkSession], AbstractContextManager[None]]
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://\S+|yarn|k8s://\S+")
 _MEMORY = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _REMOTE = re.compile(r"sc://\S+")
+_OURS = "butlers.errors."  # the name of an error, before what it says
 _LONGEST = 500  # letters of an error that is kept
 
 
@@ -155,7 +156,9 @@ def _named(problem: Exception) -> ButlersError:
     """The failure in a few words; Spark's own are a page, of which the first line says what happened."""
     if isinstance(problem, ButlersError):
         return problem
-    error = InternalError(f"Spark gave the job up: {essence(str(problem))}")
+    said = essence(str(problem))
+    ours = said.partition(": ")[2] if said.startswith(_OURS) else ""
+    error = InternalError(ours or f"Spark gave the job up: {said}")
     error.__cause__ = problem
     return error
 
@@ -163,7 +166,7 @@ def _named(problem: Exception) -> ButlersError:
 def essence(text: str) -> str:
     """What our own code said on an executor, else the first line that is not the bridge to Java speaking."""
     lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("butlers.errors.")]
+    ours = [line for line in lines if line.startswith(_OURS)]
     telling = [line for line in lines if not line.startswith("An error occurred while calling")]
     return (ours or telling or lines or ["it said nothing"])[0][:_LONGEST]
 

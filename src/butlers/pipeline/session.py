@@ -35,7 +35,6 @@ _OPTIONS: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # a flipped bit is an error, not a result
     "spark.sql.shuffle.partitions": "16",  # where adaptive execution starts from
-    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",  # what is kept is made adaptively, too
     "spark.sql.cteRecursionRowLimit": "-1",  # a million replays are not a mistake
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -7,9 +7,7 @@ under way therefore wait for it together, and become the next commit together:
     submit(b) ─┼─> queue ──> commit([a, b, c]) ──> a, b and c get their results
     submit(c) ─┘
 
-There is no timer: a lone writer is committed at once, and batches grow only because the disk is busy. With several
-lanes, those that are free share what waits: otherwise all submitters would end up in one batch, and the machine would
-wait for the disk while there is nobody left to work.
+There is no timer: a lone writer is committed at once, and batches grow only because the disk is busy.
 
 What holds:
 - `submit` returns after the transaction that holds the item has committed, with the item's own result.
@@ -24,7 +22,6 @@ What holds:
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
@@ -66,7 +63,6 @@ class GroupCommitter(Generic[T, R]):
         self._retry_after = retry_after
         self._queue: deque[_Waiting[T, R]] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
-        self._committing = 0  # lanes that have a batch
         self._closed = False
 
     @property
@@ -132,20 +128,15 @@ class GroupCommitter(Generic[T, R]):
             self._lanes = {other for other in self._lanes if other is not lane}
 
     def _next_batch(self) -> list[_Waiting[T, R]]:
-        free = self._max_lanes - self._committing
-        share = math.ceil(len(self._queue) / free)
-        return [self._queue.popleft() for _ in range(min(self._max_batch, share))]
+        return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
 
     async def _settle_or_abandon(self, batch: Sequence[_Waiting[T, R]]) -> None:
-        self._committing += 1
         try:
             await self._settle(batch)
         except asyncio.CancelledError:
             for waiting in batch:
                 waiting.outcome.cancel()
             raise
-        finally:
-            self._committing -= 1
 
     async def _settle(self, batch: Sequence[_Waiting[T, R]]) -> None:
         try:

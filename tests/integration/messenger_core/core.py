@@ -16,6 +16,7 @@ from butlers.messenger.book import Book, Taken
 from butlers.messenger.channel import AttemptResult, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
+from butlers.messenger.handover import Executor
 from butlers.messenger.judgement import AdmissionPolicy
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.recipients import RecipientPolicy
@@ -58,10 +59,16 @@ class Core:
         *,
         database: Database | None = None,
         recipients: RecipientPolicy | None = None,
+        executor: Executor | None = None,
     ) -> Book:
         policy = AdmissionPolicy(limits=given, breaker=BREAKER, recipients=recipients or RecipientPolicy())
         return Book(
-            database=database or self.database, schema=SCHEMA, clock=self.clock, policy=policy, new_id=self.new_id
+            database=database or self.database,
+            schema=SCHEMA,
+            clock=self.clock,
+            policy=policy,
+            new_id=self.new_id,
+            executor=executor,
         )
 
     def readmission(

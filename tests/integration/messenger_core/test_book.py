@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 
 from butlers.messenger.admission import Admitted, Refused
 from butlers.messenger.book import Entry, Taken
+from butlers.messenger.delivery import ClaimedDelivery
+from butlers.messenger.handover import Expectation, Offer
 from butlers.messenger.judgement import Known
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.storage.database import Executor
@@ -253,3 +256,36 @@ async def _whole_reads(connection: Executor) -> dict[str, int]:
         " WHERE schemaname = 'messenger'"
     )
     return {row["relname"]: row["scans"] for row in rows}
+
+
+class Hand:
+    """A worker with enough hands, which remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.handed: list[UUID] = []
+
+    def wake(self) -> None: ...
+
+    def expect(self, delivery_id: UUID) -> Expectation:
+        return Expectation()
+
+    def offer(self, wanted: int) -> Offer:
+        token = UUID(int=len(self.handed) + 1)
+        return Offer(slots=wanted, token=token, worker="w", expires_at=START, channels={"telegram.bot"})
+
+    def take(self, offer: Offer, handed: Sequence[ClaimedDelivery]) -> None:
+        self.handed += [delivery.id for delivery in handed]
+
+
+async def test_what_came_first_in_a_conversation_is_handed_over_first(core: Core) -> None:
+    """Also when the next message comes while the batch of the first is on its way to the database."""
+    for number in range(60):
+        hand = Hand()
+        book = core.book(executor=hand)
+        first, second = core.new(f"chat-{number}"), core.new(f"chat-{number}")
+        submits = [asyncio.create_task(book.submit(first))]
+        for _ in range(number % 4 + 1):
+            await asyncio.sleep(0)
+        submits.append(asyncio.create_task(book.submit(second)))
+        await asyncio.gather(*submits)
+        assert hand.handed == [first.id]

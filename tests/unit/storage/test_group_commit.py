@@ -232,15 +232,3 @@ async def test_a_commit_does_not_carry_the_context_of_its_first_submitter():
     await GroupCommitter(commit).submit(1)
 
     assert seen == ["none"]
-
-
-async def test_free_lanes_share_what_waits(commit: FakeCommit):
-    committer = GroupCommitter(commit, lanes=2)
-    commit.gate.clear()
-    tasks = [asyncio.create_task(committer.submit(item)) for item in range(5)]
-    for _ in range(2):
-        await commit.begun.acquire()
-    commit.gate.set()
-    await asyncio.gather(*tasks)
-
-    assert commit.batches == [[0, 1, 2], [3, 4]]

@@ -23,8 +23,7 @@ def run(context: JobContext) -> JobResult:
     events = chosen_events(context.arguments.get("event"), context.schemas)
     rows = whole("batch_rows", context.arguments.get("batch_rows", str(ROWS_PER_BATCH)), least=1)
     streams = [_stream(context, event, rows) for event in events]
-    before = [stream.state() for stream in streams]
-    run_streams(context.spark, streams, _trigger(context))
+    before = run_streams(context.spark, streams, _trigger(context))
     told = {stream.event.name: _told(then, stream.state()) for stream, then in zip(streams, before, strict=True)}
     appended = sum(counts["rows"] for counts in told.values())
     return JobResult(rows_in=appended, rows_out=appended, details=told | _lag(streams[0]))

@@ -32,20 +32,22 @@ from butlers.errors import InternalError
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, STATES, numbered, summed, within
 from butlers.pipeline.transforms.hourly_joining import part_schema, put_together
 from butlers.pipeline.transforms.hourly_steps import steps
-from butlers.pipeline.transforms.hourly_stretches import MOST_ROWS, PROCESS, folded, stretch_schema
-from butlers.pipeline.transforms.parcels import packed, unpacked
+from butlers.pipeline.transforms.hourly_stretches import MOST_ROWS, PROCESS, folded
+from butlers.pipeline.transforms.parcels import in_larger_ones, packed, unpacked
 from butlers.pipeline.windows import Window
 
 if TYPE_CHECKING:
     import pyarrow
 
 TASK_BYTES = 32 << 20  # of files: about half a million heartbeats
+MOST_TASKS = 2_000  # then they are larger: with more of them parcels would be small, and as many as heartbeats
+BUCKET_BYTES = 128 << 20  # of files: about 60,000 stretches, or two million if all heartbeats are loose
 
 
 @contextmanager
 def hourly_of_files(heartbeats: DataFrame, window: Window) -> Iterator[DataFrame]:
     """`hourly` of a frame that is all rows of some Parquet files and nothing else: no filter, no other source."""
-    parts = parts_of_hours(parcels_of_files(heartbeats)).persist(StorageLevel.MEMORY_AND_DISK)  # looked at twice
+    parts = parts_of_hours(*parcels_of_files(heartbeats)).persist(StorageLevel.MEMORY_AND_DISK)  # looked at twice
     try:
         yield joined(parts, heartbeats, window)
     finally:
@@ -62,30 +64,29 @@ def joined(parts: DataFrame, heartbeats: DataFrame, window: Window) -> DataFrame
     return summed(told.unionByName(steps(again)), window)
 
 
-def parts_of_hours(parcels: DataFrame) -> DataFrame:
-    """What stretches add to their hours, or that a process is troubled; all those of an endpoint are in one task."""
-    return parcels.repartition("bucket").mapInArrow(_put_together, from_arrow_schema(part_schema()))
+def parts_of_hours(parcels: DataFrame, buckets: int) -> DataFrame:
+    """What stretches add to their hours, or that a process is troubled; all those of a bucket are in one task."""
+    return parcels.repartitionById(buckets, "bucket").mapInArrow(_put_together, from_arrow_schema(part_schema()))
 
 
-def parcels_of_files(heartbeats: DataFrame) -> DataFrame:
-    """The stretches of all files. Spark moves them by the bucket and unopened: to make rows of them, which nobody looks
-    at on the way, and columns again would cost as much as they took to make.
+def parcels_of_files(heartbeats: DataFrame) -> tuple[DataFrame, int]:
+    """The stretches of all files, and the number of their buckets. Spark moves parcels unopened: to make rows of them,
+    which nobody looks at on the way, and columns again would cost as much as they took to make.
     """
     from pyarrow import fs  # noqa: PLC0415 - heavy, and not needed to name the jobs
 
     # Java leaves letters beyond ASCII as they are, which others do not take for an address.
     files = sorted(quote(file, safe=punctuation) for file in heartbeats.inputFiles())
     sizes = [system.get_file_info(path).size or 0 for system, path in map(fs.FileSystem.from_uri, files)]
-    tasks, spark = shared_out(files, sizes), heartbeats.sparkSession
-    buckets = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-    numbers = spark.range(0, len(tasks), 1, max(1, len(tasks)))
-    return numbers.mapInArrow(partial(_fold_files, tasks, buckets), "bucket int, parcel binary")
+    tasks, buckets = shared_out(files, sizes), 1 + sum(sizes) // BUCKET_BYTES
+    numbers = heartbeats.sparkSession.range(0, len(tasks), 1, max(1, len(tasks)))
+    return numbers.mapInArrow(partial(_fold_files, tasks, buckets), "bucket int, parcel binary"), buckets
 
 
 def shared_out(files: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
     """Tasks of about the same size, from files in order."""
     tasks: dict[int, list[str]] = {}
-    even = sum(sizes) / max(1, -(-sum(sizes) // TASK_BYTES))
+    even = sum(sizes) / min(MOST_TASKS, max(1, -(-sum(sizes) // TASK_BYTES)))
     for file, size, end in zip(files, sizes, accumulate(sizes), strict=True):
         tasks.setdefault(int((end - size / 2) // max(1, even)), []).append(file)
     return [*tasks.values()]
@@ -95,14 +96,10 @@ def _fold_files(
     tasks: Sequence[Sequence[str]], buckets: int, batches: Iterator[pyarrow.RecordBatch]
 ) -> Iterator[pyarrow.RecordBatch]:
     """File by file: what lies in one is one stretch of time, and others may hold what came between two of them."""
-    import pyarrow  # noqa: PLC0415 - on executors only
-
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            stretches = pyarrow.concat_tables(
-                [stretch_schema().empty_table(), *map(folded, _row_groups(tasks[number]))]
-            )
-            yield packed(stretches, buckets)
+            for stretches in in_larger_ones(map(folded, _row_groups(tasks[number]))):
+                yield from packed(stretches, buckets)
 
 
 def _put_together(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
@@ -124,7 +121,9 @@ def _row_groups(files: Sequence[str]) -> Iterator[pyarrow.Table]:
                     rows = _numbered(file.read_row_group(group, columns=[*HEARTBEAT_COLUMNS], use_threads=False))
                     yield from (rows.slice(begin, MOST_ROWS) for begin in range(0, rows.num_rows, MOST_ROWS))
         except (OSError, pyarrow.ArrowException) as error:  # a page that is damaged; its footer was looked at before
-            raise InternalError(f"{path}: the file cannot be read ({type(error).__name__})") from error
+            raise InternalError(
+                f"{path}: the file cannot be read ({type(error).__name__}); restore it from a backup"
+            ) from error
 
 
 def _must_have_all(names: Sequence[str], path: str) -> None:

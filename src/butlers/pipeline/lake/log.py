@@ -188,7 +188,8 @@ def _number(path: Path) -> int:
 def _state_from(path: Path) -> LakeState:
     body = _load(path)
     files = {file["path"]: LakeFile(**file) for file in body["files"]}
-    return LakeState(**body | {"files": files, "removed": tuple(body["removed"])})
+    known = {name: value for name, value in body.items() if name in LakeState.__dataclass_fields__}  # of later versions
+    return LakeState(**known | {"files": files, "removed": tuple(body["removed"])})
 
 
 def _commit_from(path: Path) -> Commit:

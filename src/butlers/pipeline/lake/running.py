@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from butlers.errors import ConfigurationError
 from butlers.pipeline.lake.failures import explaining
+from butlers.pipeline.lake.log import LakeState
 from butlers.pipeline.lake.stream import EventStream, Trigger
 from butlers.storage.file_lock import FileLock
 
@@ -25,11 +26,12 @@ _TOO_BUSY = "Python worker failed to connect back"
 _STARTS = 6
 
 
-def run_streams(spark: SparkSession, streams: Sequence[EventStream], trigger: Trigger) -> None:
-    """Start all, and return when all have ended, or when a signal said so."""
+def run_streams(spark: SparkSession, streams: Sequence[EventStream], trigger: Trigger) -> list[LakeState]:
+    """Start all, and return when all have ended, or when a signal said so; how far each had come before."""
     with ExitStack() as stack, _asked_to_stop() as asked:
         for stream in streams:
             stack.enter_context(_alone(stream))
+        before = [stream.state() for stream in streams]
         runs = [_Run(spark, stream, trigger) for stream in streams]
         stack.callback(_stop_all, runs)
         # Streams that end take turns: each has a process of its own for planning, and those would all start at once.
@@ -37,6 +39,7 @@ def run_streams(spark: SparkSession, streams: Sequence[EventStream], trigger: Tr
         with explaining():
             for turn in turns:
                 _wait(turn, asked)
+        return before
 
 
 class _Run:

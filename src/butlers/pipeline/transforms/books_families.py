@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.transforms.replays import ascent
+_DOUBLINGS = 5  # 32 replays of replays
 
 
 def accepted_before(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
@@ -26,11 +26,16 @@ def accepted_before(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
 
 
 def _roots(deliveries: DataFrame) -> DataFrame:
-    """(id, root): the first delivery of each replay's family, whether or not it was read."""
-    replays = deliveries.where(sf.col("replay_of").isNotNull()).select(sf.col("id").alias("ancestor"))
-    return (
-        ascent(deliveries).join(replays, on="ancestor", how="left_anti").select("id", sf.col("ancestor").alias("root"))
-    )
+    """(id, root): the first delivery of each replay's family, whether or not it was read. Each step doubles how far a
+    replay is followed, and what it found is kept: otherwise every step would read everything twice as often. Replays
+    are few, and a circle of them, which only a broken record has, ends as well.
+    """
+    roots = deliveries.where(sf.col("replay_of").isNotNull()).select("id", sf.col("replay_of").alias("root"))
+    for _ in range(_DOUBLINGS):
+        above = roots.select(sf.col("id").alias("root"), sf.col("root").alias("above"))
+        higher = sf.coalesce("above", "root").alias("root")
+        roots = roots.join(above, on="root", how="left").select("id", higher).persist()
+    return roots
 
 
 def _another(group: str) -> Column:

@@ -1,7 +1,10 @@
 """Of deliveries that ended in a window: success, latency, duplicates, and how replays went (seed 001, section 15).
 
 Every function gives rows of `sli_row`'s shape; which deliveries count, and for what, is as in
-messenger/service_levels/queries.sql. The members of a family of replays stand in the order of their creation.
+messenger/service_levels/queries.sql.
+
+    replay_of    c -> b -> a          every replay leads up to the delivery it descends from: its root
+                 d -> a               {b, c, d} is the family of a; its members in order of their creation
 """
 
 from __future__ import annotations
@@ -14,12 +17,21 @@ from pyspark.sql import functions as sf
 
 from butlers.pipeline.transforms.expressions import elapsed_ms, everything, named, within
 from butlers.pipeline.transforms.percentiles import SHARES, interpolated
-from butlers.pipeline.transforms.replays import ascent
 from butlers.pipeline.transforms.sli_rows import counts_text, sli_rows
 from butlers.pipeline.windows import Window
 
 ENDINGS: Final = ("delivered", "failed", "dead_lettered", "expired", "uncertain")
 _EXCUSABLE = ("failed", "dead_lettered")
+
+# Every replay with each of its ancestors.
+_ASCENT = """
+WITH RECURSIVE ascent(id, ancestor) MAX RECURSION LEVEL 1000 AS (
+    SELECT id, replay_of FROM {replays}
+    UNION ALL
+    SELECT ascent.id, parent.replay_of FROM ascent JOIN {replays} AS parent ON parent.id = ascent.ancestor
+)
+SELECT id, ancestor FROM ascent
+"""
 
 
 def delivery_success(deliveries: DataFrame, rules: DataFrame, window: Window) -> DataFrame:
@@ -123,11 +135,12 @@ def _sends(delivered: DataFrame, attempts: DataFrame) -> DataFrame:
 
 def _delivered_before(deliveries: DataFrame) -> DataFrame:
     """Replays whose root, or an earlier member of whose family, was delivered."""
-    replays = deliveries.where(sf.col("replay_of").isNotNull()).select("id", "created_at", "status")
+    replays = deliveries.where(sf.col("replay_of").isNotNull()).select("id", "replay_of", "created_at", "status")
     roots = deliveries.where(sf.col("replay_of").isNull()).select(
         sf.col("id").alias("ancestor"), _is_delivered().alias("root_delivered")
     )
-    family = ascent(deliveries).join(roots, ["ancestor"], how="inner").join(replays, ["id"], how="inner")
+    ascent = deliveries.sparkSession.sql(_ASCENT, replays=replays.select("id", "replay_of"))
+    family = ascent.join(roots, ["ancestor"], how="inner").join(replays, ["id"], how="inner")
     earlier = Over.partitionBy("ancestor").orderBy("created_at", "id").rowsBetween(Over.unboundedPreceding, -1)
     before = sf.coalesce(sf.sum(_is_delivered().cast("int")).over(earlier), sf.lit(0))
     return family.select("id", "root_delivered", before.alias("before")).where(

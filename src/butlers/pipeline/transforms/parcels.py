@@ -1,9 +1,9 @@
-"""Stretches in parcels: all those of some endpoints, as Arrow writes a table down. Pure, without Spark."""
+"""Stretches in parcels: all those of some endpoints, as Arrow writes columns down. Pure, without Spark."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -11,32 +11,45 @@ import pyarrow as pa
 from butlers.pipeline.transforms.hourly_stretches import Ints, coded, stretch_schema
 
 ENDPOINT = ("connector_type", "endpoint_identity")
+MOST_PACKED = 100_000  # stretches at once: packing holds them several times
 
 
-def packed(stretches: pa.Table, buckets: int) -> pa.RecordBatch:
-    """A parcel for each bucket that has something; an endpoint is always in the same one."""
+def packed(stretches: pa.Table, buckets: int) -> Iterator[pa.RecordBatch]:
+    """Parcels for the buckets that have something; an endpoint is always in the same one."""
+    for begin in range(0, stretches.num_rows, MOST_PACKED):
+        yield _packed(stretches.slice(begin, MOST_PACKED), buckets)
+
+
+def _packed(stretches: pa.Table, buckets: int) -> pa.RecordBatch:
     bucket = _buckets(stretches, buckets)
     place = np.argsort(bucket, kind="stable")
     begins = np.flatnonzero(np.diff(bucket[place], prepend=-1))
-    ends = np.append(begins[1:], len(place))
-    ordered = stretches.take(pa.array(place)).combine_chunks()
-    parcels = [_written(ordered.slice(begin, end - begin)) for begin, end in zip(begins, ends, strict=True)]
+    [ordered] = stretches.take(pa.array(place)).combine_chunks().to_batches()
+    lengths = np.diff(begins, append=len(place))
+    # Without the schema, which is longer than most parcels, and the same for all.
+    parcels = [bytes(ordered.slice(*where).serialize()) for where in zip(begins, lengths, strict=True)]
     numbers = pa.array(bucket[place[begins]], pa.int32())
     return pa.record_batch([numbers, pa.array(parcels, pa.binary())], names=["bucket", "parcel"])
 
 
+def in_larger_ones(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small tables together, so that parcels are worth their wrapping; never more than a few at once."""
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(one.num_rows for one in held) >= MOST_PACKED:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
 def unpacked(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """All stretches of some parcels."""
+    schema = stretch_schema()
     parcels = (parcel for batch in batches for parcel in batch.column("parcel"))
-    tables = [pa.ipc.open_stream(parcel.as_buffer()).read_all() for parcel in parcels]
-    return pa.concat_tables([stretch_schema().empty_table(), *tables]).combine_chunks()
-
-
-def _written(stretches: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, stretches.schema) as stream:
-        stream.write_table(stretches)
-    return bytes(sink.getvalue())
+    found = [pa.ipc.read_record_batch(parcel.as_buffer(), schema) for parcel in parcels]
+    return pa.Table.from_batches(found, schema).combine_chunks()
 
 
 def _buckets(stretches: pa.Table, buckets: int) -> Ints:
