@@ -11,21 +11,17 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_YOUNG = 20_000  # objects between two looks at the young; Python's own number is 700
-_holders: list[tuple[int, int, int]] = []  # who serves in this process, and what was usual before
+_YOUNG = 20_000  # objects between two looks at the young
+_USUAL = (700, 10, 10)  # Python's own numbers
 
 
 @contextmanager
 def spared_collector() -> Iterator[None]:
-    """As long as anybody in this process serves."""
-    _holders.append(_holders[0] if _holders else gc.get_threshold())
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, *_holders[0][1:])
+    gc.set_threshold(_YOUNG, *_USUAL[1:])
     try:
         yield
     finally:
-        usual = _holders.pop()
-        if not _holders:
-            gc.set_threshold(*usual)
-            gc.unfreeze()
+        gc.set_threshold(*_USUAL)
+        gc.unfreeze()

@@ -18,38 +18,26 @@ from butlers.messenger.delivery import ClaimedDelivery, Outcome
 
 
 class Expectation:
-    """Somebody wants to hear how a delivery went; once."""
+    """Somebody wants to hear how a delivery went."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._ended = asyncio.Event()
         self._outcome: Outcome | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
 
     def tell(self, outcome: Outcome | None) -> None:
         """The delivery may have changed; with the outcome where it is known at first hand."""
-        self._told, self._outcome = True, outcome
-        for waiter in self._waiting:
-            _wake(waiter)
+        self._outcome = outcome
+        self._ended.set()
 
     async def heard(self, at_most_s: float) -> Outcome | None:
         """The outcome when it is known in time; None when the row has to be looked at."""
-        if not self._told:
-            # A plain timer: `asyncio.timeout` costs several times as much, and every delivery is waited for.
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
-            timer = loop.call_later(at_most_s, _wake, waiter)
-            self._waiting.add(waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-                self._waiting.discard(waiter)
+        try:
+            async with asyncio.timeout(at_most_s):
+                await self._ended.wait()
+        except TimeoutError:
+            return None
+        self._ended.clear()
         return self._outcome
-
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

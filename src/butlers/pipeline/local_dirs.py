@@ -14,23 +14,19 @@ from uuid import uuid4
 from butlers.storage.file_lock import FileLock
 
 _LOCK = ".lock"  # beside the folder, so that removing the folder leaves nothing
-_held: dict[Path, tuple[Path, FileLock]] = {}
 
 
 def own_folder(root: Path) -> Path:
-    """This process's folder; those of processes that are gone are removed."""
+    """A folder of this process, until it ends; those of processes that are gone are removed."""
     root.mkdir(parents=True, exist_ok=True)
     for left in root.glob(f"*{_LOCK}"):
         with suppress(OSError):  # another user's, or a file system without locks: not ours to judge
             _sweep(left)
-    if root not in _held:
-        mine = root / uuid4().hex
-        lock = FileLock(mine.with_suffix(_LOCK))
-        with suppress(OSError):
-            lock.try_hold()
-        mine.mkdir()
-        _held[root] = mine, lock
-    return _held[root][0]
+    mine = root / uuid4().hex
+    with suppress(OSError):
+        FileLock(mine.with_suffix(_LOCK)).try_hold()  # and never released: the kernel does that
+    mine.mkdir()
+    return mine
 
 
 def _sweep(path: Path) -> None:
