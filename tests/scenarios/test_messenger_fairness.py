@@ -50,9 +50,9 @@ async def at_the_door(running: RunningSystem) -> None:
         await tool(running, "dry_run", notify_request=wish("meanwhile"))
 
 
-async def _wait_for_the_lock(running: RunningSystem, count: int) -> bool:
+async def _waits_for_the_lock(running: RunningSystem) -> bool:
     query = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-    return bool(await running.database.fetchval(query) >= count)
+    return bool(await running.database.fetchval(query))
 
 
 async def sending_order(running: RunningSystem) -> list[str]:
@@ -72,12 +72,14 @@ async def test_answers_are_admitted_first_when_there_is_not_enough_for_all(
     async with standing_still(tmp_path, postgres_server, *tight, shipped_limits=True) as running:
         async with running.database.transaction() as connection:
             # As long as another process decides, everything waits at the door; then it is judged together. Two commits
-            # may be under way at one time, and their batches are closed: the openers are in those.
+            # may be under way at one time, one at the lock and one behind it, and their batches are closed: the openers
+            # are in those.
             await connection.fetchval("select name from messenger.rate_buckets where name = 'lock' for update")
             openers = []
-            for number, chat in enumerate((99, 100), start=1):
+            for chat in (99, 100):
                 openers.append(asyncio.create_task(fared(running, to(chat))))
-                await running.until(partial(_wait_for_the_lock, running, number))
+                await running.until(partial(_waits_for_the_lock, running))
+                await at_the_door(running)
             sends = [asyncio.create_task(fared(running, to(101 + n))) for n in range(6)]
             await at_the_door(running)
             answers = [asyncio.create_task(fared(running, answer(running, 201 + n))) for n in range(6)]
