@@ -20,7 +20,7 @@ async def run_job(
     words += [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "butlers.daemon.cli", *words),
-        env=os.environ | {"DATABASE_URL": dsn},
+        env=_environment() | {"DATABASE_URL": dsn},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -28,3 +28,8 @@ async def run_job(
     assert process.returncode is not None
     assert said, (job, complained.decode()[-2000:])
     return process.returncode, json.loads(said)
+
+
+def _environment() -> dict[str, str]:
+    """Without the folder that a Spark of our own has been given."""
+    return {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}

@@ -50,5 +50,6 @@ async def test_a_bad_file_is_named_and_nothing_is_written(
         code, told = await run_job("connector-stats-hourly", FROM, TO, dsn=dsn, folder=tmp_path, source="lake")
         assert (code, told["rows_out"]) == (OK, await database.fetchval(COUNT))
         outcomes = await database.fetch("SELECT outcome, error ->> 'message' AS said FROM pipeline.pipeline_runs")
+    assert len(list((tmp_path / "pipeline" / "spark").glob("*.lock"))) == 1, "each run swept what the one before left"
     assert sorted(row["outcome"] for row in outcomes) == ["failed"] * 3 + ["succeeded"]
     assert all(path.name in row["said"] for row in outcomes if row["outcome"] == "failed")

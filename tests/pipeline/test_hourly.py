@@ -115,6 +115,14 @@ def test_files_are_folded_where_they_lie(
     assert parts_of_hours(parcels, buckets).where("troubled").count() == 0
 
 
+def test_tasks_are_of_one_size_and_not_too_many() -> None:
+    files = [f"file-{number}" for number in range(10_000)]
+    for size, tasks in ((hourly_files.TASK_BYTES // 10, 1_000), (hourly_files.TASK_BYTES, hourly_files.MOST_TASKS)):
+        shared = hourly_files.shared_out(files, [size] * len(files))
+        assert [file for task in shared for file in task] == files
+        assert {len(task) for task in shared} == {len(files) // tasks}
+
+
 def test_files_without_rows_add_nothing_and_a_column_that_is_missing_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -201,7 +201,9 @@ def test_bad_files_are_named(spark: SparkSession, folder: Path, tmp_path: Path):
         with pytest.raises(InternalError, match=f"{path.name}: .*{words}"):
             read_events(spark, folder.parent, RECEIPTS)
 
-    path.write_bytes(whole[:40] + bytes(200) + whole[240:])  # whole from outside, spoilt within
+    path.write_bytes(
+        whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]
+    )  # whole from outside, one bit spoilt within
     with pytest.raises(InternalError, match=f"{path.name}: the file cannot be read"):
         run_job(spark, folder, "lake-compact")
     assert path.exists()

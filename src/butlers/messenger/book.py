@@ -118,8 +118,8 @@ class Book:
 
     @asynccontextmanager
     async def _in_order(self) -> AsyncIterator[Connection]:
-        """A transaction that holds the lock. Batches get it in the order in which they were taken, lest a later message
-        of a conversation overtake an earlier one; the next one waits at the database and not for us.
+        """A transaction that holds the lock. Batches ask for it in the order in which they were taken, lest a later
+        message of a conversation overtake an earlier one; while one has it, the next is in line at the database.
         """
         async with AsyncExitStack() as stack:
             async with self._turns:

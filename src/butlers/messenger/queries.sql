@@ -1,8 +1,10 @@
 -- name: lock_admission
 -- Whoever decides an admission holds this row, so budgets and keys are judged by one process at a time. What has ended
 -- stays in the indexes of what is under way until a vacuum: a plain index scan marks it and passes it by the next time,
--- a bitmap scan would walk through all of it at every admission.
-SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true) FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
+-- a bitmap scan would walk through all of it at every admission. And whatever an admission asks for has a key: a planner
+-- that finds a table small enough to be read as a whole is right only until it has grown.
+SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)
+FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
 
 -- name: admission_state
 -- All that an admission looks at, in one reading: known keys, budgets, shares, throttles, circuits, recipients.

@@ -28,6 +28,7 @@ from butlers.errors import ButlersError, ClassifiedError, ConfigurationError, In
 from butlers.pipeline.catalog import find_job
 from butlers.pipeline.connection import connect
 from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.lake.failures import reported
 from butlers.pipeline.runs import DISSATISFIED, FAILED, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare
 from butlers.pipeline.session import SessionSettings, spark_session
 from butlers.pipeline.sources.snapshots import snapshots
@@ -42,7 +43,6 @@ Watch = Callable[[SparkSession], AbstractContextManager[None]]
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://\S+|yarn|k8s://\S+")
 _MEMORY = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _REMOTE = re.compile(r"sc://\S+")
-_OURS = "butlers.errors."  # the name of an error, before what it says
 _LONGEST = 500  # letters of an error that is kept
 
 
@@ -156,9 +156,8 @@ def _named(problem: Exception) -> ButlersError:
     """The failure in a few words; Spark's own are a page, of which the first line says what happened."""
     if isinstance(problem, ButlersError):
         return problem
-    said = essence(str(problem))
-    ours = said.partition(": ")[2] if said.startswith(_OURS) else ""
-    error = InternalError(ours or f"Spark gave the job up: {said}")
+    said = str(problem)
+    error = reported(said) or InternalError(f"Spark gave the job up: {essence(said)}")
     error.__cause__ = problem
     return error
 
@@ -166,7 +165,7 @@ def _named(problem: Exception) -> ButlersError:
 def essence(text: str) -> str:
     """What our own code said on an executor, else the first line that is not the bridge to Java speaking."""
     lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(_OURS)]
+    ours = [line for line in lines if line.startswith("butlers.errors.")]
     telling = [line for line in lines if not line.startswith("An error occurred while calling")]
     return (ours or telling or lines or ["it said nothing"])[0][:_LONGEST]
 

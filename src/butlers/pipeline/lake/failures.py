@@ -33,14 +33,19 @@ def explaining() -> Iterator[None]:
         raise explained(error) from error
 
 
-def explained(error: BaseException) -> ButlersError:
-    said = str(error)
-    ours = _OURS.findall(said)
-    if ours:
+def reported(said: str) -> ButlersError | None:
+    """What our own code said on an executor, or the file that Spark could not read."""
+    if ours := _OURS.findall(said):
         kind, message = ours[-1]
         return ReportedError(message) if kind == ConfigurationError.__name__ else InternalError(message)
-    unreadable = _UNREADABLE.search(said)
-    if unreadable:
+    if unreadable := _UNREADABLE.search(said):
         return InternalError(f"{unreadable[1]}: the file cannot be read; restore it from a backup")
+    return None
+
+
+def explained(error: BaseException) -> ButlersError:
+    said = str(error)
+    if (told := reported(said)) is not None:
+        return told
     named = next((line for line in _NAMED.findall(said) if "[STREAM_FAILED]" not in line), None)
     return InternalError(f"Spark failed: {named or next(iter(said.strip().splitlines()), type(error).__name__)}")

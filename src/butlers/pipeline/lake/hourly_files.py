@@ -33,14 +33,14 @@ from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, STATES, number
 from butlers.pipeline.transforms.hourly_joining import part_schema, put_together
 from butlers.pipeline.transforms.hourly_steps import steps
 from butlers.pipeline.transforms.hourly_stretches import MOST_ROWS, PROCESS, folded
-from butlers.pipeline.transforms.parcels import in_larger_ones, packed, unpacked
+from butlers.pipeline.transforms.parcels import gathered, packed, unpacked
 from butlers.pipeline.windows import Window
 
 if TYPE_CHECKING:
     import pyarrow
 
 TASK_BYTES = 32 << 20  # of files: about half a million heartbeats
-MOST_TASKS = 2_000  # then they are larger: with more of them parcels would be small, and as many as heartbeats
+MOST_TASKS = 2_000  # beyond, they are larger: every task packs for every bucket, and parcels would become tiny
 BUCKET_BYTES = 128 << 20  # of files: about 60,000 stretches, or two million if all heartbeats are loose
 
 
@@ -98,7 +98,7 @@ def _fold_files(
     """File by file: what lies in one is one stretch of time, and others may hold what came between two of them."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            for stretches in in_larger_ones(map(folded, _row_groups(tasks[number]))):
+            for stretches in gathered(map(folded, _row_groups(tasks[number]))):
                 yield from packed(stretches, buckets)
 
 

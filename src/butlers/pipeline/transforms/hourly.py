@@ -24,12 +24,11 @@ from pyspark.sql import functions as sf
 
 from butlers.pipeline.transforms.hourly_joining import SUMS, YOUNG_S
 from butlers.pipeline.transforms.hourly_steps import steps
-from butlers.pipeline.transforms.hourly_stretches import COUNTERS
+from butlers.pipeline.transforms.hourly_stretches import COUNTERS, ENDPOINT
 from butlers.pipeline.windows import Window
 
 __all__ = [
     "COUNTERS",
-    "ENDPOINT",
     "HEARTBEAT_COLUMNS",
     "HOURLY_COLUMNS",
     "MOST",
@@ -54,7 +53,6 @@ HEARTBEAT_COLUMNS = (
     "received_at",
     "sent_at",
 )
-ENDPOINT = ("connector_type", "endpoint_identity")
 HOURLY_COLUMNS = (*ENDPOINT, "hour", *SUMS)
 MOST = 9_223_372_036_854_775_807
 

@@ -75,11 +75,11 @@ def _by_hour(parts: pa.Table) -> pa.Table:
 def _too_large(stretches: pa.Table) -> Flags:
     """Which ones have a number so large that the sum of as many of them could not be written."""
     hours = stretches.column("hours").combine_chunks()
-    inside = hours.flatten()
+    inside, of = hours.flatten(), hours.value_parent_indices().to_numpy()
     most = _MOST // (stretches.num_rows + len(inside))
     found: Flags = np.logical_or.reduce([values(stretches, name) > most for name in COUNTERS])
     for name in COUNTERS:
-        found[hours.value_parent_indices().to_numpy()[inside.field(name).to_numpy() > most]] = True
+        found[of[inside.field(name).to_numpy() > most]] = True
     return found
 
 

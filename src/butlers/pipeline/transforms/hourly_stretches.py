@@ -32,6 +32,7 @@ Flags = NDArray[np.bool_]
 
 COUNTERS = ("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted")
 STATE_COUNTS = ("healthy_count", "degraded_count", "error_count")  # `state` is a place in here, or none of them
+ENDPOINT = ("connector_type", "endpoint_identity")
 PROCESS = ("instance_id", "endpoint_identity", "connector_type")
 FURTHEST = tuple(f"furthest_{name}" for name in COUNTERS)
 

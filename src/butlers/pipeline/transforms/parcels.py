@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from butlers.pipeline.transforms.hourly_stretches import Ints, coded, stretch_schema
+from butlers.pipeline.transforms.hourly_stretches import ENDPOINT, Ints, coded, stretch_schema
 
-ENDPOINT = ("connector_type", "endpoint_identity")
 MOST_PACKED = 100_000  # stretches at once: packing holds them several times
 
 
@@ -32,16 +31,15 @@ def _packed(stretches: pa.Table, buckets: int) -> pa.RecordBatch:
     return pa.record_batch([numbers, pa.array(parcels, pa.binary())], names=["bucket", "parcel"])
 
 
-def in_larger_ones(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small tables together, so that parcels are worth their wrapping; never more than a few at once."""
-    held: list[pa.Table] = []
+def gathered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small tables as larger ones, so that parcels are worth their wrapping; handed on as soon as there are enough."""
+    held = stretch_schema().empty_table()
     for table in tables:
-        held.append(table)
-        if sum(one.num_rows for one in held) >= MOST_PACKED:
-            yield pa.concat_tables(held)
-            held = []
-    if held:
-        yield pa.concat_tables(held)
+        held = pa.concat_tables([held, table])
+        if held.num_rows >= MOST_PACKED:
+            yield held
+            held = held.slice(0, 0)
+    yield held
 
 
 def unpacked(batches: Iterable[pa.RecordBatch]) -> pa.Table:
