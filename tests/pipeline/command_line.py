@@ -15,8 +15,9 @@ async def run_job(
     job: str, start: datetime, end: datetime, *, dsn: str, folder: Path, **arguments: str
 ) -> tuple[int, dict[str, Any]]:
     """The exit code, and what was printed."""
-    words = ["pipeline", "run", job, "--from", start.isoformat(), "--to", end.isoformat(), "--json"]
-    words += ["--master", "local[2]", "--data-dir", str(folder)]
+    words = ["pipeline", "run", job, "--json", "--master", "local[2]", "--data-dir", str(folder)]
+    if job != "lake-stream":  # which goes on where it ended
+        words += ["--from", start.isoformat(), "--to", end.isoformat()]
     words += [word for name, value in arguments.items() for word in ("--set", f"{name}={value}")]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "butlers.daemon.cli", *words),

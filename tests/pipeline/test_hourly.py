@@ -151,7 +151,7 @@ def test_stretches_that_fit_together_tell_the_same_however_the_rows_are_split() 
     fitting = [report for report in reports if (report.endpoint, str(report.instance_id)) not in troubled]
     assert summed_up(parts) == {key[1:]: numbers for key, numbers in expected(fitting).items()}
     assert sum(1 for hours in pieces.column("hours").to_pylist() if hours) > 1_000
-    # Trouble is for those that need it: rows that lie anyhow, that come at the same moment, or make no sense.
+    # Trouble is for those that need it: rows that lie anyhow, or make no sense.
     assert 100 < len(troubled) < len({(report.endpoint, report.instance_id) for report in reports}) / 5
 
 
@@ -160,6 +160,24 @@ def test_troubled_processes_are_told_again_from_their_rows(spark: SparkSession) 
     parcels = spark.createDataFrame(pa.Table.from_batches(packed(parts, buckets=3)))
     hours = joined(parts_of_hours(parcels, 3), frame_of(spark, reports), EVER).collect()
     assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
+
+
+@pytest.mark.parametrize("most_named", [hourly_files.MOST_NAMED, 0])
+def test_a_few_troubled_ones_are_looked_for_by_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
+) -> None:
+    """Two files of the same hours: what lies in one comes between what lies in the other."""
+    monkeypatch.setattr(hourly_files, "MOST_NAMED", most_named)
+    reports = [said(number, number, number * 3, endpoint="interleaved") for number in range(1, 200)]
+    reports += [said(number, number, number * 2, endpoint="whole") for number in range(1, 200)]
+    for part in (0, 1):
+        mine = [report for place, report in enumerate(reports) if report.endpoint == "whole" or place % 2 == part]
+        frame_of(spark, mine).coalesce(1).write.mode("append").parquet(str(tmp_path))
+    stored = spark.read.parquet(str(tmp_path))
+    parts = parts_of_hours(*parcels_of_files(stored))
+    assert 0 < parts.where("troubled").count() <= hourly_files.MOST_NAMED or most_named == 0
+    with hourly_of_files(stored, EVER) as hours:
+        assert figures(hours.collect()) == {key[1:]: numbers for key, numbers in expected(reports).items()}
 
 
 async def test_the_job_sees_what_came_before_its_window_and_may_be_repeated(

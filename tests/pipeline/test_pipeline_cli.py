@@ -39,6 +39,27 @@ def _butlers(*words: str) -> int:
         return int(ended.code or 0)
 
 
+DETAILS = {
+    "balanced": True,
+    "closed_at": None,
+    "rules": {"ends": {"checked": 3, "broken": 0, "keys": ["a", "b"]}, "once": {"checked": 1, "broken": 1, "keys": []}},
+    "per_channel": {"telegram": 2, "email": 1},
+    "stats": [{"channel": "telegram", "total": 2, "rate": 0.5}],
+    "first_alerts": [],
+}
+TOLD = """
+    rules:
+        ends: keys a, b, broken 0, checked 3
+        once: keys none, broken 1, checked 1
+    stats:
+        rate 0.5, total 2, channel telegram
+    balanced: yes
+    closed_at: -
+    per_channel: email 1, telegram 2
+    first_alerts: none
+"""  # in the order in which PostgreSQL keeps names
+
+
 def _no_spark(*_arguments: object) -> None:
     raise AssertionError("Spark was started")
 
@@ -49,6 +70,25 @@ REFUSED = [
     (("books", "--from", "2026-03-02", "--to", "2026-03-01"), USAGE, "to: must be later than from"),
     (("books", "--from", "yesterday", "--to", "today"), USAGE, "from: must be a day"),
     (("lake-retain", "--from", "2026-03-01", "--to", "2999-01-01"), USAGE, "to: must not be after now"),
+    (("delivery-stats", "--from", "2998-01-01", "--to", "2999-01-01"), USAGE, "from: must not be after now"),
+    (
+        ("lake-stream", "--from", "2026-03-01"),
+        USAGE,
+        "from: means nothing to lake-stream, which goes on where it ended",
+    ),
+    (("lake-stream", "--set", "trigger=always"), USAGE, "trigger: must be available-now or continuous"),
+    (("lake-stream", "--set", "event=storms"), USAGE, "event: must be one of heartbeats"),
+    (("lake-compact", *MARCH, "--set", "target_bytes=0"), USAGE, "target_bytes: must be a whole number, 1 or more"),
+    (("lake-retain", *MARCH, "--set", "keep_days=some"), USAGE, "keep_days: must be a whole number, 1 or more"),
+    (("books", "--from", "2026-03-01T01:00:00Z", "--to", "2026-03-02"), USAGE, "from: must be the beginning of a day"),
+    (("books", *MARCH, "--set", "grace=long"), USAGE, "grace: must be a number and a unit"),
+    (("books", *MARCH), CONFIGURATION, "the lake has no such events yet"),
+    (("connector-stats-hourly", *MARCH, "--set", "source=lake"), CONFIGURATION, "the lake has no such events yet"),
+    (("delivery-stats", *MARCH, "--set", "group_by=mood"), USAGE, "group_by: "),
+    (("service-levels", *MARCH, "--set", "objective=2"), USAGE, "objective: must be a number between 0 and 1"),
+    (("routing-quality", *MARCH, "--set", "baseline_to=2026-02-01"), USAGE, "baseline_from: is missing"),
+    (("routing-evaluate", *MARCH, "--set", "samples=few"), USAGE, "samples: must be"),
+    (("audience-plan", *MARCH), USAGE, "message: is missing: say --set message=..."),
     (("connector-stats-hourly", *MARCH, "--set", "source=sea"), USAGE, "source: must be one of table, lake"),
     (
         ("connector-stats-hourly", "--from", "2026-03-01T00:30:00Z", "--to", "2026-03-02"),
@@ -116,7 +156,9 @@ def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: 
             started_at=NOW,
         )
         error = {"class": "internal_error", "message": "no luck"} if outcome == "failed" else None
-        ending = Ending(outcome=outcome, ended_at=NOW, duration_ms=1500, rows_in=9, rows_out=2, error=error)
+        ending = Ending(
+            outcome=outcome, ended_at=NOW, duration_ms=1500, rows_in=9, rows_out=2, error=error, details=DETAILS
+        )
         with Runs(dsn).begin(run) as opened:
             opened.finish(ending)
     where = ("--data-dir", str(tmp_path))
@@ -128,6 +170,7 @@ def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: 
     told = capsys.readouterr().out
     assert "internal_error: no luck" in told
     assert "grace=1h" in told
+    assert TOLD in told
     assert _butlers("pipeline", "status", str(UUID(int=9)), *where) == USAGE
     assert _butlers("pipeline", "status", "9", *where) == USAGE
 

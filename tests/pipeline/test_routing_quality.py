@@ -265,8 +265,8 @@ def test_arguments_are_checked_before_anything_is_read():
             arguments=arguments,
         )
 
-    assert baseline_of(context()) == BASELINE
-    said = baseline_of(context(baseline_from="2026-01-28", baseline_to="2026-02-07"))
+    assert baseline_of(WINDOW, {}) == BASELINE
+    said = baseline_of(WINDOW, {"baseline_from": "2026-01-28", "baseline_to": "2026-02-07"})
     assert said == Window(start=datetime(2026, 1, 28, tzinfo=UTC), end=datetime(2026, 2, 7, tzinfo=UTC))
     for arguments, problem in (
         ({"baseline_from": "2026-01-01"}, "baseline_to: is missing"),

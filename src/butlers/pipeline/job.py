@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pyspark.sql import SparkSession
 
 from butlers.pipeline.windows import Window
+
+if TYPE_CHECKING:
+    from butlers.pipeline.lake.events import Event
+
+
+class Tense(StrEnum):
+    """What a window may be, seen from now."""
+
+    OVER = "over"  # what is not over yet would be taken for whole, or for old
+    BEGUN = "begun"  # of a later one there is nothing to read
+    ANY = "any"
+    NONE = "none"  # no window is said: the job goes on where it ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,5 +62,6 @@ class Job:
     about: str  # one line, for `butlers pipeline list`
     run: Callable[[JobContext], JobResult]
     arguments: Mapping[str, str] = field(default_factory=dict)  # name -> what it means; others are refused
-    check: Callable[[Window, Mapping[str, str]], None] = lambda *_: None  # refuses what can be told before Spark starts
-    past_only: bool = False  # what is not over yet would be taken for whole, or for old
+    check: Callable[[Window, Mapping[str, str]], object] = lambda *_: None  # refuses what is wrong without Spark
+    tense: Tense = Tense.BEGUN
+    reads: Callable[[Mapping[str, str]], Sequence[Event]] = lambda _: ()  # what the lake must have, before Spark starts

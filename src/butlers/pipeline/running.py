@@ -27,8 +27,9 @@ from butlers.contracts.envelope import invalid
 from butlers.errors import ButlersError, ClassifiedError, ConfigurationError, InternalError
 from butlers.pipeline.catalog import find_job
 from butlers.pipeline.connection import connect
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.lake.failures import reported
+from butlers.pipeline.lake.reading import existing_log
 from butlers.pipeline.runs import DISSATISFIED, FAILED, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare
 from butlers.pipeline.session import SessionSettings, spark_session
 from butlers.pipeline.sources.snapshots import snapshots
@@ -66,6 +67,8 @@ def run_job(
     """The run as `butlers pipeline status` would show it; raises what stopped it."""
     job = _checked(request, clock.now())
     connect(request.dsn).close()  # says at once what is wrong with the address; the next line would wait for a server
+    for event in job.reads(request.arguments):
+        existing_log(request.lake, event)
     asyncio.run(prepare(request.dsn))
     runs = Runs(request.dsn)
     runs.recent(now=clock.now(), limit=1)
@@ -76,28 +79,36 @@ def run_job(
     log.info("pipeline run ended", job_id=run.run_id, job_name=run.job, outcome=ending.outcome)
     if error is not None:
         raise error
-    return run.describe() | ending.describe()
+    return run.describe() | {"spark_app_id": opened.app_id} | ending.describe()
 
 
 def _checked(request: RunRequest, now: datetime) -> Job:
     job = find_job(request.job)
-    if job.past_only and request.window.end > now:
-        raise invalid(
-            "to", f"must not be after now ({now.isoformat(timespec='seconds')}): {job.name} is about the past"
-        )
+    _must_fit(job, request.window, now)
     unknown = sorted(set(request.arguments) - set(job.arguments))
     if unknown:
         known = ", ".join(job.arguments) or "none"
         raise invalid("set", f"{job.name} has no argument {', '.join(unknown)}; it has: {known}")
     job.check(request.window, request.arguments)
-    session = request.session
+    _session_must_do(request.session)
+    return job
+
+
+def _must_fit(job: Job, window: Window, now: datetime) -> None:
+    told = f"must not be after now ({now.isoformat(timespec='seconds')})"
+    if job.tense is Tense.OVER and window.end > now:
+        raise invalid("to", f"{told}: {job.name} is about the past")
+    if job.tense is Tense.BEGUN and window.start > now:
+        raise invalid("from", f"{told}: there is nothing to read yet")
+
+
+def _session_must_do(session: SessionSettings) -> None:
     if not _MEMORY.fullmatch(session.memory):
         raise invalid("memory", "must be a number and a unit: 512m, 2g")
     if session.master is not None and not _MASTER.fullmatch(session.master):
         raise invalid("master", "must be local, local[N], spark://HOST:PORT, yarn or k8s://...")
     if session.remote is not None and not _REMOTE.fullmatch(session.remote):
         raise invalid("remote", "must be sc://HOST:PORT")
-    return job
 
 
 def _run(request: RunRequest, clock: Clock, new_id: Callable[[], UUID]) -> Run:

@@ -92,8 +92,10 @@ class OpenRun:
         self._cursor = cursor
         self._queries = queries
         self._run = run
+        self.app_id = ""
 
     def name_application(self, app_id: str) -> None:
+        self.app_id = app_id
         self._cursor.execute(self._queries.name_application, (str(self._run.run_id), app_id))
 
     def finish(self, ending: Ending) -> None:

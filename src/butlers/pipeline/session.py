@@ -25,6 +25,7 @@ import butlers
 from butlers.errors import ConfigurationError
 from butlers.pipeline.java import find_java, write_program
 from butlers.pipeline.local_dirs import own_folder
+from butlers.pipeline.signals import counting_first, noted
 
 _PACKAGE = Path(butlers.__file__).parent
 
@@ -85,11 +86,16 @@ class SessionSettings:
 @contextmanager
 def spark_session(name: str, settings: SessionSettings) -> Iterator[SparkSession]:
     """A session for one job, ended with it."""
-    session = _connect(name, settings) if settings.remote else _start(name, settings)
-    try:
-        yield session
-    finally:
-        session.stop()
+    with counting_first():
+        # A Java that has just been started does not end with us: its first steps are to be waited for.
+        with noted() as is_told_to_end:
+            session = _connect(name, settings) if settings.remote else _start(name, settings)
+        try:
+            if is_told_to_end():
+                raise KeyboardInterrupt
+            yield session
+        finally:
+            session.stop()
 
 
 def _connect(name: str, settings: SessionSettings) -> SparkSession:

@@ -24,6 +24,11 @@ class Window:
         """From what a person typed: RFC 3339 with an offset, or a day in UTC."""
         return cls(start=_moment("from", start), end=_moment("to", end))
 
+    @classmethod
+    def until(cls, end: datetime) -> Self:
+        """All that there was."""
+        return cls(start=datetime(1970, 1, 1, tzinfo=UTC), end=end)
+
     def days(self) -> Iterator[date]:
         """Every day in UTC that it touches."""
         day = self.start.date()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +18,10 @@ from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_fr
 from butlers.daemon.cli.pipeline_database import database_of_system
 from butlers.daemon.cli.pipeline_generate import generate
 from butlers.daemon.places import Places
+
+if TYPE_CHECKING:
+    from butlers.pipeline.job import Job
+    from butlers.pipeline.windows import Window
 
 app = typer.Typer(help="Jobs over the whole record, on Spark.", no_args_is_help=True)
 
@@ -57,15 +62,13 @@ def run(
     from butlers.pipeline.progress import watching
     from butlers.pipeline.running import RunRequest, run_job
     from butlers.pipeline.session import SessionSettings
-    from butlers.pipeline.windows import Window
 
-    window = Window.parse(start, end)
+    clock = SystemClock()
+    window = _window(find_job(job), start, end, clock.now())
     arguments = dict(_pair(item) for item in said or ())
-    find_job(job)
     settings = settings_from(data_dir=data_dir, config=config)
     root = Places(settings.data_dir).root
     session = SessionSettings(scratch=root / "pipeline", master=master, remote=remote, memory=memory)
-    clock = SystemClock()
     with ends_when_told(), database_of_system(settings) as dsn:
         request = RunRequest(
             job=job, window=window, dsn=dsn, lake=lake or root / "lake", session=session, arguments=arguments
@@ -116,6 +119,18 @@ def status(
 app.command("generate")(exiting(generate))
 
 
+def _window(job: Job, start: str | None, end: str | None, now: datetime) -> Window:
+    from butlers.pipeline.job import Tense
+    from butlers.pipeline.windows import Window
+
+    if job.tense is not Tense.NONE:
+        return Window.parse(start, end)
+    for field, given in (("from", start), ("to", end)):
+        if given is not None:
+            raise invalid(field, f"means nothing to {job.name}, which goes on where it ended: leave it out")
+    return Window.until(now)
+
+
 def _pair(item: str) -> tuple[str, str]:
     name, separator, value = item.partition("=")
     if not separator or not name.strip():
@@ -146,6 +161,8 @@ def _runs(document: Document) -> Iterator[str]:
         rows = f"{run['rows_in']} -> {run['rows_out']} rows" if run["rows_out"] is not None else ""
         yield f"{run['run_id']}  {run['job']:<24} {run['outcome']:<12} {when(run['started_at'])}  {took:>9}  {rows}"
         yield f"    window   {when(run['window_start'])} to {when(run['window_end'])}"
+        for name, value in run["arguments"].items():
+            yield f"    set      {name}={value}"
         if run["error"]:
             yield f"    error    {run['error']['class']}: {run['error']['message']}"
 
@@ -155,11 +172,27 @@ def _one(document: Document) -> Iterator[str]:
     yield from _runs(document)
     yield f"    process  {run['pid']} on {run['host']}"
     yield f"    Spark    {run['spark_app_id'] or 'did not start'} at {run['master']}"
-    for name, value in run["arguments"].items():
-        yield f"    set      {name}={value}"
     yield from _details(run["details"])
 
 
 def _details(details: dict[str, Any]) -> Iterator[str]:
+    """What a job tells, one thing to a line."""
     for name, value in details.items():
-        yield f"    {name}: {value}"
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
+            yield f"    {name}:"
+            yield from (f"        {inner}: {_in_words(told)}" for inner, told in value.items())
+        elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
+            yield f"    {name}:"
+            yield from (f"        {_in_words(inner)}" for inner in value)
+        else:
+            yield f"    {name}: {_in_words(value)}"
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_in_words(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    return str(value)

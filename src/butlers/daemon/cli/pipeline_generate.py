@@ -69,13 +69,14 @@ def generate(
 
 def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | None, memory: str, tell: Tell) -> int:
     from butlers.ids import Uuid7Factory
-    from butlers.pipeline.generate.writing import write_database, write_lake
+    from butlers.pipeline.generate.writing import must_be_free, write_database, write_lake
     from butlers.pipeline.job import Schemas
     from butlers.pipeline.process import ends_when_told
     from butlers.pipeline.session import SessionSettings, spark_session
 
     session = SessionSettings(scratch=Places(settings.data_dir).root / "pipeline", master=master, memory=memory)
     if out is not None:
+        must_be_free(out)  # before Spark starts, which takes a while
         with ends_when_told(), spark_session("generate", session) as spark:
             return write_lake(spark, plan, out, tell=tell)
     run_id = Uuid7Factory(SystemClock())()

@@ -11,7 +11,9 @@ from typing import Any
 import httpx2
 
 from butlers.clock import Clock
+from butlers.daemon.tour.inputs import bad_inputs, event
 from butlers.daemon.tour.instance import Instance
+from butlers.daemon.tour.statistics import answers_delivered
 from butlers.errors import ButlersError
 
 CHAT = 4711
@@ -41,6 +43,7 @@ class Tour:
         self.instance = Instance(data_dir, clock=clock)
         self._data_dir = data_dir
         self._clock = clock
+        self._began = clock.now()
         self._request_id = ""
 
     async def lines(self, *, keep: bool = False) -> AsyncIterator[Line]:
@@ -63,6 +66,7 @@ class Tour:
                 f"kill -9 with {IN_FLIGHT} messages in flight: all are finished after a restart, each answered once",
                 self._crash,
             ),
+            ("statistics", "Spark reads the whole record and counts the answers that the chats show", self._statistics),
         ]
         if not keep:
             steps.append(("stop", "ctrl-C drains, exits 0 and leaves no process", self._stop))
@@ -109,8 +113,8 @@ class Tour:
         return answers[1].replace("\n", " ")
 
     async def _duplicate(self) -> str:
-        event = self._event("9001", CHAT, "My flight to Rome leaves at nine")
-        first, second = [(await self.instance.ingest(event)).json() for _ in range(2)]
+        sent = self._event("9001", CHAT, "My flight to Rome leaves at nine")
+        first, second = [(await self.instance.ingest(sent)).json() for _ in range(2)]
         _expect((first["duplicate"], second["duplicate"]) == (False, True), f"{first} {second}")
         _expect(first["request_id"] == second["request_id"], "two request ids")
         await self._finished(first["request_id"])
@@ -132,7 +136,10 @@ class Tour:
 
     async def _bad(self) -> str:
         before = await self.instance.counts()
-        refused = [await self.instance.ingest(body, token=token) for _, body, token in self._bad_inputs()]
+        refused = [
+            await self.instance.ingest(body, token=token)
+            for _, body, token in bad_inputs(self._event("1", CHAT, "hello"))
+        ]
         codes = [response.status_code for response in refused]
         _expect(all(400 <= code < 500 for code in codes), f"answers {codes}")
         _expect(all(response.json()["error"]["fields"] for response in refused), "a refusal names no field")
@@ -157,13 +164,19 @@ class Tour:
         before = self._clock.monotonic()
         await self.instance.start()
         await self.instance.until("all requests are finished", self._all_finished, timeout_s=90)
-        answers = [answer for chat in CRASH_CHATS for answer in await self.instance.bot_messages(chat)]
+        answers = await self._said_in(*CRASH_CHATS)
         expected = {f"[general] Noted: note number {number}" for number in range(IN_FLIGHT)}
         _expect(set(answers) == expected, f"{len(expected - set(answers))} answers are missing")
         _expect(len(answers) == IN_FLIGHT, f"{len(answers) - IN_FLIGHT} answers were repeated")
         return (
             f"{len(answers)} answers, none missing, none twice; {self._clock.monotonic() - before:.1f} s with restart"
         )
+
+    async def _statistics(self) -> str:
+        said = len(await self._said_in(CHAT, *CRASH_CHATS))
+        delivered = await answers_delivered(self._data_dir, self._began)
+        _expect(delivered == said, f"Spark counts {delivered} answers, the chats show {said}")
+        return f"{delivered} answers delivered, as many as the chats show"
 
     async def _stop(self) -> str:
         pid = self.instance.pid
@@ -172,6 +185,9 @@ class Tour:
         left = await asyncio.to_thread(processes_of, self._data_dir)
         _expect(not left, f"still running: {left}")
         return f"process {pid} exited 0; no process is left"
+
+    async def _said_in(self, *chats: int) -> list[str]:
+        return [answer for chat in chats for answer in await self.instance.bot_messages(chat)]
 
     async def _newest_request(self) -> str | None:
         requests = (await self.instance.get("switchboard", "/api/requests", limit=1))["requests"]
@@ -198,29 +214,7 @@ class Tour:
         return answers
 
     def _event(self, update_id: str, chat: int, text: str) -> dict[str, Any]:
-        return {
-            "schema_version": "ingest.v1",
-            "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
-            "event": {
-                "external_event_id": update_id,
-                "external_thread_id": str(chat),
-                "observed_at": self._clock.now().isoformat(),
-            },
-            "sender": {"identity": str(chat)},
-            "payload": {"raw": {"update_id": update_id}, "normalized_text": text},
-        }
-
-    def _bad_inputs(self) -> list[tuple[str, Any, str | None]]:
-        good = self._event("1", CHAT, "hello")
-        return [
-            ("unknown field", good | {"surprise": 1}, None),
-            ("wrong version", good | {"schema_version": "ingest.v9"}, None),
-            ("empty text", good | {"payload": {"raw": {}, "normalized_text": "  "}}, None),
-            ("naive timestamp", good | {"event": good["event"] | {"observed_at": "2026-01-01T00:00:00"}}, None),
-            ("5 MB body", good | {"payload": {"raw": {}, "normalized_text": "x" * 5_000_000}}, None),
-            ("invalid UTF-8", b'{"schema_version": "\xff\xfe"}', None),
-            ("wrong token", good, "not-a-token"),
-        ]
+        return event(update_id, chat, text, observed_at=self._clock.now())
 
 
 def processes_of(data_dir: Path) -> list[int]:

@@ -30,16 +30,20 @@ Tell = Callable[[date, int], None]  # a day, and how many of its rows were writt
 
 def write_lake(spark: SparkSession, plan: FleetPlan, lake: Path, *, tell: Tell) -> int:
     """Files of the event `heartbeats`; the number of rows. A lake that is there is not touched."""
+    must_be_free(lake)
     folder = lake / HEARTBEATS.name
     log = LakeLog(folder)
-    if log.exists:
-        raise invalid("out", "has heartbeats already: name another folder")
     log.create(server=GENERATED)
     for day in plan.dates:
         files = publish(stage(_as_in_the_lake(heartbeats(spark, plan, day)), folder), folder)
         log.commit(lambda _, files=files: Commit(kind="append", add=files))  # type: ignore[misc]
         tell(day, sum(file.rows for file in files))
     return log.state().rows
+
+
+def must_be_free(lake: Path) -> None:
+    if LakeLog(lake / HEARTBEATS.name).exists:
+        raise invalid("out", "has heartbeats already: name another folder")
 
 
 def write_database(spark: SparkSession, plan: FleetPlan, dsn: str, *, run_id: UUID, schema: str, tell: Tell) -> int:

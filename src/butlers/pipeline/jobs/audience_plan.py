@@ -29,7 +29,7 @@ from butlers.outbound.planning import pace
 from butlers.outbound.store import stored_form
 from butlers.outbound.throttle import PaceGroup
 from butlers.outbound.values import Message
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
 from butlers.pipeline.sources.audience import count_audience, read_audience
 from butlers.pipeline.sources.outbound import known_message, read_circumstances, read_clock, read_decisions
@@ -43,6 +43,7 @@ from butlers.pipeline.table_contracts.audience import (
 )
 from butlers.pipeline.transforms.audience_load import blocked_rows, message_row, scheduled_rows
 from butlers.pipeline.transforms.audience_plan import group_counts, judged, pace_group, planned
+from butlers.pipeline.windows import Window
 
 _ARGUMENTS = {
     "message": "file with the message (JSON), its recipient_ids left out",
@@ -67,7 +68,7 @@ class _Order:
 
 
 def run(context: JobContext) -> JobResult:
-    order = _order(context)
+    order = _order(context.window, context.arguments)
     kept: list[DataFrame] = []
     try:
         audience = _keep(read_audience(context.spark, order.audience), kept)
@@ -150,18 +151,18 @@ def _is_known(context: JobContext, document: MessageDocument) -> bool:
     return known is not None
 
 
-def _order(context: JobContext) -> _Order:
+def _order(window: Window, arguments: Mapping[str, str]) -> _Order:
     return _Order(
-        document=_message(context),
-        audience=_required(context, "audience"),
-        now=_now(context),
-        is_loaded=_is_yes(context, "load"),
-        is_past_allowed=_is_yes(context, "past"),
+        document=_message(arguments),
+        audience=_required(arguments, "audience"),
+        now=_now(window, arguments),
+        is_loaded=_is_yes(arguments, "load"),
+        is_past_allowed=_is_yes(arguments, "past"),
     )
 
 
-def _message(context: JobContext) -> MessageDocument:
-    path = Path(_required(context, "message"))
+def _message(arguments: Mapping[str, str]) -> MessageDocument:
+    path = Path(_required(arguments, "message"))
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -172,9 +173,8 @@ def _message(context: JobContext) -> MessageDocument:
     return document
 
 
-def _now(context: JobContext) -> datetime | None:
-    window, text = context.window, context.arguments.get("now")
-    if text is None:
+def _now(window: Window, arguments: Mapping[str, str]) -> datetime | None:
+    if (text := arguments.get("now")) is None:
         return None
     try:
         now = datetime.fromisoformat(text)
@@ -201,15 +201,15 @@ def _moment(context: JobContext, order: _Order) -> datetime:
     return now
 
 
-def _is_yes(context: JobContext, name: str) -> bool:
-    answer = context.arguments.get(name, "no")
+def _is_yes(arguments: Mapping[str, str], name: str) -> bool:
+    answer = arguments.get(name, "no")
     if answer not in ("yes", "no"):
         raise invalid(name, "must be yes or no")
     return answer == "yes"
 
 
-def _required(context: JobContext, name: str) -> str:
-    value = context.arguments.get(name)
+def _required(arguments: Mapping[str, str], name: str) -> str:
+    value = arguments.get(name)
     if not value:
         raise invalid(name, f"is missing: say --set {name}=..., {_ARGUMENTS[name]}")
     return value
@@ -223,5 +223,7 @@ JOB = Job(
     name="audience-plan",
     about="bulk audience planning: channel and time, or the reason why not, for every recipient of a message",
     run=run,
+    check=_order,
+    tense=Tense.ANY,
     arguments=_ARGUMENTS,
 )

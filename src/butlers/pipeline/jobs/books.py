@@ -37,12 +37,13 @@ from butlers.pipeline.windows import Window
 
 GRACE, LOOKBACK = "1h", "30d"
 SILENT = ("messenger", "switchboard")
+JUDGED = (REQUESTS, ROUTING, DELIVERIES, ATTEMPTS, RECEIPTS)
 _LATER = timedelta(days=3660)  # what became of it is looked for until then
 _VANISHING = {ATTEMPTS.name: "completed_at IS NULL"}  # a claim that was given back takes its attempt along
 
 
 def run(context: JobContext) -> JobResult:
-    window, grace = _whole_days(context.window), _duration(context, "grace", GRACE)
+    window, grace = _whole_days(context.window), _duration(context.arguments, "grace", GRACE)
     silent = [*SILENT, *filter(None, context.arguments.get("silent", "").split(","))]
     record = _record(context, window)
     kept: list[DataFrame] = [*record.frames()]
@@ -59,18 +60,12 @@ def run(context: JobContext) -> JobResult:
 
 def _record(context: JobContext, window: Window) -> Record:
     """Read once: every part of it is looked at several times."""
-    reach = Window(start=window.start - _duration(context, "lookback", LOOKBACK), end=window.end + _LATER)
+    reach = Window(start=window.start - _duration(context.arguments, "lookback", LOOKBACK), end=window.end + _LATER)
 
     def read(event: Event) -> DataFrame:
         return read_events(context.spark, context.lake, event, reach).persist(StorageLevel.DISK_ONLY)
 
-    return Record(
-        requests=read(REQUESTS),
-        routing=read(ROUTING),
-        deliveries=read(DELIVERIES),
-        attempts=read(ATTEMPTS),
-        receipts=read(RECEIPTS),
-    )
+    return Record(**{event.name: read(event) for event in JUDGED})
 
 
 def _closed_at(context: JobContext, record: Record, window: Window) -> datetime:
@@ -90,8 +85,7 @@ def _counts(context: JobContext, record: Record, window: Window, cutoff: datetim
     if cutoff <= window.start:
         return []
     until = Window(start=window.start, end=min(window.end, cutoff))
-    events = (REQUESTS, ROUTING, DELIVERIES, ATTEMPTS, RECEIPTS)
-    return [_compared(context, event, frame, until) for event, frame in zip(events, record.frames(), strict=True)]
+    return [_compared(context, event, frame, until) for event, frame in zip(JUDGED, record.frames(), strict=True)]
 
 
 def _compared(context: JobContext, event: Event, in_lake: DataFrame, window: Window) -> DataFrame:
@@ -139,14 +133,22 @@ def _whole_days(window: Window) -> Window:
     return window
 
 
-def _duration(context: JobContext, name: str, default: str) -> timedelta:
-    return timedelta(seconds=seconds(name, context.arguments.get(name, default)))
+def _duration(arguments: Mapping[str, str], name: str, default: str) -> timedelta:
+    return timedelta(seconds=seconds(name, arguments.get(name, default)))
+
+
+def check(window: Window, arguments: Mapping[str, str]) -> None:
+    _whole_days(window)
+    _duration(arguments, "grace", GRACE)
+    _duration(arguments, "lookback", LOOKBACK)
 
 
 JOB = Job(
     name="books",
     about="balanced books: every request ends, every delivery has its evidence, nothing is sent twice",
     run=run,
+    check=check,
+    reads=lambda _: (*JUDGED, HEARTBEATS),
     arguments={
         "grace": f"within which something may still be on its way, {GRACE} when left out",
         "lookback": f"how long before the window what it refers to is looked for, {LOOKBACK} when left out",

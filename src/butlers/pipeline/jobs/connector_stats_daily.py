@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import time, timedelta
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.jobs import connector_stats_hourly
 from butlers.pipeline.observing import Counted
 from butlers.pipeline.sinks.merge import merge_into
@@ -86,6 +86,6 @@ JOB = Job(
     about="what connectors did on each day of a window, and where the messages of these days went",
     run=run,
     check=check,
-    past_only=True,
+    tense=Tense.OVER,
     arguments={"hours": "again: roll up the hours of the window first; left out: take them as they are"},
 )

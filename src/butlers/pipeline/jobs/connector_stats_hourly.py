@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.lake.events import HEARTBEATS, chosen_events
 from butlers.pipeline.lake.hourly_files import hourly_of_files
 from butlers.pipeline.lake.reading import read_versions
@@ -84,6 +84,7 @@ JOB = Job(
     about="what connectors did in each hour of a window: differences between their heartbeats",
     run=run,
     check=check,
-    past_only=True,
+    tense=Tense.OVER,
+    reads=lambda arguments: (HEARTBEATS,) if arguments.get("source") == LAKE else (),
     arguments={"source": f"{TABLE} (the log in the database, when left out) or {LAKE} (files: for big fleets)"},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.sinks.pruning import Pruner, Removed
 from butlers.pipeline.tables import (
     CONNECTOR_FANOUT_DAILY,
@@ -49,5 +49,5 @@ JOB = Job(
     name=NAME,
     about="remove heartbeats and statistics of connectors that are older than they are kept, and log what was removed",
     run=run,
-    past_only=True,
+    tense=Tense.OVER,
 )

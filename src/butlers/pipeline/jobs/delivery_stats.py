@@ -73,5 +73,6 @@ JOB = Job(
     name="delivery-stats",
     about="counts, rates and exact percentiles of the deliveries of a window, by any properties",
     run=run,
+    check=lambda _, arguments: Grouping.parse(arguments.get("group_by", "")),
     arguments={"group_by": f"properties with commas between them, of {', '.join(PROPERTIES)}; none: in all only"},
 )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Schemas
 from butlers.pipeline.lake.compaction import TARGET_BYTES, compact
 from butlers.pipeline.lake.durations import seconds, whole
 from butlers.pipeline.lake.events import Event, chosen_events
 from butlers.pipeline.lake.failures import explaining
 from butlers.pipeline.lake.files import sweep
 from butlers.pipeline.lake.log import LakeLog
+from butlers.pipeline.windows import Window
 
 _GRACE = "1h"
 
 
 def run(context: JobContext) -> JobResult:
-    target = whole("target_bytes", context.arguments.get("target_bytes", str(TARGET_BYTES)), least=1)
-    grace_s = seconds("grace", context.arguments.get("grace", _GRACE))
+    target, grace_s = _said(context.arguments)
     details: dict[str, Any] = {}
     rows = 0
     for event in chosen_events(context.arguments.get("event"), context.schemas):
@@ -37,10 +38,21 @@ def _compact(context: JobContext, event: Event, folder: Path, target: int) -> li
         return [asdict(day) for day in compact(context.spark, folder, event, dates, target_bytes=target)]
 
 
+def _said(arguments: Mapping[str, str]) -> tuple[int, float]:
+    wanted = whole("target_bytes", arguments.get("target_bytes", str(TARGET_BYTES)), least=1)
+    return wanted, seconds("grace", arguments.get("grace", _GRACE))
+
+
+def check(_window: Window, arguments: Mapping[str, str]) -> None:
+    chosen_events(arguments.get("event"), Schemas())
+    _said(arguments)
+
+
 JOB = Job(
     name="lake-compact",
     about="write the small files of the event lake together, day by day",
     run=run,
+    check=check,
     arguments={
         "event": "one kind of events; all when left out",
         "target_bytes": f"size of a file, {TARGET_BYTES} when left out",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Tense
 from butlers.pipeline.lake.durations import seconds, whole
 from butlers.pipeline.lake.events import chosen_events
 from butlers.pipeline.lake.files import sweep
 from butlers.pipeline.lake.log import LakeLog
 from butlers.pipeline.lake.retention import retain
+from butlers.pipeline.windows import Window
 from butlers.telemetry import get_logger
 
 _KEEP_DAYS = "365"
@@ -18,8 +20,7 @@ _GRACE = "1h"
 
 
 def run(context: JobContext) -> JobResult:
-    keep_days = whole("keep_days", context.arguments.get("keep_days", _KEEP_DAYS), least=1)
-    grace_s = seconds("grace", context.arguments.get("grace", _GRACE))
+    keep_days, grace_s = _said(context.arguments)
     since = (context.window.end - timedelta(days=keep_days)).date()
     details: dict[str, Any] = {"kept_since": since.isoformat()}
     rows = 0
@@ -34,11 +35,22 @@ def run(context: JobContext) -> JobResult:
     return JobResult(rows_in=rows, rows_out=0, details=details)
 
 
+def _said(arguments: Mapping[str, str]) -> tuple[int, float]:
+    wanted = whole("keep_days", arguments.get("keep_days", _KEEP_DAYS), least=1)
+    return wanted, seconds("grace", arguments.get("grace", _GRACE))
+
+
+def check(_window: Window, arguments: Mapping[str, str]) -> None:
+    chosen_events(arguments.get("event"), Schemas())
+    _said(arguments)
+
+
 JOB = Job(
     name="lake-retain",
     about="remove old days from the event lake",
     run=run,
-    past_only=True,
+    check=check,
+    tense=Tense.OVER,
     arguments={
         "event": "one kind of events; all when left out",
         "keep_days": f"days before the window's end that stay, {_KEEP_DAYS} when left out",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Tense
 from butlers.pipeline.lake.durations import seconds, whole
 from butlers.pipeline.lake.events import Event, chosen_events
 from butlers.pipeline.lake.log import LakeState
@@ -13,6 +14,7 @@ from butlers.pipeline.lake.running import run_streams
 from butlers.pipeline.lake.stream import EventStream, Trigger
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH
 from butlers.pipeline.sources.pruned import pruned_until
+from butlers.pipeline.windows import Window
 from butlers.telemetry import get_logger
 
 _HELD_TOO_LONG_S = 60.0
@@ -21,9 +23,8 @@ _EVERY = "10s"
 
 def run(context: JobContext) -> JobResult:
     events = chosen_events(context.arguments.get("event"), context.schemas)
-    rows = whole("batch_rows", context.arguments.get("batch_rows", str(ROWS_PER_BATCH)), least=1)
-    streams = [_stream(context, event, rows) for event in events]
-    before = run_streams(context.spark, streams, _trigger(context))
+    streams = [_stream(context, event, _rows(context.arguments)) for event in events]
+    before = run_streams(context.spark, streams, _trigger(context.arguments))
     told = {stream.event.name: _told(then, stream.state()) for stream, then in zip(streams, before, strict=True)}
     appended = sum(counts["rows"] for counts in told.values())
     return JobResult(rows_in=appended, rows_out=appended, details=told | _lag(streams[0]))
@@ -39,9 +40,13 @@ def _stream(context: JobContext, event: Event, rows_per_batch: int) -> EventStre
     )
 
 
-def _trigger(context: JobContext) -> Trigger:
-    kind = context.arguments.get("trigger", "available-now")
-    every = context.arguments.get("every", _EVERY)
+def _rows(arguments: Mapping[str, str]) -> int:
+    return whole("batch_rows", arguments.get("batch_rows", str(ROWS_PER_BATCH)), least=1)
+
+
+def _trigger(arguments: Mapping[str, str]) -> Trigger:
+    kind = arguments.get("trigger", "available-now")
+    every = arguments.get("every", _EVERY)
     if kind == "available-now":
         return Trigger()
     if kind == "continuous":
@@ -63,10 +68,18 @@ def _lag(stream: EventStream) -> dict[str, Any]:
     return {"oldest_open_transaction_s": held_s}
 
 
+def check(_window: Window, arguments: Mapping[str, str]) -> None:
+    chosen_events(arguments.get("event"), Schemas())
+    _rows(arguments)
+    _trigger(arguments)
+
+
 JOB = Job(
     name="lake-stream",
     about="fill the event lake from the services' tables, exactly once",
     run=run,
+    check=check,
+    tense=Tense.NONE,
     arguments={
         "event": "one of heartbeats, requests, routing, deliveries, attempts, receipts; all when left out",
         "trigger": "available-now (what there is, then end) or continuous (until SIGTERM)",

@@ -30,6 +30,7 @@ from butlers.pipeline.transforms.routing_candidate import Candidate, choices
 from butlers.pipeline.transforms.routing_evaluation import VERSION, changes, evaluation, questions
 from butlers.pipeline.transforms.routing_quality import EVERY
 from butlers.pipeline.transforms.routing_reruns import emptied
+from butlers.pipeline.windows import Window
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models
 
@@ -74,7 +75,7 @@ class Demands:
 
 
 def run(context: JobContext) -> JobResult:
-    demands, samples = Demands.read(context.arguments), int(number("samples", context.arguments.get("samples", "20")))
+    demands, samples = Demands.read(context.arguments), _samples(context.arguments)
     candidate = candidate_of(context)
     # Kept: asking the router again for each of the three results would cost as much again each time.
     answered = choices(_questions(context), candidate).persist()
@@ -174,9 +175,19 @@ def _with_threshold(settings: RoutingSection, threshold: float) -> RoutingSectio
     return settings.model_copy(update={"confidence_threshold": threshold})
 
 
+def _samples(arguments: Mapping[str, str]) -> int:
+    return int(number("samples", arguments.get("samples", "20")))
+
+
+def check(_window: Window, arguments: Mapping[str, str]) -> None:
+    Demands.read(arguments)
+    _samples(arguments)
+
+
 JOB = Job(
     name="routing-evaluate",
     about="what another version of the router would change, on stored messages",
     run=run,
+    check=check,
     arguments=ARGUMENTS,
 )

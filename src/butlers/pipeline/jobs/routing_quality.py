@@ -51,7 +51,8 @@ ARGUMENTS = {
 
 
 def run(context: JobContext) -> JobResult:
-    thresholds, baseline, window = Thresholds.read(context.arguments), baseline_of(context), context.window
+    thresholds, window = Thresholds.read(context.arguments), context.window
+    baseline = baseline_of(window, context.arguments)
     inbox = messages_of(context, window, with_text=True).unionByName(messages_of(context, baseline))
     decided = decisions_of(context, inbox, since=min(window.start, baseline.start)).persist()
     try:
@@ -85,10 +86,9 @@ def decisions_of(context: JobContext, inbox: DataFrame, *, since: datetime) -> D
     return decisions(inbox, dispatches(_since(context, ROUTING_LOG, since), said), said)
 
 
-def baseline_of(context: JobContext) -> Window:
+def baseline_of(window: Window, arguments: Mapping[str, str]) -> Window:
     """What was said, or the window of the same length before."""
-    start, end = context.arguments.get("baseline_from"), context.arguments.get("baseline_to")
-    window = context.window
+    start, end = arguments.get("baseline_from"), arguments.get("baseline_to")
     if start is None and end is None:
         return Window(start=window.start - (window.end - window.start), end=window.start)
     if start is None or end is None:
@@ -133,9 +133,15 @@ def _result(found: DataFrame, wrong: DataFrame, written: int) -> JobResult:
     )
 
 
+def check(window: Window, arguments: Mapping[str, str]) -> None:
+    Thresholds.read(arguments)
+    baseline_of(window, arguments)
+
+
 JOB = Job(
     name="routing-quality",
     about="correctness, stability, fallbacks, failures and drift of routing, by model and prompt version",
     run=run,
+    check=check,
     arguments=ARGUMENTS,
 )

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.deliveries import (
@@ -142,6 +142,7 @@ JOB = Job(
     name="service-levels",
     about="every service level indicator of a window, and the error budgets up to its end; Messenger reads these",
     run=run,
-    past_only=True,
+    check=lambda _, arguments: budget_policy(arguments),
+    tense=Tense.OVER,
     arguments={"objective": "share of attempts that should succeed, for the burn rates on record (0.99)"},
 )

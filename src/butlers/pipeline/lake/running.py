@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -17,6 +14,7 @@ from butlers.errors import ConfigurationError
 from butlers.pipeline.lake.failures import explaining
 from butlers.pipeline.lake.log import LakeState
 from butlers.pipeline.lake.stream import EventStream, Trigger
+from butlers.pipeline.signals import noted
 from butlers.storage.file_lock import FileLock
 
 _LOOK_S = 1  # how often we look whether to stop
@@ -28,7 +26,7 @@ _STARTS = 6
 
 def run_streams(spark: SparkSession, streams: Sequence[EventStream], trigger: Trigger) -> list[LakeState]:
     """Start all, and return when all have ended, or when a signal said so; how far each had come before."""
-    with ExitStack() as stack, _asked_to_stop() as asked:
+    with ExitStack() as stack, noted() as asked:
         for stream in streams:
             stack.enter_context(_alone(stream))
         before = [stream.state() for stream in streams]
@@ -112,22 +110,3 @@ def _alone(stream: EventStream) -> Iterator[None]:
 
 def _lock_of(folder: Path) -> Path:
     return folder / "_stream.lock"
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Whether the process was told to end; signals come to the main thread only."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop.is_set
-        return
-
-    def note(_: int, __: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

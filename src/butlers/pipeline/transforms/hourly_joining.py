@@ -9,8 +9,8 @@ is compared by its first heartbeat with the furthest one before it, and hands on
                            younger than `furthest`: overtaken
                            otherwise: the difference to `furthest`
 
-That is right as long as nothing comes between the heartbeats of a body, no two come at the same moment (their order is
-that of their ids, which bodies do not keep), no body is overtaken as a whole, and the sums are numbers that can be
+That is right as long as nothing comes between the heartbeats of a body or at the same moment as its ends (the order is
+then that of ids, which bodies do not keep), no body is overtaken as a whole, and the sums are numbers that can be
 written. Otherwise the process is `troubled`.
 """
 
@@ -32,8 +32,8 @@ from butlers.pipeline.transforms.hourly_stretches import (
     Flags,
     Ints,
     as_before,
-    coded,
     processes,
+    ranked,
     values,
 )
 
@@ -84,8 +84,7 @@ def _too_large(stretches: pa.Table) -> Flags:
 
 
 def _each_once(stretches: pa.Table) -> tuple[pa.Table, NDArray[Any]]:
-    process, received = processes(stretches), values(stretches, "received_at")
-    single = received == values(stretches, "last_received_at")
+    process, received, single = processes(stretches), values(stretches, "received_at"), _loose(stretches)
     ident = _idents(stretches, process, received)
     place = np.lexsort((ident, single, received, process))
     same = as_before(process[place]) & as_before(received[place]) & as_before(ident[place])
@@ -94,16 +93,21 @@ def _each_once(stretches: pa.Table) -> tuple[pa.Table, NDArray[Any]]:
 
 
 def _idents(stretches: pa.Table, process: NDArray[Any], received: Ints) -> Ints:
-    """Numbers for ids, where two came at one moment; ids are long, and nobody else's are looked at: they stay 0, and
-    no two of these are of one process and moment.
+    """The ranks of ids, where several came at one moment; the others stay 0, and no two of these are of one process and
+    moment.
     """
     place = np.lexsort((received, process))
-    tied = as_before(process[place]) & as_before(received[place])
-    tied[:-1] |= tied[1:]
-    found = place[tied]
     ident = np.zeros(len(place), np.int64)
-    ident[found] = coded(stretches.column("id").take(pa.array(found)))[0]
+    found, rank = ranked(stretches.column("id"), place, as_before(process[place]) & as_before(received[place]))
+    ident[place[found]] = rank
     return ident
+
+
+def _loose(stretches: pa.Table) -> Flags:
+    """Which ones are a heartbeat by itself: those of a body, all but the first, have an hour."""
+    hours = stretches.column("hours").combine_chunks()
+    found: Flags = hours.value_lengths().to_numpy() == 0
+    return found
 
 
 def _placed(stretches: pa.Table, goes_on: Flags) -> tuple[Flags, Flags]:
@@ -120,9 +124,10 @@ def _placed(stretches: pa.Table, goes_on: Flags) -> tuple[Flags, Flags]:
 
 
 def _troubles(stretches: pa.Table, goes_on: Flags, overtaken: Flags) -> Flags:
-    received, last = values(stretches, "received_at"), values(stretches, "last_received_at")
-    in_between = goes_on & (received <= _before(last))
-    found: Flags = in_between | values(stretches, "tied") | (overtaken & (received != last))
+    received, single = values(stretches, "received_at"), _loose(stretches)
+    since = received - _before(values(stretches, "last_received_at"))
+    in_between = goes_on & np.where(single & _before(single), since < 0, since <= 0)
+    found: Flags = in_between | (overtaken & ~single)
     return found
 
 

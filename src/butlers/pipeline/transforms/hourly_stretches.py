@@ -60,7 +60,7 @@ USUAL = Cuts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Heartbeats in the order of their processes and of their coming, each once."""
+    """Heartbeats in the order of their processes and of their coming, each once; ids tell the order of one moment's."""
 
     place: Ints  # in the table they came from
     process: Ints
@@ -69,7 +69,6 @@ class _Rows:
     uptime: NDArray[np.float64]
     counters: dict[str, Ints]
     state: Ints
-    tied: Flags  # came at the same moment as the one before it: only their ids tell the order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,25 +103,20 @@ def stretch_schema() -> pa.Schema:
     first += [("received_at", _MOMENT), ("sent_at", _MOMENT)]
     last = [("last_uptime_s", pa.float64()), ("last_received_at", _MOMENT), ("last_sent_at", _MOMENT)]
     furthest = [("furthest_uptime_s", pa.float64()), *((name, pa.int64()) for name in FURTHEST)]
-    return pa.schema([*first, *last, *furthest, ("lives", pa.int64()), ("tied", pa.bool_()), ("hours", _HOURS)])
+    return pa.schema([*first, *last, *furthest, ("lives", pa.int64()), ("hours", _HOURS)])
 
 
 def _in_order(heartbeats: pa.Table) -> _Rows:
     process, received = processes(heartbeats), values(heartbeats, "received_at")
-    place = _order(process, received)
-    process, received = process[place], received[place]
-    same_moment = as_before(process) & as_before(received)
-    kept = ~_twice(heartbeats.column("id"), place, same_moment)
-    place = place[kept]
+    place = _each_once(heartbeats.column("id"), process, received, _order(process, received))
     return _Rows(
         place=place,
-        process=process[kept],
-        received=received[kept],
+        process=process[place],
+        received=received[place],
         sent=values(heartbeats, "sent_at")[place],
         uptime=values(heartbeats, "uptime_s")[place],
         counters={name: values(heartbeats, name)[place] for name in COUNTERS},
         state=values(heartbeats, "state")[place],
-        tied=same_moment[kept],
     )
 
 
@@ -133,13 +127,27 @@ def _order(process: NDArray[Any], received: Ints) -> Ints:
     return np.lexsort((received, process))
 
 
-def _twice(ident: pa.ChunkedArray, place: Ints, same_moment: Flags) -> Flags:
-    """Whether it is the one before it once more; ids are long, and looked at only where moments are the same."""
-    later = np.flatnonzero(same_moment)
-    same = compute.equal(ident.take(pa.array(place[later])), ident.take(pa.array(place[later - 1])))
+def _each_once(ident: pa.ChunkedArray, process: NDArray[Any], received: Ints, place: Ints) -> Ints:
+    """Those that came at one moment in the order of their ids, and none that is there once more."""
+    as_one = as_before(process[place]) & as_before(received[place])
+    found, rank = ranked(ident, place, as_one)
+    moment = np.cumsum(~as_one)[found]
+    order = np.lexsort((rank, moment))
+    place[found] = place[found[order]]
     twice = np.zeros(len(place), np.bool_)
-    twice[later] = same.to_numpy()
-    return twice
+    twice[found] = as_before(moment) & as_before(rank[order])
+    return place[~twice]
+
+
+def ranked(ident: pa.ChunkedArray, place: Ints, as_one: Flags) -> tuple[Ints, Ints]:
+    """Which ones are one with the one before or after them, and the ranks of their ids: nobody else's are looked at,
+    for ids are long.
+    """
+    among = as_one.copy()
+    among[:-1] |= as_one[1:]
+    found = np.flatnonzero(among)
+    ids = ident.take(pa.array(place[found])).combine_chunks()
+    return found, compute.rank(ids, tiebreaker="dense").to_numpy().astype(np.int64)
 
 
 def processes(table: pa.Table) -> NDArray[Any]:
@@ -241,7 +249,7 @@ def _stretches(heartbeats: pa.Table, rows: _Rows, runs: _Runs, bodies: _Bodies, 
     first, last = (np.concatenate((loose, ends)) for ends in (bodies.first, bodies.last))
     news = np.maximum.accumulate(np.where(runs.overtaken, 0, np.arange(len(runs.life))))
     furthest = np.concatenate((loose, news[bodies.last]))
-    lives, ties = np.cumsum(runs.anew), np.cumsum(rows.tied)
+    lives = np.cumsum(runs.anew)
     schema = stretch_schema()
     names = schema.names[: schema.get_field_index("last_uptime_s")]
     named = heartbeats.select(names).take(pa.array(rows.place[first]))
@@ -252,7 +260,6 @@ def _stretches(heartbeats: pa.Table, rows: _Rows, runs: _Runs, bodies: _Bodies, 
         "furthest_uptime_s": rows.uptime[furthest],
         **{name: counter[furthest] for name, counter in zip(FURTHEST, rows.counters.values(), strict=True)},
         "lives": lives[last] - lives[first],
-        "tied": ties[last] > ties[first],
     }
     nothing = pa.ListArray.from_arrays(pa.array(np.zeros(len(loose) + 1, np.int32)), hours.values[:0])
     told = (named.column(name).cast(schema.field(name).type) for name in names)

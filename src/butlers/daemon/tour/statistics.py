@@ -1,0 +1,44 @@
+"""What Spark makes of the record, asked for as an operator would: by the command line, while the system runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from butlers.daemon.tour.instance import clean_environment
+from butlers.errors import ButlersError
+
+_DAY = timedelta(days=1)
+
+
+async def answers_delivered(data_dir: Path, since: datetime) -> int:
+    """How many answers reached somebody, by the job `delivery-stats`; reactions are none."""
+    run = await _run_job("delivery-stats", data_dir, since, "group_by=intent")
+    groups = [group for group in run["details"]["stats"] if group["grouping"] == "intent"]
+    return sum(group["delivered"] for group in groups if json.loads(group["group_values"])["intent"] != "react")
+
+
+async def _run_job(job: str, data_dir: Path, since: datetime, argument: str) -> dict[str, Any]:
+    window = ("--from", since.isoformat(), "--to", (since + _DAY).isoformat())
+    words = ("pipeline", "run", job, *window, "--set", argument, "--json", "--data-dir", str(data_dir))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "butlers.daemon.cli", *words),
+        env=clean_environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        said, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.wait()
+        raise
+    document: dict[str, Any] = json.loads(said or b"{}")
+    if process.returncode != 0:
+        raise ButlersError(f"{job} ended with exit code {process.returncode}: {document.get('error')}")
+    return document
