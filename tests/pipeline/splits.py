@@ -30,7 +30,7 @@ def split_fleets(cases: int) -> tuple[list[Report], pa.Table]:
         everything += reports
         cuts = random.choice((USUAL, _any_cuts(random), _any_cuts(random)))
         for part in WAYS[seed % len(WAYS)](random, reports):
-            tables.append(folded(_as_table(random.sample(part, len(part))), cuts))
+            tables.append(folded(as_table(random.sample(part, len(part))), cuts))
     return everything, pa.concat_tables(tables).combine_chunks()  # Spark 4.3 loses all but the first chunk
 
 
@@ -138,7 +138,7 @@ def _any_cuts(random: Random) -> Cuts:
     return Cuts(head_us=head, tail_us=tail, gap_us=gap, least_rows=random.choice((2, 6)))
 
 
-def _as_table(reports: list[Report]) -> pa.Table:
+def as_table(reports: list[Report]) -> pa.Table:
     moment = pa.timestamp("us", tz="UTC")
     columns = {
         "id": pa.array([str(report.id) for report in reports]),

@@ -25,12 +25,13 @@ from butlers.pipeline.lake.hourly_files import hourly_of_files, joined, parcels_
 from butlers.pipeline.lake.reading import read_versions
 from butlers.pipeline.transforms.hourly import HEARTBEAT_COLUMNS, YOUNG_S, hourly
 from butlers.pipeline.transforms.hourly_joining import put_together
+from butlers.pipeline.transforms.hourly_stretches import folded
 from butlers.pipeline.transforms.parcels import packed, unpacked
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.fleet.windows import YOUNG_S as YOUNG_IN_THE_SERVICE
 from tests.pipeline.fleets import STARTS, context_of, figures, fleets, frame_of, house, oracle, plain, reports_of, said
-from tests.pipeline.splits import split_fleets, summed_up
+from tests.pipeline.splits import as_table, split_fleets, summed_up
 from tests.unit.switchboard.fleet.reports import INSERT, Report, Stats, expected_hours
 
 EVER = Window(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2029, 1, 1, tzinfo=UTC))
@@ -162,22 +163,35 @@ def test_troubled_processes_are_told_again_from_their_rows(spark: SparkSession) 
     assert figures(hours) == {key[1:]: numbers for key, numbers in expected(reports).items()}
 
 
+@pytest.mark.parametrize("cut", [150, 0], ids=["within a body", "at loose ends"])
+def test_two_of_one_moment_are_no_trouble(cut: int) -> None:
+    """In the order of their ids, which is not that in which they lie; in one part, and each in a part of its own."""
+    reports = [said(number, number, number * 3, endpoint="bot") for number in range(1, 300)]
+    first, second = said(7_001, 150, 453, endpoint="bot"), said(7_000, 150, 451, endpoint="bot")
+    ahead, rest = reports[:149], reports[150:]
+    parts = [[*ahead, first, second, *rest]] if cut else [[*ahead, first], [second, *rest]]
+    put = put_together(pa.concat_tables([folded(as_table(part)) for part in parts]))
+    assert not any(put.column("troubled").to_pylist())
+    everything = [report for part in parts for report in part]
+    assert summed_up(put) == {key[1:]: numbers for key, numbers in expected(everything).items()}
+
+
 @pytest.mark.parametrize("most_named", [hourly_files.MOST_NAMED, 0])
 def test_a_few_troubled_ones_are_looked_for_by_name(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
 ) -> None:
     """Two files of the same hours: what lies in one comes between what lies in the other."""
     monkeypatch.setattr(hourly_files, "MOST_NAMED", most_named)
-    reports = [said(number, number, number * 3, endpoint="interleaved") for number in range(1, 200)]
-    reports += [said(number, number, number * 2, endpoint="whole") for number in range(1, 200)]
-    for part in (0, 1):
-        mine = [report for place, report in enumerate(reports) if report.endpoint == "whole" or place % 2 == part]
-        frame_of(spark, mine).coalesce(1).write.mode("append").parquet(str(tmp_path))
+    torn = [said(number, number, number * 3, endpoint="torn") for number in range(1, 200)]
+    whole = [said(number, number, number * 2, endpoint="whole") for number in range(1, 200)]
+    for part in (torn[::2] + whole, torn[1::2]):
+        frame_of(spark, part).coalesce(1).write.mode("append").parquet(str(tmp_path))
     stored = spark.read.parquet(str(tmp_path))
-    parts = parts_of_hours(*parcels_of_files(stored))
-    assert 0 < parts.where("troubled").count() <= hourly_files.MOST_NAMED or most_named == 0
+    troubled = parts_of_hours(*parcels_of_files(stored)).where("troubled")
+    assert {row["endpoint_identity"] for row in troubled.collect()} == {"torn"}
+    assert hourly_files.of_endpoints(stored, troubled).count() == len(torn) + (0 if most_named else len(whole))
     with hourly_of_files(stored, EVER) as hours:
-        assert figures(hours.collect()) == {key[1:]: numbers for key, numbers in expected(reports).items()}
+        assert figures(hours.collect()) == {key[1:]: numbers for key, numbers in expected(torn + whole).items()}
 
 
 async def test_the_job_sees_what_came_before_its_window_and_may_be_repeated(

@@ -201,7 +201,6 @@ def test_a_child_answers_a_wrong_request_in_one_line(capsys: pytest.CaptureFixtu
             "An error occurred while calling o1.x.\n: java.lang.AssertionError: no\n\tat scala",
             "java.lang.AssertionError: no",
         ),
-        ("[PYTHON] failed\nTraceback\n  butlers.errors.InternalError: ours\n", "butlers.errors.InternalError: ours"),
         ("", "it said nothing"),
     ],
 )

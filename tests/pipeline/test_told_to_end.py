@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -42,8 +42,14 @@ def _program(pid: int) -> str:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(300)  # Java and Spark start, on a machine that may be busy
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_told_to_end_while_java_starts(dsn: str, tmp_path: Path, number: signal.Signals):
+@pytest.mark.parametrize(
+    ("number", "tell"),
+    [(signal.SIGTERM, os.kill), (signal.SIGINT, os.kill), (signal.SIGTERM, os.killpg)],
+    ids=["kill", "ctrl-C", "the whole group"],
+)
+async def test_told_to_end_while_java_starts(
+    dsn: str, tmp_path: Path, number: signal.Signals, tell: Callable[[int, int], None]
+):
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "butlers.daemon.cli", *COMMAND, "--data-dir", str(tmp_path)),
         env=os.environ | {"DATABASE_URL": dsn},
@@ -53,7 +59,7 @@ async def test_told_to_end_while_java_starts(dsn: str, tmp_path: Path, number: s
     )
     while not (started := _java_below(process.pid)):
         await asyncio.sleep(0.01)
-    process.send_signal(number)
+    tell(process.pid, number)
     said, complained = await process.communicate()
     assert process.returncode == INTERRUPTED
     assert said == b""

@@ -23,7 +23,7 @@ class Tense(StrEnum):
     OVER = "over"  # what is not over yet would be taken for whole, or for old
     BEGUN = "begun"  # of a later one there is nothing to read
     ANY = "any"
-    NONE = "none"  # no window is said: the job goes on where it ended
+    NONE = "none"  # none is said: the job goes on where it ended, and its row has all time until now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

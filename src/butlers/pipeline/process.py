@@ -28,7 +28,7 @@ from butlers.pipeline.windows import Window
 
 ADDRESS = "DATABASE_URL"
 OK, DISSATISFIED, USAGE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130
-_GRACE_S = 10.0  # to write down the end, before the group is killed
+_GRACE_S = 30.0  # to write down the end, before the group is killed: longer than Java takes to start
 _LAST_WORDS = 300  # letters
 
 

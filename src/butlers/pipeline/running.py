@@ -174,11 +174,10 @@ def _named(problem: Exception) -> ButlersError:
 
 
 def essence(text: str) -> str:
-    """What our own code said on an executor, else the first line that is not the bridge to Java speaking."""
+    """The first line that is not the bridge to Java speaking."""
     lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("butlers.errors.")]
     telling = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (ours or telling or lines or ["it said nothing"])[0][:_LONGEST]
+    return (telling or lines or ["it said nothing"])[0][:_LONGEST]
 
 
 def _described(error: BaseException | None) -> dict[str, Any]:

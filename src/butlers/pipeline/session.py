@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import butlers
@@ -87,12 +86,9 @@ class SessionSettings:
 def spark_session(name: str, settings: SessionSettings) -> Iterator[SparkSession]:
     """A session for one job, ended with it."""
     with counting_first():
-        # A Java that has just been started does not end with us: its first steps are to be waited for.
-        with noted() as is_told_to_end:
-            session = _connect(name, settings) if settings.remote else _start(name, settings)
+        session = _connect(name, settings) if settings.remote else _start(name, settings)
         try:
-            if is_told_to_end():
-                raise KeyboardInterrupt
+            _send_package(session, settings)
             yield session
         finally:
             session.stop()
@@ -103,11 +99,9 @@ def _connect(name: str, settings: SessionSettings) -> SparkSession:
     for key, value in (_sql_only(_OPTIONS) | dict(settings.options)).items():
         builder = builder.config(key, value)
     try:
-        session = builder.remote(settings.remote or "").create()
-        session.addArtifacts(str(package_archive(settings.scratch)), pyfile=True)
+        return builder.remote(settings.remote or "").create()
     except Exception as error:
         raise _unusable("--remote", settings, error) from error
-    return session
 
 
 def _start(name: str, settings: SessionSettings) -> SparkSession:
@@ -118,12 +112,23 @@ def _start(name: str, settings: SessionSettings) -> SparkSession:
     for key, value in (chosen | dict(settings.options)).items():
         builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
+        with noted() as is_told_to_end:  # a Java that is let alone while it starts stays behind for ever
+            session = builder.getOrCreate()
+    except Exception as error:
+        if is_told_to_end():  # and Java, which then ended first
+            raise KeyboardInterrupt from error
         raise _unusable("--master", settings, error) from error
-    if not settings.is_local:
-        session.sparkContext.addPyFile(str(package_archive(settings.scratch)))
+    if is_told_to_end():
+        session.stop()
+        raise KeyboardInterrupt
     return session
+
+
+def _send_package(session: SparkSession, settings: SessionSettings) -> None:
+    if settings.remote:
+        session.addArtifacts(str(package_archive(settings.scratch)), pyfile=True)
+    elif not settings.is_local:
+        session.sparkContext.addPyFile(str(package_archive(settings.scratch)))
 
 
 def _prepare_environment(settings: SessionSettings) -> None:

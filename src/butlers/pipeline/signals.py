@@ -12,21 +12,27 @@ from types import FrameType
 
 @contextmanager
 def noted() -> Iterator[Callable[[], bool]]:
-    """The process goes on, and can ask whether it was told to end; signals come to the main thread only."""
+    """The process goes on, and can ask whether it was told to end; told again, it ends. Signals come to the main thread
+    only.
+    """
     told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield told.is_set
         return
 
-    def note(_: int, __: FrameType | None) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
+        handler = before[number]
+        if told.is_set() and callable(handler):
+            handler(number, frame)
         told.set()
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {int(number): signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield told.is_set
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is note:  # Spark has a handler of its own for ctrl-C, which ends its jobs
+                signal.signal(number, handler)
 
 
 @contextmanager

@@ -160,11 +160,16 @@ def _runs(document: Document) -> Iterator[str]:
         took = f"{run['duration_ms'] / 1000:.1f} s" if run["duration_ms"] is not None else "-"
         rows = f"{run['rows_in']} -> {run['rows_out']} rows" if run["rows_out"] is not None else ""
         yield f"{run['run_id']}  {run['job']:<24} {run['outcome']:<12} {when(run['started_at'])}  {took:>9}  {rows}"
-        yield f"    window   {when(run['window_start'])} to {when(run['window_end'])}"
+        yield f"    window   {_window_of(run)}"
         for name, value in run["arguments"].items():
             yield f"    set      {name}={value}"
         if run["error"]:
             yield f"    error    {run['error']['class']}: {run['error']['message']}"
+
+
+def _window_of(run: Document) -> str:
+    since = "what was new" if run["window_start"].startswith("1970-01-01") else f"{when(run['window_start'])}"
+    return f"{since} to {when(run['window_end'])}"
 
 
 def _one(document: Document) -> Iterator[str]:

@@ -66,7 +66,7 @@ class Tour:
                 f"kill -9 with {IN_FLIGHT} messages in flight: all are finished after a restart, each answered once",
                 self._crash,
             ),
-            ("statistics", "Spark reads the whole record and counts the answers that the chats show", self._statistics),
+            ("statistics", "Spark reads the deliveries and counts as many answers as the chats show", self._statistics),
         ]
         if not keep:
             steps.append(("stop", "ctrl-C drains, exits 0 and leaves no process", self._stop))
@@ -227,7 +227,7 @@ def processes_of(data_dir: Path) -> list[int]:
             folder = (entry / "cwd").readlink()
         except OSError:
             continue
-        if str(data_dir) in command or folder.is_relative_to(data_dir):
+        if any(str(data_dir) in word for word in command) or folder.is_relative_to(data_dir):
             found.append(int(entry.name))
     return found
 

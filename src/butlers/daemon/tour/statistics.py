@@ -13,6 +13,7 @@ from butlers.daemon.tour.instance import clean_environment
 from butlers.errors import ButlersError
 
 _DAY = timedelta(days=1)
+_PATIENCE_S = 120.0
 
 
 async def answers_delivered(data_dir: Path, since: datetime) -> int:
@@ -30,15 +31,17 @@ async def _run_job(job: str, data_dir: Path, since: datetime, argument: str) -> 
         env=clean_environment(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
-        said, _ = await process.communicate()
-    except asyncio.CancelledError:
-        process.terminate()
-        await process.wait()
-        raise
-    document: dict[str, Any] = json.loads(said or b"{}")
+        async with asyncio.timeout(_PATIENCE_S):
+            said, complained = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
     if process.returncode != 0:
-        raise ButlersError(f"{job} ended with exit code {process.returncode}: {document.get('error')}")
+        last = (said or complained).decode(errors="replace").strip().splitlines()
+        raise ButlersError(f"{job} ended with exit code {process.returncode}: {last[-1:]}")
+    document: dict[str, Any] = json.loads(said)
     return document

@@ -14,6 +14,7 @@ from butlers.errors import ButlersError, ConfigurationError, InternalError
 _OURS = re.compile(r"butlers\.errors\.(\w+): (.+)")
 _NAMED = re.compile(r"\[[A-Z][A-Z_.]{4,}\][^\n]*")
 _UNREADABLE = re.compile(r"while reading file (?:file:)?(?://)?(\S+?\.parquet)")
+_GONE = "the file was removed while the job ran (compaction, retention); run it again, or give them more grace"
 
 
 class ReportedError(ConfigurationError):
@@ -39,7 +40,8 @@ def reported(said: str) -> ButlersError | None:
         kind, message = ours[-1]
         return ReportedError(message) if kind == ConfigurationError.__name__ else InternalError(message)
     if unreadable := _UNREADABLE.search(said):
-        return InternalError(f"{unreadable[1]}: the file cannot be read; restore it from a backup")
+        remedy = _GONE if "NOT_EXIST" in said else "the file cannot be read; restore it from a backup"
+        return InternalError(f"{unreadable[1]}: {remedy}")
     return None
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 TASK_BYTES = 32 << 20  # of files: about half a million heartbeats
 MOST_TASKS = 2_000  # beyond, they are larger: every task packs for every bucket, and parcels would become tiny
-MOST_NAMED = 10  # troubled processes; of more names a scan looks at the first and the last only
+MOST_NAMED = 10  # endpoints: spark.sql.parquet.pushdown.inFilterThreshold; of more a scan minds the first and the last
 BUCKET_BYTES = 128 << 20  # of files: about 60,000 stretches, or two million if all heartbeats are loose
 
 
@@ -59,18 +59,16 @@ def joined(parts: DataFrame, heartbeats: DataFrame, window: Window) -> DataFrame
     """Hours from their parts, and from the heartbeats of processes whose stretches do not fit together."""
     told = parts.where(~sf.col("troubled")).drop("troubled", "instance_id")
     troubled = parts.where("troubled").select(*PROCESS)
-    count = troubled.count()  # all parts are made in parallel, and kept
-    if count == 0:
+    if troubled.count() == 0:  # all parts are made in parallel, and kept
         return within(told, window)
-    rows = heartbeats if count > MOST_NAMED else _of_endpoints(heartbeats, troubled)
-    again = numbered(rows).join(sf.broadcast(troubled), list(PROCESS), how="left_semi")
+    again = numbered(of_endpoints(heartbeats, troubled)).join(sf.broadcast(troubled), list(PROCESS), how="left_semi")
     return summed(told.unionByName(steps(again)), window)
 
 
-def _of_endpoints(heartbeats: DataFrame, troubled: DataFrame) -> DataFrame:
-    """With their names in the scan, Spark leaves out the files whose dictionaries have none of them."""
-    names = {row["endpoint_identity"] for row in troubled.collect()}
-    return heartbeats.where(sf.col("endpoint_identity").isin(names))
+def of_endpoints(heartbeats: DataFrame, troubled: DataFrame) -> DataFrame:
+    """With a few names in the scan, Spark leaves out the files whose dictionaries have none of them."""
+    names = {row[0] for row in troubled.select("endpoint_identity").distinct().limit(MOST_NAMED + 1).collect()}
+    return heartbeats if len(names) > MOST_NAMED else heartbeats.where(sf.col("endpoint_identity").isin(names))
 
 
 def parts_of_hours(parcels: DataFrame, buckets: int) -> DataFrame:

@@ -126,7 +126,7 @@ def _placed(stretches: pa.Table, goes_on: Flags) -> tuple[Flags, Flags]:
 def _troubles(stretches: pa.Table, goes_on: Flags, overtaken: Flags) -> Flags:
     received, single = values(stretches, "received_at"), _loose(stretches)
     since = received - _before(values(stretches, "last_received_at"))
-    in_between = goes_on & np.where(single & _before(single), since < 0, since <= 0)
+    in_between = goes_on & ~(single & _before(single)) & (since <= 0)  # loose ones are in the order of their ids
     found: Flags = in_between | (overtaken & ~single)
     return found
 
