@@ -6,7 +6,7 @@
     postgres  the service's own query, over a table of the embedded PostgreSQL (loading is not counted)
 
 The ways take turns; figures are medians over the rounds, after one round of all of them that warms up. DuckDB and
-PostgreSQL, of which no goal speaks, have one turn each: with 50 million rows DuckDB's is five minutes. The rollup also
+PostgreSQL, of which no goal speaks, have one turn each: with 50 million rows DuckDB's is six minutes. The rollup also
 runs over a tenth of the rows, for how its time grows. Beside the time that passes stands the processor time of Java and
 its Python workers, which says more on a machine that has other things to do. The ways' results are compared. Prints one
 JSON line; the exit code is 1 when a goal is missed. `--quick` is for trying it out and judges nothing.

@@ -14,7 +14,9 @@ import pytest
 
 from butlers.daemon.cli import app
 from butlers.daemon.cli.exits import CONFIGURATION, OK, USAGE, run_guarded
-from butlers.pipeline import running
+from butlers.pipeline import running, session
+from butlers.pipeline.lake.log import LakeLog
+from butlers.pipeline.lake.wholeness import GENERATED
 from butlers.pipeline.runs import Ending, Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
 from butlers.pipeline.windows import Window
@@ -173,6 +175,31 @@ def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: 
     assert TOLD in told
     assert _butlers("pipeline", "status", str(UUID(int=9)), *where) == USAGE
     assert _butlers("pipeline", "status", "9", *where) == USAGE
+
+
+def test_a_run_without_a_window_is_told_as_such(dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = Run(
+        run_id=UUID(int=1),
+        job="lake-stream",
+        window=Window.until(NOW),
+        master="local[2]",
+        host="a",
+        pid=7,
+        started_at=NOW,
+    )
+    with Runs(dsn).begin(run):
+        pass
+    assert _butlers("pipeline", "status", "--data-dir", str(tmp_path)) == OK
+    assert "    window   all until 2026-04-01 00:00:00 UTC\n" in capsys.readouterr().out
+
+
+def test_heartbeats_are_not_made_where_there_are_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(session, "spark_session", _no_spark)
+    LakeLog(tmp_path / "fleet" / "heartbeats").create(server=GENERATED)
+    assert _butlers("pipeline", "generate", "--out", str(tmp_path / "fleet"), "--data-dir", str(tmp_path)) == USAGE
+    assert "has heartbeats already: name another folder" in capsys.readouterr().err
 
 
 def test_listing_the_jobs_starts_no_java(tmp_path: Path):

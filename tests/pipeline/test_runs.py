@@ -159,7 +159,7 @@ async def test_a_job_in_a_process_of_its_own(dsn: str, tmp_path: Path):
     assert (run["outcome"], run["rows_in"], run["rows_out"]) == ("succeeded", 1, 1)
     row = next(row for row in _runs(dsn) if row["run_id"] == run["run_id"])
     assert row["outcome"] == "succeeded"
-    assert row["spark_app_id"]
+    assert row["spark_app_id"] == run["spark_app_id"] != ""
     assert datetime.fromisoformat(str(row["ended_at"])) - datetime.fromisoformat(str(row["started_at"])) > timedelta(0)
 
 

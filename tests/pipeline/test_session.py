@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -87,3 +90,13 @@ def test_a_window_is_days_or_moments_with_an_offset():
 def test_a_window_that_makes_no_sense_is_refused(start, end):
     with pytest.raises(ValidationError):
         Window.parse(start, end)
+
+
+def test_python_workers_keep_the_memory_they_use(spark: SparkSession):
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            names = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+            yield pa.record_batch([[int(os.environ.get(name, "0")) >> 20] for name in names], names=["mmap", "trim"])
+
+    [row] = spark.range(1).mapInArrow(told, "mmap long, trim long").collect()
+    assert (row["mmap"], row["trim"]) == (32, 256)

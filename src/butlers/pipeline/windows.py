@@ -1,4 +1,4 @@
-"""The stretch of time a job works on: always said, never "today"."""
+"""The stretch of time a job works on: said by whoever starts it, never "today"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Self
 
 from butlers.contracts.envelope import invalid
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +28,8 @@ class Window:
 
     @classmethod
     def until(cls, end: datetime) -> Self:
-        """All that there was."""
-        return cls(start=datetime(1970, 1, 1, tzinfo=UTC), end=end)
+        """All that there was: of a job that takes no window."""
+        return cls(start=BEGINNING, end=end)
 
     def days(self) -> Iterator[date]:
         """Every day in UTC that it touches."""

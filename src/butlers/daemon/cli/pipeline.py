@@ -168,8 +168,11 @@ def _runs(document: Document) -> Iterator[str]:
 
 
 def _window_of(run: Document) -> str:
-    since = "what was new" if run["window_start"].startswith("1970-01-01") else f"{when(run['window_start'])}"
-    return f"{since} to {when(run['window_end'])}"
+    from butlers.pipeline.windows import BEGINNING
+
+    if datetime.fromisoformat(run["window_start"]) == BEGINNING:
+        return f"all until {when(run['window_end'])}"
+    return f"{when(run['window_start'])} to {when(run['window_end'])}"
 
 
 def _one(document: Document) -> Iterator[str]:

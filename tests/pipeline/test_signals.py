@@ -1,0 +1,64 @@
+"""What being told to end does while something must not be cut short, and what Spark makes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+
+import pytest
+
+from butlers.errors import InternalError
+from butlers.pipeline.lake.failures import reported
+from butlers.pipeline.process import ends_when_told
+from butlers.pipeline.signals import counting_first, noted
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_once_it_goes_on_and_told_again_it_ends(number: signal.Signals):
+    before = signal.getsignal(number)
+    with ends_when_told():
+        with noted() as is_told_to_end:
+            assert not is_told_to_end()
+            os.kill(os.getpid(), number)
+            assert is_told_to_end()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):  # and afterwards it ends at once
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_a_handler_that_came_later_stays():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with noted():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_stop_counts_and_not_what_tidying_up_failed_with(caplog: pytest.LogCaptureFixture):
+    with pytest.raises(KeyboardInterrupt), counting_first():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            logging.getLogger().exception("while sending a command")
+            raise ConnectionError("the bridge is gone") from None
+    assert caplog.records == []
+    with pytest.raises(ConnectionError), counting_first():
+        raise ConnectionError
+
+
+@pytest.mark.parametrize(
+    ("condition", "remedy"),
+    [
+        ("FAILED_READ_FILE.NO_HINT", "the file cannot be read; restore it from a backup"),
+        ("FAILED_READ_FILE.FILE_NOT_EXIST", "the file was removed while the job ran"),
+    ],
+)
+def test_a_file_that_is_gone_is_not_called_damaged(condition: str, remedy: str):
+    told = reported(f"[{condition}] Encountered error while reading file file:///lake/a.parquet. SQLSTATE: KD001")
+    assert isinstance(told, InternalError)
+    assert str(told).startswith(f"/lake/a.parquet: {remedy}")
