@@ -54,9 +54,12 @@ class ClassifiedError(ButlersError):
     error_class: ClassVar[ErrorClass]
     default_retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, retryable: bool | None = None, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retryable: bool | None = None, retry_after: float | None = None, remedy: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.remedy = remedy  # what the operator can do about it; for this machine's screens, not for the wire
         self.retryable = self.default_retryable if retryable is None else retryable
         self.retry_after = retry_after  # seconds
         self.partial: dict[str, Any] | None = None  # what is known in spite of the failure, for the answer

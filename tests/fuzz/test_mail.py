@@ -11,6 +11,7 @@ from butlers.ids import Uuid7Factory
 from butlers.messenger.channel import NotSent, Outgoing, Sent
 from butlers.messenger.channels.email import EmailChannel
 from butlers.messenger.mailbox.folder import Fetched
+from butlers.messenger.mailbox.mail_server import MailServer
 from butlers.messenger.mailbox.mime import read_mail
 from butlers.messenger.mailbox.reports import is_report, read_report
 from butlers.messenger.mailbox.routing import to_envelope
@@ -52,7 +53,8 @@ async def test_any_outgoing_mail_is_attempted_or_refused() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening: every attempt ends at once
         port = closed.getsockname()[1]
-        channel = EmailChannel(host="127.0.0.1", port=port, address="butler@butlers.example", password="x")
+        server = MailServer(protocol="smtp", host="127.0.0.1", port=port, tls="none")
+        channel = EmailChannel(server=server, address="butler@butlers.example", password="x")
         findings, new_id = Findings("outgoing"), Uuid7Factory(SystemClock())
         words = [value for value in HOSTILE if isinstance(value, str)]
         for number in range(tries("outgoing")):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from butlers.errors import ConfigurationError
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
+MailTls = Literal["auto", "starttls", "implicit", "none"]
 PREFIX = "BUTLERS_"
 PORT_PREFIX = "BUTLERS_PORT_"
 VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
@@ -57,8 +58,27 @@ class Settings(BaseModel):
     telegram_poll_s: int = Field(default=25, ge=0, le=50, description="how long one poll for updates may wait")
     smtp_host: str = Field(default="localhost", description="mail server that takes outgoing mail")
     smtp_port: int = Field(default=587, ge=1, le=65535, description="its port")
+    smtp_tls: MailTls = Field(
+        default="auto", description="starttls, implicit or none; auto: implicit at port 465, starttls at all others"
+    )
     imap_host: str | None = Field(default=None, description="mail server that keeps the mailbox; unset: not read")
     imap_port: int = Field(default=993, ge=1, le=65535, description="its port")
+    imap_tls: MailTls = Field(
+        default="auto", description="starttls, implicit or none; auto: implicit at port 993, starttls at all others"
+    )
+    mail_login: str | None = Field(
+        default=None,
+        max_length=320,
+        description="the bot's login name at its mail servers; unset: its address",
+    )
+    smtp_login: str | None = Field(
+        default=None,
+        max_length=320,
+        description="its login name for outgoing mail only; unset: mail_login",
+    )
+    mail_from_name: str | None = Field(
+        default=None, max_length=100, description="name shown beside the bot's address in outgoing mail"
+    )
     mail_tls_ca: Path | None = Field(
         default=None, description="certificates of authorities that mail servers are trusted by, beside the usual ones"
     )

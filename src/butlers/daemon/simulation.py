@@ -87,6 +87,7 @@ def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
     if simulated.mail:
         changes |= {"smtp_host": settings.host, "smtp_port": settings.simulator_port("smtp_simulator")}
         changes |= {"imap_host": settings.host, "imap_port": settings.simulator_port("imap_simulator")}
+        changes |= {"smtp_tls": "none", "imap_tls": "none", "mail_login": None, "smtp_login": None}
         changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
     if simulated.calendar:
         origin = f"http://{settings.host}:{settings.simulator_port('calendar_simulator')}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from email import message_from_bytes, policy
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ import httpx2
 import pytest
 
 from butlers.clock import ManualClock, SystemClock
-from butlers.errors import ConfigurationError
+from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.ids import Uuid7Factory
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent
 from butlers.messenger.channels.email import EmailChannel
 from butlers.messenger.channels.email_message import message_id
 from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
+from butlers.messenger.mailbox.mail_server import MailServer
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from tests.integration.simulators.mail_support import controlling
 from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, OWNER, fault
@@ -51,18 +54,20 @@ async def control(mail: MailSimulator) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def channel(mail: MailSimulator, **more: Any) -> EmailChannel:
-    given: dict[str, Any] = {"host": mail.host, "port": mail.smtp_port, "address": BUTLER, "password": PASSWORD} | more
-    return EmailChannel(**given)
+    port = more.pop("port", mail.smtp_port)
+    server = MailServer(protocol="smtp", host=more.pop("host", mail.host), port=port, **_encryption(more))
+    given: dict[str, Any] = {"server": server, "address": BUTLER, "password": PASSWORD}
+    return EmailChannel(**given | more)
+
+
+def _encryption(given: dict[str, Any]) -> dict[str, Any]:
+    """What is said about encryption, taken out; the simulator does without unless something is said."""
+    return {"tls": given.pop("tls", "auto" if "tls_ca" in given else "none"), "tls_ca": given.pop("tls_ca", None)}
 
 
 def mailbox(mail: MailSimulator, **more: Any) -> ImapClient:
-    given: dict[str, Any] = {
-        "host": mail.host,
-        "port": mail.imap_port,
-        "address": BUTLER,
-        "password": PASSWORD,
-        "timeout_s": 5.0,
-    }
+    server = MailServer(protocol="imap", host=mail.host, port=mail.imap_port, **_encryption(more))
+    given: dict[str, Any] = {"server": server, "address": BUTLER, "password": PASSWORD, "timeout_s": 5.0}
     return ImapClient(ImapAccount(**given | more))
 
 
@@ -251,10 +256,91 @@ async def test_another_authority_is_not_believed(encrypted: MailSimulator, tmp_p
     assert encrypted.store.accepted == ()
 
 
-async def test_on_this_machine_a_self_made_certificate_is_done_without(mail: MailSimulator) -> None:
-    async with serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=ACCOUNTS, starttls=True) as self_made:
-        result, _ = await attempt(self_made, outgoing())
+@pytest.mark.parametrize(("implicit", "tls"), [(True, "implicit"), (False, "starttls"), (False, "auto")])
+async def test_a_self_made_certificate_is_refused_with_the_setting_that_trusts_it(implicit: bool, tls: str) -> None:
+    """Not even on this machine is it answered with plain text: the password stays at home."""
+    async with serving(starttls=not implicit, implicit_tls=implicit) as self_made:
+        sending = failed((await attempt(self_made, outgoing(), tls=tls))[0]).error
+        with pytest.raises(TargetUnavailable) as reading:
+            await mailbox(self_made, tls=tls).probe()
+        assert self_made.store.accepted == ()
+    for error in (sending, reading.value):
+        assert "certificate that is not trusted (it is self-signed)" in error.message
+        assert "mail_tls_ca" in error.remedy
+        assert not error.retryable
+
+
+@pytest.mark.parametrize(("implicit", "tls"), [(True, "implicit"), (False, "starttls"), (False, "auto")])
+async def test_each_mode_carries_mail_and_reads_the_mailbox_on_any_port(
+    tmp_path: Path, implicit: bool, tls: str
+) -> None:
+    async with serving(starttls=not implicit, implicit_tls=implicit, require_auth=True) as encrypted:
+        path = tmp_path / "ca.pem"
+        path.write_text(encrypted.certificate_pem or "", encoding="ascii")
+        message = outgoing()
+        result, _ = await attempt(encrypted, message, tls=tls, tls_ca=path)
         assert isinstance(result, Sent)
+        reader = mailbox(encrypted, tls=tls, tls_ca=path)
+        asked = channel(encrypted, tls=tls, tls_ca=path, imap=reader, sent_folder="Sent")
+        assert await asked.find(message) == message_id("key", sender=BUTLER)
+
+
+async def test_a_server_without_encryption_is_refused_unless_none_is_set(mail: MailSimulator) -> None:
+    error = failed((await attempt(mail, outgoing(), tls="starttls"))[0]).error
+    assert "offers no STARTTLS" in error.message
+    assert "smtp_tls=none" in error.remedy
+    with pytest.raises(TargetUnavailable, match="offers no STARTTLS") as reading:
+        await mailbox(mail, tls="starttls").probe()
+    assert "imap_tls=none" in reading.value.remedy
+    assert mail.store.accepted == ()
+    assert isinstance((await attempt(mail, outgoing(), tls="none"))[0], Sent)
+
+
+async def test_the_wrong_mode_is_named_with_the_right_one(mail: MailSimulator) -> None:
+    """TLS from the first byte to a server that greets in plain text, and a wait for a greeting that needs TLS."""
+    error = failed((await attempt(mail, outgoing(), tls="implicit"))[0]).error
+    assert "cannot agree with us on encryption" in error.message
+    assert "smtp_tls=starttls" in error.remedy
+    async with serving(implicit_tls=True) as implicit:
+        waiting = failed((await attempt(implicit, outgoing(), tls="starttls", timeout_s=0.5))[0]).error
+        assert "smtp_tls=implicit" in waiting.remedy
+        with pytest.raises(ClassifiedError) as reading:
+            await mailbox(implicit, tls="starttls", timeout_s=0.5).probe()
+        assert "imap_tls=implicit" in reading.value.remedy
+
+
+async def test_a_host_that_nobody_knows_is_named(mail: MailSimulator) -> None:
+    error = failed((await attempt(mail, outgoing(), host="no-such-host.invalid"))[0]).error
+    assert "no-such-host.invalid" in error.message
+    assert "smtp_host" in error.remedy
+
+
+async def test_the_login_name_and_the_shown_name_can_differ_from_the_address() -> None:
+    accounts = ACCOUNTS | {"account-7@login.example": "secret-7"}
+    async with serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=accounts, require_auth=True) as server:
+        names: dict[str, Any] = {"login": "account-7@login.example", "password": "secret-7"}
+        result, _ = await attempt(server, outgoing(), from_name="Ada’s butler", **names)
+        assert isinstance(result, Sent)
+        assert not isinstance((await attempt(server, outgoing(), password="secret-7"))[0], Sent)
+        await mailbox(server, **names).probe()
+        (accepted,) = server.store.accepted
+        shown = message_from_bytes(accepted.raw, policy=policy.default)["From"].addresses[0]
+        assert (shown.display_name, shown.addr_spec) == ("Ada’s butler", BUTLER)
+
+
+async def test_a_probe_logs_in_and_sends_nothing(mail: MailSimulator) -> None:
+    await channel(mail).probe(timeout_s=5.0)
+    with pytest.raises(TargetUnavailable, match="refuses the login") as refusal:
+        await channel(mail, password="wrong-word").probe(timeout_s=5.0)
+    assert "mail_login" in refusal.value.remedy
+    assert "wrong-word" not in refusal.value.message + refusal.value.remedy
+    with pytest.raises(TargetUnavailable, match="refuses the login"):
+        await mailbox(mail, password="wrong-word").probe()
+    assert mail.store.accepted == ()
+
+
+def serving(**more: Any) -> AbstractAsyncContextManager[MailSimulator]:
+    return serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=ACCOUNTS, **more)
 
 
 def test_an_authority_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
@@ -263,4 +349,4 @@ def test_an_authority_that_cannot_be_read_stops_the_start(tmp_path: Path) -> Non
         if content is not None:
             path.write_text(content, encoding="ascii")
         with pytest.raises(ConfigurationError, match="mail_tls_ca"):
-            EmailChannel(host="127.0.0.1", port=25, address=BUTLER, password="x", tls_ca=path)
+            MailServer(protocol="smtp", host="127.0.0.1", port=25, tls_ca=path).context()

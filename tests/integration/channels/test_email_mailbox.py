@@ -24,6 +24,7 @@ from butlers.messenger.channels.email import EmailChannel
 from butlers.messenger.mailbox.assembly import Mailbox
 from butlers.messenger.mailbox.bounces import BounceWatch
 from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
+from butlers.messenger.mailbox.mail_server import MailServer
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.storage.database import Database
@@ -125,7 +126,8 @@ class _Deaf:
 
 
 def _channel(mail: MailSimulator) -> EmailChannel:
-    return EmailChannel(host=mail.host, port=mail.smtp_port, address=BUTLER, password=ACCOUNTS[BUTLER])
+    server = MailServer(protocol="smtp", host=mail.host, port=mail.smtp_port, tls="none")
+    return EmailChannel(server=server, address=BUTLER, password=ACCOUNTS[BUTLER])
 
 
 @pytest.fixture
@@ -136,9 +138,8 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
         controlling(mail) as control,
         cloned_database(postgres_server, [base_migrations(SCHEMA), *MIGRATIONS], max_size=3) as database,
     ):
-        account = ImapAccount(
-            host=mail.host, port=mail.imap_port, address=BUTLER, password=ACCOUNTS[BUTLER], timeout_s=5.0
-        )
+        server = MailServer(protocol="imap", host=mail.host, port=mail.imap_port, tls="none")
+        account = ImapAccount(server=server, address=BUTLER, password=ACCOUNTS[BUTLER], timeout_s=5.0)
         receipts = ReceiptIntake(database=database, schema=SCHEMA, clock=clock, new_id=Uuid7Factory(clock))
         mailbox = Mailbox.build(
             imap=ImapClient(account), database=database, schema=SCHEMA, clock=clock, receipts=receipts, transport=door

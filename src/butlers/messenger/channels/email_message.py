@@ -16,7 +16,7 @@ from email.header import Header
 from email.headerregistry import BaseHeader, HeaderRegistry
 from email.message import EmailMessage
 from email.policy import SMTP, EmailPolicy, Policy
-from email.utils import format_datetime
+from email.utils import format_datetime, quote
 from hashlib import sha256
 from typing import Any
 
@@ -30,10 +30,10 @@ LINE = 75  # characters, so that a mail reader need not wrap
 _SEPARATORS = frozenset({"Cc", "Zl", "Zp", "Cs"})  # controls, line and paragraph separators, lone surrogates
 
 
-def compose(outgoing: Outgoing, *, sender: str) -> EmailMessage:
+def compose(outgoing: Outgoing, *, sender: str, sender_name: str | None = None) -> EmailMessage:
     """The mail; raises ValueError for a recipient that is no address."""
     mail = EmailMessage(policy=_policy())
-    mail["From"] = mail_address(sender)
+    mail["From"] = _author(mail_address(sender), one_line(sender_name or ""))
     mail["To"] = mail_address(outgoing.as_given)
     mail["Subject"] = subject_of(outgoing)
     mail["Date"] = format_datetime(made_at(outgoing.delivery_id).replace(microsecond=0))
@@ -52,6 +52,14 @@ def message_id(idempotency_key: str, *, sender: str) -> str:
 def subject_of(outgoing: Outgoing) -> str:
     subject = one_line(outgoing.subject or "")
     return reply_once(subject) if outgoing.intent == "reply" else subject
+
+
+def _author(address: str, name: str) -> str:
+    """The address, with the name that readers are shown; encoded words are not split over lines here."""
+    if not name:
+        return address
+    shown = f'"{quote(name)}"' if name.isascii() else Header(name, "utf-8").encode(linesep="\n").replace("\n", "")
+    return f"{shown} <{address}>"
 
 
 def one_line(text: str) -> str:

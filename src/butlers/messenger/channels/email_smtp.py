@@ -19,9 +19,8 @@ import aiosmtplib
 
 from butlers.messenger.channel import Wire
 from butlers.messenger.channels.email_replies import Reply
-from butlers.messenger.mailbox.encryption import Encryption
+from butlers.messenger.mailbox.mail_server import MailServer, NoEncryptionOffered
 
-IMPLICIT_TLS = 465
 GOODBYE_S = 2.0  # nobody waits long for a server's goodbye
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _LEADING_DOT = re.compile(rb"(?m)^\.")
@@ -38,47 +37,31 @@ class Refused(Exception):
 class Conversation:
     """One connection, one mail."""
 
-    def __init__(
-        self, *, host: str, port: int, timeout_s: float, encryption: Encryption, context: ssl.SSLContext
-    ) -> None:
-        self._host = host
-        self._port = port
+    def __init__(self, *, server: MailServer, context: ssl.SSLContext, timeout_s: float) -> None:
+        self._server = server
         self._timeout_s = timeout_s
-        self._encryption = encryption
-        self._context = context
-        self._client = self._new_client()
+        self._client = aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            timeout=timeout_s,
+            use_tls=server.mode == "implicit",
+            start_tls=False,
+            tls_context=context,
+        )
         self.phase = "connect"
         self.left = False  # the message is under way
 
     async def greet(self) -> None:
-        """Connect and encrypt. On this machine a certificate that nobody vouches for is no reason to give up."""
-        try:
-            await self._greet(encrypted=True)
-        except ssl.SSLCertVerificationError:
-            if self._encryption.required:
-                raise
-            self._client.close()
-            self._client = self._new_client()
-            await self._greet(encrypted=False)
-
-    async def _greet(self, *, encrypted: bool) -> None:
+        """Connect, and encrypt as the server's mode says."""
         await self._step("connect", self._client.connect())
         await self._hello()
-        if self._client.get_transport_info("sslcontext") is not None or not encrypted:
+        if self._server.mode != "starttls":
             return
-        if self._encryption.required or self._client.supports_extension("starttls"):
-            await self._step("starttls", self._client.starttls())
-            await self._hello()
-
-    def _new_client(self) -> aiosmtplib.SMTP:
-        return aiosmtplib.SMTP(
-            hostname=self._host,
-            port=self._port,
-            timeout=self._timeout_s,
-            use_tls=self._encryption.required and self._port == IMPLICIT_TLS,
-            start_tls=False,
-            tls_context=self._context,
-        )
+        self.phase = "starttls"
+        if not self._client.supports_extension("starttls"):
+            raise NoEncryptionOffered
+        await self._step("starttls", self._client.starttls())
+        await self._hello()
 
     async def login(self, user: str, password: str) -> None:
         if self._client.supports_extension("auth"):

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import imaplib
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from butlers.errors import TargetUnavailable, TimeoutExceeded
-from butlers.messenger.mailbox.encryption import Encryption
+from butlers.errors import TargetUnavailable
 from butlers.messenger.mailbox.folder import Folder, FolderRefused, quoted
+from butlers.messenger.mailbox.mail_server import LoginRefused, MailServer, NoEncryptionOffered
 
-IMPLICIT_TLS = 993
 T = TypeVar("T")
 
 
@@ -27,23 +24,21 @@ T = TypeVar("T")
 class ImapAccount:
     """Where the mail lies."""
 
-    host: str
-    port: int
+    server: MailServer
     address: str
     password: str
-    tls_ca: Path | None = None
+    login: str | None = None  # the address, unless the provider gave another name
     timeout_s: float = 30.0  # of one task
     inbox: str = "INBOX"
 
     def __repr__(self) -> str:
-        return f"ImapAccount({self.address} at {self.host}:{self.port})"
+        return f"ImapAccount({self.address} at {self.server.place})"
 
 
 class ImapClient:
     def __init__(self, account: ImapAccount) -> None:
         self.account = account
-        self._encryption = Encryption(host=account.host, tls_ca=account.tls_ca)
-        self._context = self._encryption.context()
+        self._context = account.server.context()
 
     async def read(self, folder: str, task: Callable[[Folder], T]) -> T:
         """Do something with a folder, which is opened for reading only."""
@@ -51,22 +46,21 @@ class ImapClient:
         try:
             async with asyncio.timeout(self.account.timeout_s):
                 return await asyncio.to_thread(self._work, line, folder, task)
-        except TimeoutError:
-            raise TimeoutExceeded("the mailbox gave no answer in time") from None
         except FolderRefused:
-            raise TargetUnavailable("the mailbox refuses to be read", retryable=False) from None
-        except ssl.SSLCertVerificationError:
-            raise TargetUnavailable("the mailbox's certificate is not trusted", retryable=False) from None
-        except _LoginRefused:
-            raise TargetUnavailable("the mailbox refuses the login", retryable=False) from None
-        except (imaplib.IMAP4.error, OSError, ValueError, IndexError) as error:  # also what cannot be parsed
-            raise TargetUnavailable(f"the mailbox cannot be read ({type(error).__name__})") from error
+            remedy = "check that the mailbox has this folder (modules.email.inbox)"
+            raise TargetUnavailable("the mailbox refuses to be read", retryable=False, remedy=remedy) from None
+        except (LoginRefused, NoEncryptionOffered, imaplib.IMAP4.error, OSError, ValueError, IndexError) as error:
+            raise self.account.server.fault(error) from error  # also what cannot be parsed
         finally:
             line.cut()
 
     async def holds(self, folder: str, message_id: str) -> bool:
         """Whether a mail with this Message-ID lies in the folder."""
         return bool(await self.read(folder, lambda opened: opened.by_message_id(message_id)))
+
+    async def probe(self) -> None:
+        """Log in and open the inbox; raises what is wrong with it."""
+        await self.read(self.account.inbox, lambda _: None)
 
     def _work(self, line: _Line, folder: str, task: Callable[[Folder], T]) -> T:
         connection = self._connected(line)
@@ -76,32 +70,16 @@ class ImapClient:
         return result
 
     def _connected(self, line: _Line) -> imaplib.IMAP4:
-        """The same rule as for sending: beyond this machine encrypted, or not at all."""
-        if self._encryption.required and self.account.port == IMPLICIT_TLS:
-            return line.take(
-                imaplib.IMAP4_SSL(
-                    self.account.host, self.account.port, ssl_context=self._context, timeout=self.account.timeout_s
-                )
-            )
-        connection = line.take(self._plain())
-        offered = "STARTTLS" in connection.capabilities
-        if not self._encryption.required and not offered:
-            return connection
-        try:
+        """A connection, encrypted as the server's mode says."""
+        server, timeout_s = self.account.server, self.account.timeout_s
+        if server.mode == "implicit":
+            return line.take(imaplib.IMAP4_SSL(server.host, server.port, ssl_context=self._context, timeout=timeout_s))
+        connection = line.take(imaplib.IMAP4(server.host, server.port, timeout=timeout_s))
+        if server.mode == "starttls":
+            if "STARTTLS" not in connection.capabilities:
+                raise NoEncryptionOffered
             connection.starttls(self._context)
-        except ssl.SSLCertVerificationError:
-            if self._encryption.required:
-                raise
-            connection.shutdown()
-            return line.take(self._plain())
         return connection
-
-    def _plain(self) -> imaplib.IMAP4:
-        return imaplib.IMAP4(self.account.host, self.account.port, timeout=self.account.timeout_s)
-
-
-class _LoginRefused(Exception):
-    pass
 
 
 class _Line:
@@ -127,12 +105,13 @@ class _Line:
 
 
 def _login(connection: imaplib.IMAP4, account: ImapAccount) -> None:
-    if not account.address.isascii() or not account.password.isascii():
-        raise _LoginRefused
+    name = account.login or account.address
+    if not name.isascii() or not account.password.isascii():
+        raise LoginRefused
     try:
         # imaplib quotes the password only.
-        connection.login(quoted(account.address), account.password)
+        connection.login(quoted(name), account.password)
     except imaplib.IMAP4.abort:
         raise
     except imaplib.IMAP4.error:
-        raise _LoginRefused from None
+        raise LoginRefused from None

@@ -128,9 +128,10 @@ class ImapServer:
         self._connections: dict[asyncio.Task[None], _Streams] = {}
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Returns the port, which matters when 0 was asked for."""
-        self._server = await asyncio.start_server(self._connected, sock=listen_as("IMAP simulator", host, port))
+    async def start(self, host: str, port: int, *, tls: SSLContext | None = None) -> int:
+        """Returns the port, which matters when 0 was asked for. `tls`: encrypted from the first byte."""
+        listener = listen_as("IMAP simulator", host, port)
+        self._server = await asyncio.start_server(self._connected, sock=listener, ssl=tls)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
@@ -152,7 +153,8 @@ class ImapServer:
         task.add_done_callback(self._connections.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.transport.set_write_buffer_limits(high=0)
+        if writer.get_extra_info("sslcontext") is None:  # TLS keeps a buffer of its own
+            writer.transport.set_write_buffer_limits(high=0)
         state = _FaultyState(
             self._login, self._config, faults=self._faults, pauses=self._pauses, hang_up=writer.transport.abort
         )

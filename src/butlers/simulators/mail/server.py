@@ -41,7 +41,7 @@ class MailSimulator:
     control_port: int | None
     store: MailStore
     faults: FaultBook
-    certificate_pem: str | None  # what a client must trust when STARTTLS is on
+    certificate_pem: str | None  # what a client must trust when the connection is encrypted
 
     @property
     def control_url(self) -> str:
@@ -62,6 +62,7 @@ async def serve_mail(
     accounts: Mapping[str, str],
     journal_path: Path | None = None,
     starttls: bool = False,
+    implicit_tls: bool = False,  # from the first byte, as on ports 465 and 993; instead of STARTTLS
     require_auth: bool = False,
     size_limit: int = 10 * 1024 * 1024,
     copy_to_sent: bool = True,
@@ -69,8 +70,9 @@ async def serve_mail(
     """Run the simulators; port 0 takes a free one. `accounts` maps each local address to its password."""
     passwords = {canonical(address): password for address, password in accounts.items()}
     # Clients check certificates against the machine's clock, whatever clock the mail runs on.
-    identity = self_signed(host, now=SystemClock().now()) if starttls else None
-    tls_context = identity.context if identity else None
+    identity = self_signed(host, now=SystemClock().now()) if starttls or implicit_tls else None
+    tls_context = identity.context if identity and not implicit_tls else None
+    at_once = identity.context if identity and implicit_tls else None
     settings = SmtpSettings(
         size_limit=size_limit,
         passwords=passwords,
@@ -91,8 +93,8 @@ async def serve_mail(
         stack.callback(pauses.close)
         yield MailSimulator(
             host=host,
-            smtp_port=await smtp.start(host, smtp_port),
-            imap_port=await imap.start(host, imap_port),
+            smtp_port=await smtp.start(host, smtp_port, tls=at_once),
+            imap_port=await imap.start(host, imap_port, tls=at_once),
             control_port=await _serve_control(stack, host, control_port, control_routes(store, faults)),
             store=store,
             faults=faults,

@@ -236,10 +236,10 @@ class SmtpServer:
         # aiosmtpd logs addresses, message lines and, on every login, a deprecation of its own.
         logging.getLogger("mail.log").setLevel(logging.ERROR)
 
-    async def start(self, host: str, port: int) -> int:
-        """Returns the port, which matters when 0 was asked for."""
+    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
+        """Returns the port, which matters when 0 was asked for. `tls`: encrypted from the first byte."""
         listener = listen_as("SMTP simulator", host, port)
-        self._server = await asyncio.get_running_loop().create_server(self._connect, sock=listener)
+        self._server = await asyncio.get_running_loop().create_server(self._connect, sock=listener, ssl=tls)
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
