@@ -101,7 +101,7 @@ class Rig:
     async def answers(self, role: str, *, healthy: bool = False) -> bool:
         """Whether a butler's door answers at all, or says that all is well."""
         try:
-            answer = await self.http.get(self.url(role, "/healthz"), timeout=2)
+            answer = await self.http.get(self.url(role, "/readyz" if healthy else "/healthz"), timeout=5)
         except httpx2.HTTPError:
             return False
         return answer.status_code == 200 or not healthy

@@ -154,7 +154,7 @@ async def test_metrics_of_a_message_are_shown_where_it_went(running: RunningSyst
 
 async def test_every_butler_says_that_it_is_well(running: RunningSystem) -> None:
     for name, url in running.urls.items():
-        response = await running.http.get(f"{url}/healthz")
+        response = await running.http.get(f"{url}/readyz")
         assert (response.status_code, response.json()["butler"]) == (200, name)
 
 

@@ -71,6 +71,10 @@ def _response(envelope: dict[str, Any], **fields: Any) -> dict[str, Any]:
     } | fields
 
 
+async def _ready() -> dict[str, Any]:
+    return {"status": "ok", "ready": True}
+
+
 class Downstream:
     def __init__(self, running: RunningSystem, name: str) -> None:
         self.name = name
@@ -102,7 +106,8 @@ class Downstream:
             tools=ToolBox([tool]),
             tokens=self._running.tokens,
             telemetry=self._telemetry,
-            health=lambda: {"status": "ok"},
+            liveness=lambda: {"status": "ok"},
+            readiness=_ready,
             loopback_only=True,
         )
         self._server = GuestServer(app, grace_s=1)

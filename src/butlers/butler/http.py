@@ -1,8 +1,9 @@
-"""The HTTP side every butler has: `/mcp`, `/mcp/llm`, `/metrics`, `/healthz`, and whatever its system adds."""
+"""The HTTP side every butler has: `/mcp`, `/mcp/llm`, `/metrics`, `/healthz`, `/readyz`, and whatever its system
+adds."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -25,7 +26,8 @@ def build_app(
     tools: ToolBox,
     tokens: TokenFile,
     telemetry: Telemetry,
-    health: Callable[[], dict[str, Any]],
+    liveness: Callable[[], dict[str, Any]],
+    readiness: Callable[[], Awaitable[dict[str, Any]]],
     loopback_only: bool,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
@@ -35,8 +37,11 @@ def build_app(
     }
 
     async def healthz(_request: Request) -> Response:
-        state = health()
-        return JSONResponse(state, status_code=200 if state["status"] == "ok" else 503)
+        return JSONResponse(liveness())
+
+    async def readyz(_request: Request) -> Response:
+        state = await readiness()
+        return JSONResponse(state, status_code=200 if state["ready"] else 503)
 
     async def metrics(_request: Request) -> Response:
         return Response(telemetry.prometheus_text(), media_type=METRICS_TYPE)
@@ -52,6 +57,7 @@ def build_app(
         lifespan=lifespan,
         routes=[
             Route("/healthz", healthz),
+            Route("/readyz", readyz),
             Route("/metrics", metrics),
             # Stateless: there is no stream that a GET could open, and a caller must not hang on it.
             *(Route(path, endpoint=door.app, methods=["POST", "DELETE"]) for path, door in doors.items()),

@@ -48,8 +48,9 @@ class SystemClient:
         return self._answer(lambda: self._http.post(f"{self.switchboard}{path}", content=body, headers=headers))
 
     def health(self, url: str) -> dict[str, Any]:
+        """How the butler at this address is, part by part."""
         try:
-            answer: dict[str, Any] = self._http.get(f"{url}/healthz", timeout=3).json()
+            answer: dict[str, Any] = self._http.get(f"{url}/readyz", timeout=5).json()
         except (httpx2.HTTPError, ValueError):
             return {"status": "unreachable"}
         return answer

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from butlers.clock import Clock
+from butlers.errors import ClassifiedError
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.services")
@@ -19,7 +20,7 @@ class Services:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._failed_at: dict[str, float] = {}
+        self._failures: dict[str, tuple[float, str]] = {}  # when, and what
 
     def start(self, name: str, loop: Loop) -> None:
         self._tasks[name] = asyncio.create_task(self._supervise(name, loop), name=name)
@@ -40,19 +41,29 @@ class Services:
     @property
     def failing(self) -> list[str]:
         """Loops that failed within the last minute."""
+        return sorted(self.failures())
+
+    def failures(self) -> dict[str, tuple[float, str]]:
+        """The same, with the seconds since then and what was wrong."""
         now = self._clock.monotonic()
-        return sorted(name for name, failed_at in self._failed_at.items() if now - failed_at < REMEMBERED_S)
+        ages = {name: (now - failed_at, problem) for name, (failed_at, problem) in self._failures.items()}
+        return {name: failure for name, failure in ages.items() if failure[0] < REMEMBERED_S}
 
     async def _supervise(self, name: str, loop: Loop) -> None:
         while True:
             try:
                 await loop()
             except Exception as error:
-                self._failed_at[name] = self._clock.monotonic()
+                self._failures[name] = (self._clock.monotonic(), _problem(error))
                 log.error("service failed, starting it again", error=error, job_name=name)
             else:
                 log.warning("service ended, starting it again", job_name=name)
             await self._clock.sleep(RESTART_S)
+
+
+def _problem(error: Exception) -> str:
+    """What may be shown: our own words. Those of a library may hold what people wrote."""
+    return error.message if isinstance(error, ClassifiedError) else type(error).__name__
 
 
 def repeated(clock: Clock, seconds: float, action: Callable[[], Awaitable[object]]) -> Loop:

@@ -25,6 +25,7 @@ from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.process import Process
 from butlers.daemon.owner_credentials import TYPES, owner_credentials
 from butlers.daemon.places import Places
+from butlers.daemon.readiness import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.serving import GuestServer, listen
@@ -107,6 +108,8 @@ class System:
         await migrate(database, migration_sets(self._configs))
         await self._add_owner_credentials(database)
         process = self._process(database, dsn, tokens)
+        process.health.register("database", database_check(database), essential=True)
+        process.health.register("disk", disk_check(self._places.root), essential=True)
         self.butlers = [composer_of(config.name).build(process, config) for config in self._configs]
         await self._configure_owner()
         for butler, listener in zip(self.butlers, listeners, strict=True):

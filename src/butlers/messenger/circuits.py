@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from butlers.butler.health import Finding
 from butlers.errors import ErrorClass
 from butlers.messenger.channel import AttemptResult, Sent
 from butlers.reliability import circuit_breaker
@@ -126,3 +127,14 @@ async def write(connection: Executor, queries: Queries, circuits: Mapping[str, B
             breaker.probe_at,
             now,
         )
+
+
+def finding(row: Record) -> Finding:
+    """How a channel is, by its circuit, for people."""
+    if BreakerState(row["state"]) is BreakerState.CLOSED:
+        return Finding()
+    return Finding.degraded(
+        f"The last deliveries failed: {row['trip_reason'] or 'no reason is on record'}.",
+        remedy="Deliveries wait and one is tried now and then; `butlers deliveries list` shows them.",
+        circuit=row["state"],
+    )

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.health import Finding
 from butlers.clock import Clock
 from butlers.errors import TargetUnavailable
 from butlers.messenger import circuits
@@ -66,6 +67,11 @@ class Deliveries:
         """Of the channels served here."""
         names = [row["name"] for row in await self._database.fetch(self._queries.open_circuits)]
         return [name for name in names if self._channels is None or name in self._channels]
+
+    async def channel_findings(self) -> dict[str, Finding]:
+        """How each channel that is served here is, by its circuit."""
+        rows = await self._database.fetch(self._queries.circuits_of, self._channels or [])
+        return {row["name"]: circuits.finding(row) for row in rows}
 
     async def claim_probes(self, channel: str, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
         """Take as much of a channel in trouble as its circuit admits."""

@@ -282,6 +282,10 @@ ON CONFLICT (name) DO NOTHING;
 -- Channels that may only be probed.
 SELECT name FROM {schema}.channel_states WHERE state <> 'closed' ORDER BY name;
 
+-- name: circuits_of
+-- How the channels served here are.
+SELECT name, state, trip_reason, probe_at FROM {schema}.channel_states WHERE name = ANY($1::text[]) ORDER BY name;
+
 -- name: write_circuit
 -- A circuit after a probe went out or a result came in.
 UPDATE {schema}.channel_states

@@ -14,12 +14,12 @@ from rich.table import Table
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli import explain
-from butlers.daemon.cli.asking import Document, an_id, asking, body
+from butlers.daemon.cli.asking import Document, an_id, asking, body, plain
 from butlers.daemon.cli.exits import FAILED, OK
 from butlers.daemon.cli.hints import Hint
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
 from butlers.daemon.client import SystemClient
-from butlers.errors import ValidationError
+from butlers.errors import TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
 
 
@@ -33,19 +33,28 @@ class State(StrEnum):
 
 
 def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
-    """Every door and how it is; exit code 1 when one is not well."""
+    """Every door and how its parts are; exit code 1 when something is not well."""
     with SystemClient(settings_from(data_dir=data_dir, config=config)) as client:
         health = {name: client.health(url) for name, url in client.description["doors"].items()}
         document = {
             "doors": {name: {"url": client.description["doors"][name], **state} for name, state in health.items()},
             "simulators": client.description["simulators"],
-            "requests": client.get("/api/status")["requests"],
+            "requests": _counts(client),
         }
     if as_json:
         print(json.dumps(document))
     else:
         _print_status(document)
     return OK if all(state["status"] == "ok" for state in health.values()) else FAILED
+
+
+def _counts(client: SystemClient) -> Document:
+    """Nothing while the database is away: then the doors' own words are what matters."""
+    try:
+        counts: Document = client.get("/api/status")["requests"]
+    except TargetUnavailable:
+        return {}
+    return counts
 
 
 def _accepted(reply: Document) -> Iterator[str]:
@@ -110,10 +119,28 @@ def _envelope(text: str, sender: str, key: str | None, target: str | None) -> by
     return body(envelope)
 
 
+def _problems(doors: Document) -> Iterator[str]:
+    """What is not well, and what to do; what several doors say is said once."""
+    said: dict[str, list[str]] = {}
+    for name, door in doors.items():
+        for part in door.get("parts", []):
+            if part["state"] != "ok":
+                said.setdefault(_problem(part), []).append(name)
+    for problem, names in said.items():
+        yield f"{', '.join(names)}: {problem}"
+
+
+def _problem(part: Document) -> str:
+    what = " ".join(part[key] for key in ("part", "name") if key in part)
+    return f"{what} {part['state']}: " + " ".join(part[key] for key in ("sentence", "remedy") if key in part)
+
+
 def _print_status(document: dict[str, Any]) -> None:
     table = Table("door", "status", "address", "runtime")
     for name, door in document["doors"].items():
         table.add_row(name, door["status"], door["url"], str(door.get("runtime", "")))
     Console().print(table)
+    for line in _problems(document["doors"]):
+        print(plain(line))
     counts = ", ".join(f"{count} {state}" for state, count in document["requests"].items())
     print(f"requests (open, and ended within a day): {counts or 'none'}")

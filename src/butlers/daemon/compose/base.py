@@ -16,6 +16,7 @@ from butlers import __version__
 from butlers.butler.activity import ActivityReporter
 from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import REMIND, CoreTools, remind_job
+from butlers.butler.health import Health
 from butlers.butler.identity import Caller
 from butlers.butler.local_runtime import LocalRuntime
 from butlers.butler.module import Module, ModuleHost
@@ -33,6 +34,7 @@ from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.approvals import gated
 from butlers.daemon.compose.memory import add_memory
 from butlers.daemon.compose.process import Process
+from butlers.daemon.readiness import services_check
 from butlers.daemon.services import Loop, Services
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
@@ -62,6 +64,7 @@ class Butler:
     services: Services
     tools: ToolBox
     modules: ModuleHost
+    health: Health
     scheduler: Scheduler | None = None
     routes: list[BaseRoute] = field(default_factory=list)
     state: str = "starting"
@@ -114,6 +117,7 @@ class Butler:
         self.state = "ok"
 
     def status(self) -> dict[str, Any]:
+        """How it is, as far as it knows without asking anybody."""
         failing = self.services.failing
         return {
             "status": "degraded" if failing and self.state == "ok" else self.state,
@@ -124,6 +128,20 @@ class Butler:
             "failing_services": failing,
         }
 
+    def liveness(self) -> dict[str, Any]:
+        """For `/healthz`: who serves here. That it answers is the news."""
+        return {"status": "ok", "butler": self.name, "version": __version__, "state": self.state}
+
+    async def readiness(self) -> dict[str, Any]:
+        """For `/readyz`: every part. Not ready: while starting or stopping, and when something essential fails."""
+        report = await self.health.examine()
+        serving = self.state == "ok"
+        return self.status() | {
+            "status": report.condition.value if serving else self.state,
+            "ready": serving and report.ready,
+            "parts": [part.to_wire() for part in report.parts],
+        }
+
     async def app(self) -> Starlette:
         # Loading the MCP SDK takes as long as all the rest: recovery has begun by now and goes on meanwhile.
         http: Any = await asyncio.to_thread(import_module, "butlers.butler.http")
@@ -132,7 +150,8 @@ class Butler:
             tools=self.tools,
             tokens=self.process.tokens,
             telemetry=self.telemetry,
-            health=self.status,
+            liveness=self.liveness,
+            readiness=self.readiness,
             loopback_only=self.process.settings.loopback_only,
             routes=self.routes,
         )
@@ -159,6 +178,8 @@ def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str
     telemetry = process.telemetry(config.name)
     transport = process.transport(config.name)
     report = ActivityReporter(butler=config.name, transport=transport, clock=process.clock)
+    services, health = Services(process.clock), Health(shared=process.health)
+    health.register("services", services_check(services))
     return Butler(
         config=config,
         process=process,
@@ -168,7 +189,8 @@ def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str
         contacts=Contacts(database=process.database, clock=process.clock, new_id=process.new_id),
         spawner=_spawner(process, config, telemetry, report),
         report=report,
-        services=Services(process.clock),
+        services=services,
+        health=health,
         tools=ToolBox(),
         modules=ModuleHost(modules, source=config.source),
         loops={"activity reporter": report.run},

@@ -48,6 +48,7 @@ def add_fleet(butler: Butler) -> Fleet:
         speakers=speakers,
         report=butler.report,
     )
+    butler.health.register("connectors", connectors.findings)
     butler.drains.append(heartbeats.close)
     return Fleet(
         heartbeats=heartbeats,

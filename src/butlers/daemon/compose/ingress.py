@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.routing import Mount
 
 from butlers import __version__
+from butlers.butler.health import Check, Finding
 from butlers.butler.identity import Caller, Role
 from butlers.connectors.heartbeat import Heart
+from butlers.connectors.source import Standing
 from butlers.connectors.telegram import TelegramConnector
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -137,6 +141,17 @@ def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) ->
         every_s=process.settings.connector_heartbeat_s,
         version=__version__,
     )
+    butler.health.register("telegram connector", _standing_check(connector.standing))
     butler.sources["telegram connector"] = connector.run
     butler.sources["telegram connector's heart"] = heart.run
     butler.closes.append(connector.close)
+
+
+def _standing_check(standing: Callable[[], Standing]) -> Check:
+    """A connector of this process: before its source has told it who it is, it has no heartbeat to be known by."""
+
+    async def check() -> Finding:
+        found = standing()
+        return Finding() if found.state == "healthy" else Finding.degraded(f"{found.error_message or found.state}.")
+
+    return check

@@ -90,6 +90,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     tools += calendar[1] if calendar else ()
     finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
     butler.routes += receipt_routes(parts.receipts, keys=receipt_keys(process, config), clock=process.clock)
+    butler.health.register("channels", parts.deliveries.channel_findings)
     butler.drains.append(drain)
     butler.before_serving.append(ready)
     butler.before_doors.append(parts.worker.rescue)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig
+from butlers.butler.health import Health
 from butlers.butler.identity import Caller, Role, TokenFile
 from butlers.butler.surface import ToolBox
 from butlers.butler.transport import Transport
@@ -34,6 +35,7 @@ class Process:
     new_id: Callable[[], UUID]
     instance: str  # one per process, names its leases and wire logs
     tool_boxes: dict[str, ToolBox] = field(default_factory=dict)
+    health: Health = field(default_factory=Health)  # what all butlers of the process depend on: database, disk
 
     @property
     def lease(self) -> LeasePolicy:

@@ -151,7 +151,7 @@ class Instance:
 
     async def _healthy(self) -> bool:
         try:
-            states = [await self._http.get(f"{self.url(name)}/healthz", timeout=2) for name in self._usual]
+            states = [await self._http.get(f"{self.url(name)}/readyz", timeout=5) for name in self._usual]
         except httpx2.HTTPError:
             return False
         return all(state.status_code == 200 for state in states)

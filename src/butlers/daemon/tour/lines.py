@@ -48,7 +48,7 @@ class Tour:
 
     async def lines(self, *, keep: bool = False) -> AsyncIterator[Line]:
         steps: list[tuple[str, str, Callable[[], Awaitable[str]]]] = [
-            ("start", "every door answers /healthz", self._start),
+            ("start", "every door says at /readyz that it is ready", self._start),
             ("in", "a Telegram message is accepted, stored and given one request_id", self._in),
             ("route", "it reaches the right specialist, which keeps it", self._route),
             ("out", "the answer comes back to the chat, signed by the butler", self._out),

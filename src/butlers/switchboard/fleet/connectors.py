@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from butlers.butler.health import Finding
 from butlers.clock import Clock
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
@@ -35,6 +37,12 @@ class Connectors:
         today = await self._today(now)
         rows = await self.database.fetch(self.queries.list_connectors)
         return {"connectors": [_described(dict(row), today, now) for row in rows]}
+
+    async def findings(self) -> dict[str, Finding]:
+        """How each one is, by its last heartbeat."""
+        now = self.clock.now()
+        rows = await self.database.fetch(self.queries.list_connectors)
+        return {f"{row['connector_type']}:{row['endpoint_identity']}": finding(dict(row), now) for row in rows}
 
     async def deregister(self, connector_type: str, endpoint_identity: str) -> dict[str, Any]:
         """Forget one; its next heartbeat, by whomever, registers it anew."""
@@ -66,6 +74,21 @@ class Connectors:
             figures = today[row["connector_type"], row["endpoint_identity"]]
             figures.update({name: figures[name] + row[name] for name in FIGURES})
         return today
+
+
+def finding(row: Mapping[str, Any], now: datetime) -> Finding:
+    """What a connector's last heartbeat means for whoever waits for its messages."""
+    there = liveness(row["last_heartbeat_at"], now)
+    if there is not Liveness.ONLINE:
+        silent = (now - row["last_heartbeat_at"]).total_seconds()
+        return Finding.degraded(
+            f"It has said nothing for {silent:.0f} s.",
+            remedy="Start it again, or forget it with `butlers connectors deregister`.",
+            liveness=there.value,
+        )
+    if row["state"] != "healthy":
+        return Finding.degraded(f"It reports: {row['error_message'] or row['state']}.", liveness=there.value)
+    return Finding(figures={"liveness": there.value})
 
 
 def _described(row: dict[str, Any], today: Figures, now: datetime) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""The checks behind `/readyz` that every process has: its database, its disk, and the loops that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from butlers.butler.health import Check, Finding, Findings
+from butlers.daemon.machine_checks import ENOUGH_FREE
+from butlers.daemon.services import Services
+from butlers.errors import TargetUnavailable
+from butlers.storage.database import Database
+
+STOPS_BELOW = 64 * 2**20  # bytes free: the database's next write-ahead segments do not fit any more
+_DISK_REMEDY = "Free some space, or start with another --data-dir."
+_DATABASE_REMEDY = "See `butlers doctor`; what was accepted is stored and goes on when the database is back."
+
+
+def database_check(database: Database) -> Check:
+    async def check() -> Finding:
+        try:
+            await database.fetchval("SELECT 1")
+        except TargetUnavailable as error:
+            return Finding.failing(f"The database does not answer: {error.message}.", remedy=_DATABASE_REMEDY)
+        return Finding()
+
+    return check
+
+
+def disk_check(root: Path, free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
+    async def check() -> Finding:
+        return disk_finding(await asyncio.to_thread(free_bytes, root))
+
+    return check
+
+
+def disk_finding(free: int) -> Finding:
+    words = f"{free // 2**20} MiB are free where the data directory is"
+    if free < STOPS_BELOW:
+        return Finding.failing(f"Only {words}: nothing new can be stored.", remedy=_DISK_REMEDY, free_bytes=free)
+    if free < ENOUGH_FREE:
+        return Finding.degraded(f"Only {words}.", remedy=_DISK_REMEDY, free_bytes=free)
+    return Finding(figures={"free_bytes": free})
+
+
+def services_check(services: Services) -> Check:
+    """The loops that failed within the last minute, each with its error."""
+
+    async def check() -> Findings:
+        remedy = "It is started again by itself; the log names every failure."
+        return {
+            name: Finding.degraded(f"{name} failed {ago:.0f} s ago: {problem}.", remedy=remedy)
+            for name, (ago, problem) in services.failures().items()
+        }
+
+    return check
