@@ -9,6 +9,7 @@ before it shows `end` or later for good:
     start or end in a gap     the moment of the jump (both in one gap: there is no window that day)
     start in a fold           its first occurrence
     end in a fold             its second occurrence
+    end where a fold begins   its first: the clock goes back to `end`, and never again behind it
 
 So nobody is disturbed twice a year because an hour came back. Several windows (a person's and a policy's) hold
 together: it is quiet while any of them says so.
@@ -107,7 +108,9 @@ def _interval(window: QuietWindow, day: date) -> tuple[datetime, datetime]:
     start, end = _clock(window.start), _clock(window.end)
     place = zone(window.timezone)
     end_day = day if end > start else day + _DAY
-    return min(_crossings(day, start, place)), max(_crossings(end_day, end, place))
+    begins, _ = _crossings(day, start, place)
+    first, second = _crossings(end_day, end, place)
+    return begins, first if _is_jump(second, place) else second
 
 
 @lru_cache(maxsize=1_440)
@@ -122,6 +125,11 @@ def _crossings(day: date, clock: time, place: ZoneInfo) -> tuple[datetime, datet
     if second < first:  # a gap: with the offset of before it lies after the jump, and the other way round
         first = second = _jump(second, first, place)
     return first, second
+
+
+def _is_jump(moment: datetime, place: ZoneInfo) -> bool:
+    """Whether the wall clock is put forward or back at this moment."""
+    return (moment - _MINUTE).astimezone(place).utcoffset() != moment.astimezone(place).utcoffset()
 
 
 def _jump(before: datetime, after: datetime, place: ZoneInfo) -> datetime:

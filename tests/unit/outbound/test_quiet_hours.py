@@ -81,6 +81,8 @@ def _cases(draw: st.DrawFn) -> tuple[date, tuple[QuietWindow, ...]]:
 @given(_cases())
 @example((date(2010, 11, 7), (QuietWindow(start="00:00", end="05:00", timezone="America/Goose_Bay", days=(7,)),)))
 @example((date(2026, 10, 25), (QuietWindow(start="02:30", end="02:30", timezone="Europe/Berlin", days=(7,)),)))
+@example((date(2026, 11, 1), (QuietWindow(start="00:00", end="01:00", timezone="America/New_York"),)))
+@example((date(2026, 4, 5), (QuietWindow(start="22:00", end="01:30", timezone="Australia/Lord_Howe"),)))
 def test_every_minute_around_a_jump_is_as_the_oracle_says(case: tuple[date, tuple[QuietWindow, ...]]) -> None:
     day, windows = case
     first = datetime.combine(day, time(), tzinfo=UTC) - timedelta(hours=18)
@@ -119,6 +121,11 @@ _FAR = datetime(2027, 1, 1, tzinfo=UTC)
         pytest.param(_berlin("02:30", "04:00"), "2026-03-29T01:00Z", "2026-03-29T02:00Z", id="start in the gap"),
         pytest.param(_berlin("02:10", "02:50"), "2026-03-29T00:59Z", "2026-03-29T00:59Z", id="all in the gap"),
         pytest.param(_berlin("22:00", "02:30"), "2026-10-25T00:40Z", "2026-10-25T01:30Z", id="end in the fold"),
+        pytest.param(
+            _berlin("22:00", "02:00"), "2026-10-24T23:59Z", "2026-10-25T00:00Z", id="end where the fold begins"
+        ),
+        pytest.param(_berlin("22:00", "02:00"), "2026-10-25T00:30Z", "2026-10-25T00:30Z", id="and not after it"),
+        pytest.param(_berlin("22:00", "02:01"), "2026-10-25T00:30Z", "2026-10-25T01:01Z", id="a minute into the fold"),
         pytest.param(_berlin("02:30", "06:00"), "2026-10-25T01:10Z", "2026-10-25T05:00Z", id="start in the fold"),
     ],
 )
