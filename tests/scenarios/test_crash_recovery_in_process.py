@@ -6,6 +6,7 @@ The rows are written as a process leaves them that dies between two statements; 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -17,7 +18,7 @@ import pytest_asyncio
 from butlers.daemon.places import Places
 from butlers.daemon.simulation import OWNER_CHAT
 from butlers.ids import Uuid7Factory
-from butlers.messenger.wire_log import WireLog
+from butlers.messenger.wire_log import WireLog, path_of
 from butlers.reliability.idempotency import caller_key
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import changed_roster
@@ -265,19 +266,27 @@ async def test_poisonous_work_of_a_butler_ends_its_request_visibly(running: Runn
 # --- all the way down ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bytes_left", [False, True])
-async def test_a_crash_in_the_middle_of_a_delivery(running: RunningSystem, bytes_left: bool) -> None:
-    """Every hop had begun. Without evidence that bytes left, the message is sent; with it, never again."""
+@pytest.mark.parametrize(
+    ("bytes_left", "evidence"), [(False, "whole"), (True, "whole"), (True, "cut"), (True, "emptied"), (True, "gone")]
+)
+async def test_a_crash_in_the_middle_of_a_delivery(running: RunningSystem, bytes_left: bool, evidence: str) -> None:
+    """Every hop had begun. With whole evidence that no bytes left, the message is sent; otherwise never again."""
     await running.stop()
     remains = Remains(running)
     text = "my flight is at nine"
     request_id = await remains.message(text, "progress", **decided("travel", text))
     await remains.routed("travel", text, "processing", request_id)
     attempt_id = await remains.sending("travel", f"Noted: {text}", request_id)
-    wire = WireLog(Places(running.settings.data_dir).wire_logs, DEAD)
+    directory = Places(running.settings.data_dir).wire_logs
+    wire = WireLog(directory, DEAD)
+    before = path_of(directory, DEAD).read_bytes().index(b"\0")
     if bytes_left:
         wire.leaving(attempt_id)
     wire.close(keep=True)
+    if evidence == "gone":
+        path_of(directory, DEAD).unlink()
+    elif evidence != "whole":
+        os.truncate(path_of(directory, DEAD), before if evidence == "cut" else 0)
     await running.start()
 
     trace = await ended(running, request_id, "parsed")

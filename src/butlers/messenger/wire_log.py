@@ -1,17 +1,27 @@
 """Evidence of what left the machine, for the case that the process does not live to say so.
 
-Before the first byte of a part leaves, the attempt's id and the part's number are appended to the worker's own file:
+Before the first byte of a part leaves, the attempt's id and the part's number are written to the worker's own file:
 one write(2), which survives the death of the process (though not of the machine). After a crash
 
     the part is in the file      the bytes may have left       -> uncertain, unless its receipt is on record
     the part is not in the file  they certainly did not        -> not sent, safe to try again
-    file is missing, the machine was rebooted, or its worker may still live
+    the file is missing or not whole, the machine was rebooted, or its worker may still live
                                  nothing is known              -> uncertain
 
 The worker holds a lock on its file for life; only when the lock is free is the absence of an id a proof.
 
-A file that has grown long is replaced by one with the marks of the attempts that are not settled yet: written and
-locked beside it, then renamed over it, so that whoever looks finds the one or the other, locked.
+A file that lost its end must not look like a shorter one, so it has its full length and its last line from the
+beginning, and the marks fill the gap (a hole, which takes no room on the disk):
+
+    boot <id> <length>     the first line; <length> is the size of the whole file
+    <attempt> <part>       marks, each on a line of its own
+    NUL NUL NUL ...        room for further marks
+    end                    the last line
+
+A file of another length, without its last line, or with half a mark behind the whole ones proves nothing.
+
+A file appears under its name when it is whole and locked: it is written beside it and renamed. So does a full file's
+successor, which has the marks of the attempts that are not settled yet.
 """
 
 from __future__ import annotations
@@ -20,6 +30,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,26 +40,29 @@ from uuid import UUID
 
 LONGEST_FILE = 4_000_000  # bytes: some ninety thousand attempts
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_END = b"\nend\n"
+_MARK = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12} [0-9]+")
 
 
 class WireLog:
-    """The file of one worker."""
+    """The file of one worker. The name of a worker is used once: a file of that name is never written over."""
 
     def __init__(self, directory: Path, worker: str, *, longest: int = LONGEST_FILE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = path_of(directory, worker)
         self._longest = longest
         self._open: dict[UUID, list[int]] = {}  # parts that left, of attempts that are not settled
-        self._file = self._locked(self._path)
-        self._size = self._write(self._file, f"boot {boot_id()}\n")
+        _refuse_second_worker(self._path)
+        self._file, self._position, self._room = self._begin()
 
     def leaving(self, attempt_id: UUID, part: int = 1) -> None:
         if self._file.closed:
             raise OSError(errno.EBADF, "the evidence is closed", str(self._path))
-        if self._size > self._longest:
-            self._begin_anew()
-        # On a line of its own, also behind a mark that was cut short.
-        self._size += self._write(self._file, f"\n{attempt_id} {part}\n")
+        mark = _mark(attempt_id, part)
+        if self._position + len(mark) > self._room:
+            self._make_room()
+        self._write(self._file, mark, self._position)
+        self._position += len(mark)
         self._open.setdefault(attempt_id, []).append(part)
 
     def settled(self, attempt_id: UUID) -> None:
@@ -61,32 +75,48 @@ class WireLog:
             self._path.unlink(missing_ok=True)
         self._file.close()
 
-    def _begin_anew(self) -> None:
-        """Where that fails, the long file goes on, and it is tried again when it is twice as long."""
+    def _begin(self) -> tuple[IO[bytes], int, int]:
+        """A whole and locked file under the worker's name: the file, where the next mark goes, where the room ends."""
+        marks = b"".join(_mark(attempt, part) for attempt, parts in self._open.items() for part in parts)
+        length = max(self._longest, 2 * len(marks) + 200)
+        head = _first_line(length) + marks
         fresh = self._path.with_suffix(".begun")
-        marks = "".join(f"\n{attempt} {part}\n" for attempt, parts in self._open.items() for part in parts)
+        file = os.fdopen(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
         try:
-            fresh.unlink(missing_ok=True)
-            file = self._locked(fresh)
-            size = self._write(file, f"boot {boot_id()}\n{marks}")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(file.fileno(), 0)  # what a begin that failed left
+            self._write(file, head, 0)
+            self._write(file, _END, length - len(_END))
             fresh.replace(self._path)
         except OSError:
+            file.close()
+            raise
+        return file, len(head), length - len(_END)
+
+    def _make_room(self) -> None:
+        """Begin anew; where that fails, the full file grows. Half-way it is not whole, and proves nothing."""
+        file = self._file
+        try:
+            self._file, self._position, self._room = self._begin()
+            file.close()
+        except OSError:
             self._longest *= 2
-            return
-        self._file.close()
-        self._file, self._size = file, size
+            length = self._room + self._longest
+            self._write(file, bytes(len(_END)), self._room)
+            self._write(file, _END, length - len(_END))
+            self._write(file, _first_line(length), 0)
+            self._room = length - len(_END)
 
-    def _locked(self, path: Path) -> IO[bytes]:
-        file = path.open("ab", buffering=0)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return file
+    def _write(self, file: IO[bytes], content: bytes, position: int) -> None:
+        """All of it or an error: a full disk may take the beginning only, and half a mark proves nothing.
 
-    def _write(self, file: IO[bytes], text: str) -> int:
-        """All of it or an error: a full disk may take the beginning only, and half a mark proves nothing."""
-        marked = text.encode()
-        if file.write(marked) != len(marked):
+        What was taken is blanked as far as possible; the next mark is written over it.
+        """
+        written = os.pwrite(file.fileno(), content, position)
+        if written != len(content):
+            with contextlib.suppress(OSError):
+                os.pwrite(file.fileno(), bytes(written), position)
             raise OSError(errno.ENOSPC, "the evidence was cut short", str(self._path))
-        return len(marked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +131,10 @@ class Evidence:
         path = path_of(directory, worker)
         try:
             with path.open("rb") as file:
-                dead, text = alive or _is_dead(file, path), file.read().decode("ascii", "replace")
+                content = file.read() if alive or _is_dead(file, path) else b""
         except OSError:
-            dead, text = False, ""
-        if not dead or text.splitlines()[:1] != [f"boot {boot_id()}"]:
-            return cls(marks=None)
-        return cls(marks=_marks(text))
+            content = b""
+        return cls(marks=_marks(content))
 
     def in_doubt(self, attempt_id: UUID, parts_sent: Collection[int]) -> int | None:
         """The part of an attempt that could have reached the provider without our knowing; None: no part."""
@@ -116,13 +144,11 @@ class Evidence:
 
 
 def dead_workers(directory: Path) -> list[str]:
-    """Workers whose file is there and whose lock is free. An empty file belongs to one that is just starting; not even
-    its lock is tried, since that would keep its owner from taking it.
-    """
+    """Workers whose file is there and whose lock is free."""
     found = []
     for path in directory.glob("*.wire"):
         with contextlib.suppress(OSError), path.open("rb") as file:
-            if path.stat().st_size and _is_dead(file, path):
+            if _is_dead(file, path):
                 found.append(path.stem)
     return found
 
@@ -161,10 +187,32 @@ def _is_dead(file: IO[bytes], path: Path) -> bool:
     return os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
-def _marks(text: str) -> dict[str, list[int]]:
-    marks = defaultdict(list)
-    for line in text.splitlines():
-        identity, _, part = line.partition(" ")
-        if part.isdecimal():
-            marks[identity].append(int(part))
+def _refuse_second_worker(path: Path) -> None:
+    """`BlockingIOError` while a worker of that name lives, `FileExistsError` when its evidence is still there."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        raise FileExistsError(errno.EEXIST, "a worker of that name left its evidence", str(path))
+
+
+def _first_line(length: int) -> bytes:
+    return f"boot {boot_id()} {length:012}\n".encode()
+
+
+def _mark(attempt_id: UUID, part: int) -> bytes:
+    return f"{attempt_id} {part}\n".encode()
+
+
+def _marks(content: bytes) -> dict[str, list[int]] | None:
+    """The marks of a whole file; None when it is not whole, or not of this boot."""
+    first, _, rest = content.partition(b"\n")
+    if first + b"\n" != _first_line(len(content)) or not content.endswith(_END):
+        return None
+    written = rest[: -len(_END)].rstrip(b"\0")
+    lines = written.split(b"\n")
+    if lines.pop() or not all(_MARK.fullmatch(line) for line in lines):
+        return None
+    marks: dict[str, list[int]] = defaultdict(list)
+    for line in lines:
+        identity, _, part = line.decode("ascii").partition(" ")
+        marks[identity].append(int(part))
     return dict(marks)

@@ -102,7 +102,7 @@ from uuid import UUID
 from butlers.messenger.wire_log import WireLog, path_of
 
 log = WireLog(Path(sys.argv[1]), "worker")
-size = path_of(Path(sys.argv[1]), "worker").stat().st_size
+size = path_of(Path(sys.argv[1]), "worker").read_bytes().index(b"\\0")
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
 try:
@@ -142,14 +142,51 @@ def test_a_damaged_file_proves_nothing(tmp_path: Path, text: str) -> None:
     assert may_have_left(tmp_path, "here", STAYED)
 
 
-def test_a_mark_that_was_cut_off_counts_as_marked_by_nobody_else(tmp_path: Path) -> None:
-    log = WireLog(tmp_path, "here")
+def test_a_file_that_lost_its_end_proves_nothing_wherever_it_was_cut(tmp_path: Path) -> None:
+    """A cut behind a whole mark, too: such a file must not look like that of a worker that died earlier."""
+    log = WireLog(tmp_path, "here", longest=500)
     log.leaving(LEFT)
+    log.leaving(LAST)
     log.close(keep=True)
     path = path_of(tmp_path, "here")
-    path.write_bytes(path.read_bytes()[:-1])
-    assert may_have_left(tmp_path, "here", LEFT), "the mark is whole but for its line end"
+    whole = path.read_bytes()
     assert not may_have_left(tmp_path, "here", STAYED)
+    for kept in range(len(whole)):
+        path.write_bytes(whole[:kept])
+        assert wire_log.dead_workers(tmp_path) == ["here"], "its deliveries are rescued in any case"
+        doubted = [may_have_left(tmp_path, "here", attempt) for attempt in (LEFT, LAST, STAYED)]
+        assert doubted == [True, True, True], f"cut at byte {kept} of {len(whole)}"
+
+
+def test_a_torn_last_mark_proves_nothing(tmp_path: Path) -> None:
+    """The length is right, and the last mark is there in part only."""
+    log = WireLog(tmp_path, "here", longest=500)
+    log.leaving(LEFT)
+    log.leaving(LAST)
+    log.close(keep=True)
+    path = path_of(tmp_path, "here")
+    whole = path.read_bytes()
+    begin = whole.index(str(LAST).encode())
+    end = whole.index(b"\0")
+    for kept in range(begin + 1, end):
+        path.write_bytes(whole[:kept] + bytes(end - kept) + whole[end:])
+        assert may_have_left(tmp_path, "here", LAST), f"torn at byte {kept}"
+
+
+def test_a_file_that_was_cut_under_a_living_worker_proves_nothing_after_its_death(tmp_path: Path) -> None:
+    log = WireLog(tmp_path, "here", longest=500)
+    log.leaving(LEFT)
+    path_of(tmp_path, "here").write_bytes(b"")
+    log.leaving(LAST)
+    log.close(keep=True)
+    assert may_have_left(tmp_path, "here", LEFT)
+    assert Evidence.read(tmp_path, "here", alive=True).marks is None
+
+
+def test_the_evidence_of_a_dead_worker_is_never_written_over(tmp_path: Path) -> None:
+    WireLog(tmp_path, "here").close(keep=True)
+    with pytest.raises(FileExistsError):
+        WireLog(tmp_path, "here")
 
 
 def test_a_second_worker_of_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -215,7 +252,6 @@ def test_without_evidence_the_part_behind_the_receipts_is_in_doubt(
 def test_the_dead_are_known_by_their_locks(tmp_path: Path) -> None:
     alive = WireLog(tmp_path, "alive")
     WireLog(tmp_path, "dead").close(keep=True)
-    path_of(tmp_path, "starting").touch()
     (tmp_path / "notes.txt").write_text("not a worker's")
     assert wire_log.dead_workers(tmp_path) == ["dead"]
     alive.close(keep=True)
@@ -235,7 +271,7 @@ def test_asking_who_is_dead_kills_nobody(tmp_path: Path) -> None:
 
 
 def marks(directory: Path) -> list[str]:
-    return [line for line in path_of(directory, "here").read_text().splitlines() if line]
+    return [line for line in path_of(directory, "here").read_text().replace("\0", "").splitlines() if line]
 
 
 def test_a_long_file_begins_anew_with_what_is_not_settled(tmp_path: Path) -> None:
