@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from butlers.daemon.settings import shipped_roster
+from butlers.errors import ConfigurationError
 from butlers.storage.database import Record
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import call
@@ -176,6 +181,8 @@ async def test_a_disabled_schedule_does_not_run(running: RunningSystem) -> None:
         ({"cron": "0 0 31 2 *", "prompt": "x"}, "cron"),  # never
         ({"cron": "0 0 * * *", "job_name": "no_such_job"}, "job_name"),
         ({"cron": "0 0 * * *"}, "prompt"),
+        ({"cron": "0 0 * * *", "job_name": "remind"}, "job_args.message"),
+        ({"cron": "0 0 * * *", "job_name": "remind", "job_args": {"message": "x", "to": "y"}}, "job_args.to"),
     ],
 )
 async def test_a_schedule_that_cannot_run_is_refused(
@@ -245,3 +252,58 @@ async def run_again(running: RunningSystem, name: str) -> dict[str, Any]:
     """As after a crash that kept the message from being recorded as sent."""
     await running.database.execute("UPDATE health.scheduled_tasks SET enabled = true WHERE name = $1", name)
     return await run_now(running, name, "health")
+
+
+# --- reminders that recur --------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "systems" / "butler.md"
+
+
+def example(language: str, of: str) -> str:
+    """The example of the page that mentions `of`, as it is written there."""
+    fences = PAGE.read_text(encoding="utf-8").split("```")[1::2]
+    [found] = [fence.removeprefix(language) for fence in fences if fence.startswith(language) and of in fence]
+    return found
+
+
+def roster_with(tmp_path: Path, schedule: str) -> Path:
+    roster = tmp_path / "roster"
+    shutil.copytree(shipped_roster(), roster)
+    with (roster / "health" / "butler.toml").open("a", encoding="utf-8") as file:
+        file.write(f"\n{schedule}")
+    return roster
+
+
+async def test_the_reminders_of_the_page_work_as_written_and_recur(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    roster = roster_with(tmp_path, example("toml", "morning-pills"))
+    async with running_system(tmp_path, postgres_server, roster_dir=roster) as running:
+        created = await ask(running, "schedule_create", "health", **json.loads(example("json", "water-the-plants")))
+        assert "error" not in created
+        for name, text in (("morning-pills", "Take your pills"), ("water-the-plants", "Water the plants")):
+            for said in (1, 2):
+                outcome = await run_now(running, name, "health")
+                assert (outcome["status"], outcome["mode"]) == ("ok", "native"), outcome
+                assert (await running.answers()).count(f"[health] {text}") == said
+            row = await schedule(running, name, "health")
+            assert row["enabled"] and row["next_run_at"] > running.clock.now()
+
+
+@pytest.mark.parametrize(
+    ("changed", "key", "told"),
+    [
+        (('"remind"', '"remnid"'), "butler.schedule.0.job_name", "remind"),
+        (("message", "massage"), "butler.schedule.0.job_args.massage", "morning-pills"),
+    ],
+)
+async def test_a_schedule_of_butler_toml_that_cannot_run_stops_the_start(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, changed: tuple[str, str], key: str, told: str
+) -> None:
+    roster = roster_with(tmp_path, example("toml", "morning-pills").replace(*changed))
+    with pytest.raises(ConfigurationError) as refused:
+        async with running_system(tmp_path, postgres_server, roster_dir=roster):
+            pass
+    assert refused.value.key == key
+    assert str(roster / "health" / "butler.toml") in str(refused.value)
+    assert told in str(refused.value)

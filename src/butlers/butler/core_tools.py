@@ -12,15 +12,15 @@ from pydantic_core import to_jsonable_python
 
 from butlers.butler.identity import Caller
 from butlers.butler.notifier import OWNER_CHANNEL, Notifier
-from butlers.butler.schedules import Job, Scheduler
+from butlers.butler.reminders import REMIND, RemindArguments
+from butlers.butler.schedules import Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.state import StateStore
 from butlers.butler.surface import BUTLERS, EVERY_ROLE, NoArguments, Tool
 from butlers.clock import Clock
 from butlers.contacts import Contacts
-from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value, invalid
+from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
 from butlers.contracts.notify import Channel
-from butlers.errors import from_wire
 
 Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
 PAGE = 50
@@ -85,13 +85,6 @@ class SendMessageArguments(Value):
     message: Text
     recipient_ids: list[UUID] = Field(default_factory=list, max_length=100)  # contacts; nobody named: the owner
     idempotency_key: Identity | None = None
-
-
-class RemindArguments(Value):
-    message: Text
-    due_at: Timestamp
-    channel: Channel = OWNER_CHANNEL
-    recipient: Identity | None = None
 
 
 class TraceArguments(Value):
@@ -232,33 +225,11 @@ class CoreTools:
         if arguments.due_at <= self.clock.now():
             raise invalid("due_at", "lies in the past")
         identity = str(self.new_id())
-        reminder = {"key": identity} | arguments.model_dump(exclude={"due_at"}, exclude_none=True)
+        reminder = {"key": identity} | arguments.model_dump(mode="json", exclude={"due_at"}, exclude_none=True)
         name = f"remind-{identity}"
         return await self.scheduler.create(
             name=name, cron=None, run_at=arguments.due_at, job_name=REMIND, job_args=reminder
         )
-
-
-REMIND = "remind"
-
-
-def remind_job(notifier: Notifier) -> Job:
-    """The native job behind `remind`; its key makes a repeated run the same message."""
-
-    async def remind(arguments: Any) -> dict[str, Any]:
-        response = await notifier.send(
-            arguments["message"],
-            channel=arguments["channel"],
-            recipient=arguments.get("recipient"),
-            key=f"remind:{arguments['key']}",
-        )
-        if (error := response.error) is not None:
-            # Once Messenger has it, its own retries are over, too; trying again would only get the same answer.
-            retryable = error.retryable and response.delivery is None
-            raise from_wire(error.error_class, error.message, retryable=retryable)
-        return response.to_wire()
-
-    return remind
 
 
 def wire(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ the key of its side effect makes the repetition harmless. Its record of the resu
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,9 +20,10 @@ from butlers.butler.activity import Report, unreported
 from butlers.butler.config import ScheduleSection
 from butlers.butler.cron import cron_problem, next_run
 from butlers.butler.sessions import Spawner
+from butlers.butler.surface import parse_arguments
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError
+from butlers.contracts.envelope import Value, invalid
+from butlers.errors import ClassifiedError, ConfigurationError, ValidationError
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -29,7 +31,26 @@ from butlers.telemetry.catalogue import SCHEDULE_RUNS
 
 log = get_logger("butlers.schedules")
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRun:
+    """Which run of which schedule a job is called for."""
+
+    schedule: str
+    due_at: datetime  # the moment it was due, however late it runs; for a repeated run of one moment, the later one
+    recurs: bool  # False: a schedule for one moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterizedJob:
+    """A job whose arguments are checked when a schedule names it, and which knows for which run it is called."""
+
+    arguments: type[Value]
+    run: Callable[[Any, ScheduledRun], Awaitable[dict[str, Any]]]
+
+
 Job = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+AnyJob = Job | ParameterizedJob
 _BATCH = 20
 _AGAIN = timedelta(minutes=5)  # when a schedule for one moment is tried again after a crash
 
@@ -42,7 +63,7 @@ class Scheduler:
         *,
         database: Database,
         schema: str,
-        jobs: Mapping[str, Job],
+        jobs: Mapping[str, AnyJob],
         spawner: Spawner,
         clock: Clock,
         telemetry: Telemetry,
@@ -60,6 +81,31 @@ class Scheduler:
     @property
     def job_names(self) -> frozenset[str]:
         return frozenset(self._jobs)
+
+    def check(self, schedules: Sequence[ScheduleSection], *, source: str) -> None:
+        """Refuse schedules of butler.toml that name an unknown job, or hand a job what it does not take."""
+        for index, entry in enumerate(schedules):
+            if entry.dispatch_mode != "job":
+                continue
+            try:
+                self._check_job(entry.job_name or "", entry.job_args)
+            except ValidationError as error:
+                key, problem = (error.fields[0].field, error.fields[0].error)
+                raise ConfigurationError(
+                    f"the schedule {entry.name!r} cannot run: {key} {problem}",
+                    source=source,
+                    key=f"butler.schedule.{index}.{key}",
+                    remedy=f"use one of the jobs {', '.join(sorted(self._jobs))} with the arguments that"
+                    " docs/systems/butler.md lists, or a prompt with dispatch_mode = 'prompt'",
+                ) from None
+
+    def _check_job(self, name: str, arguments: Mapping[str, Any]) -> None:
+        job = self._jobs.get(name)
+        if job is None:
+            known = ", ".join(sorted(self._jobs)) or "none"
+            raise invalid("job_name", f"names no job of this butler; it has: {known}")
+        if isinstance(job, ParameterizedJob):
+            parse_arguments(job.arguments, arguments, below="job_args")
 
     async def sync(self, schedules: Sequence[ScheduleSection]) -> None:
         """Make the table say what butler.toml says."""
@@ -121,7 +167,7 @@ class Scheduler:
     async def _dispatch(self, task: Record) -> dict[str, Any]:
         job = self._jobs.get(task["job_name"]) if task["dispatch_mode"] == "job" else None
         if job is not None:
-            return {"status": "ok", "mode": "native", "result": await job(task["job_args"])}
+            return {"status": "ok", "mode": "native", "result": await _run_job(job, task)}
         prompt = task["prompt"] or f"Run the scheduled task {task['name']}."
         answer = await self._spawner.instruct(prompt, trigger_source=f"schedule:{task['name']}")
         # Without a model nobody carried the prompt out, and the record must not say otherwise.
@@ -141,8 +187,8 @@ class Scheduler:
         now = self._clock.now()
         due = _first_run(cron, run_at, now)
         mode = "job" if job_name else "prompt"
-        if job_name and job_name not in self._jobs:
-            raise invalid("job_name", "no such job")
+        if job_name:
+            self._check_job(job_name, job_args or {})
         created = await self._database.fetchval(
             self._queries.create_schedule, name, cron, mode, job_name, dict(job_args or {}), prompt, True, due, now
         )
@@ -168,6 +214,14 @@ class Scheduler:
 
     async def list(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._database.fetch(self._queries.list_schedules)]
+
+
+async def _run_job(job: AnyJob, task: Record) -> dict[str, Any]:
+    if not isinstance(job, ParameterizedJob):
+        return await job(task["job_args"])
+    arguments = parse_arguments(job.arguments, task["job_args"], below="job_args")
+    run = ScheduledRun(schedule=task["name"], due_at=task["next_run_at"], recurs=task["cron"] is not None)
+    return await job.run(arguments, run)
 
 
 def _first_run(cron: str | None, run_at: datetime | None, now: datetime) -> datetime:

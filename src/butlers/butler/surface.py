@@ -6,8 +6,8 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pydantic
@@ -43,7 +43,7 @@ class Tool:
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
         if caller is None or not self._allows(caller):
             raise invalid("authorization", f"{_who(caller)} may not call {self.name}")
-        return await self.handler(caller, _parse(self.arguments, arguments))
+        return await self.handler(caller, parse_arguments(self.arguments, arguments))
 
     def _allows(self, caller: Caller) -> bool:
         owned = self.owner is None or caller.role is not Role.BUTLER or caller.name == self.owner
@@ -117,18 +117,24 @@ def authenticate(request: Request | None, tokens: TokenFile) -> Caller | None:
     return caller
 
 
-def _parse(model: type[Value], arguments: dict[str, Any]) -> Value:
+def parse_arguments(model: type[Value], arguments: Mapping[str, Any], *, below: str = "") -> Value:
+    """The arguments, checked; a `ValidationError` names every wrong field, `below` the field that holds them."""
     if nul := tuple(name for name, value in arguments.items() if holds_nul({name: value})):
-        raise invalid(nul[0].replace("\x00", ""), "must not contain NUL characters, which cannot be stored")
+        field = nul[0].replace("\x00", "")
+        raise invalid(_joined(below, field), "must not contain NUL characters, which cannot be stored")
     try:
         encoded = to_json(arguments)
     except ValueError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
-        raise invalid("", "must be text that UTF-8 can carry") from None
+        raise invalid(below, "must be text that UTF-8 can carry") from None
     try:
         return model.model_validate_json(encoded)
     except pydantic.ValidationError as error:
-        fields = tuple(field_errors(error))
+        fields = tuple(replace(field, field=_joined(below, field.field)) for field in field_errors(error))
         raise ValidationError("; ".join(f"{f.field} {f.error}" for f in fields), fields=fields) from None
+
+
+def _joined(*names: str) -> str:
+    return ".".join(name for name in names if name)
 
 
 def _who(caller: Caller | None) -> str:

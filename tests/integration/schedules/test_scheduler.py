@@ -59,7 +59,7 @@ class World:
         return Scheduler(
             database=self.database,
             schema=SCHEMA,
-            jobs={"work": self.work} | jobs,
+            jobs={"work": self.work, **jobs},
             spawner=self.spawner(),
             clock=self.clock,
             telemetry=self.telemetry,

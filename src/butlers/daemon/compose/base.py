@@ -15,12 +15,13 @@ from starlette.routing import BaseRoute
 from butlers import __version__
 from butlers.butler.activity import ActivityReporter
 from butlers.butler.config import ButlerConfig
-from butlers.butler.core_tools import REMIND, CoreTools, remind_job
+from butlers.butler.core_tools import CoreTools
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller
 from butlers.butler.local_runtime import LocalRuntime
 from butlers.butler.module import Module, ModuleHost
 from butlers.butler.notifier import Notifier
+from butlers.butler.reminders import REMIND, remind_job
 from butlers.butler.route_execute import RouteExecutor, RouteHandler
 from butlers.butler.runtime import Runtime
 from butlers.butler.runtimes import build_runtime
@@ -220,6 +221,7 @@ def finish_butler(
         telemetry=butler.telemetry,
         report=butler.report,
     )
+    butler.scheduler.check(config.butler.schedule, source=config.source)
     core = CoreTools(
         butler=config.name,
         status=butler.status,
