@@ -226,9 +226,19 @@ class Providers:
         return ports
 
 
-def _roster(directory: Path, *, shipped_limits: bool, reactions: bool) -> dict[str, ButlerConfig]:
-    roster = {name: _quiet(config, reactions=reactions) for name, config in load_roster(directory).items()}
+def _roster(
+    directory: Path, *, shipped_limits: bool, shipped_retries: bool, reactions: bool
+) -> dict[str, ButlerConfig]:
+    loaded = load_roster(directory)
+    patient = loaded if shipped_retries else {name: _impatient(config) for name, config in loaded.items()}
+    roster = {name: _quiet(config, reactions=reactions) for name, config in patient.items()}
     return roster if shipped_limits else {name: _lifted(config) for name, config in roster.items()}
+
+
+def _impatient(config: ButlerConfig) -> ButlerConfig:
+    """With `[delivery.retry.default]` for chats, so that a dead letter takes seconds and not a quarter of an hour."""
+    retry = {name: policy for name, policy in config.delivery.retry.items() if name in ("email", "default")}
+    return config.model_copy(update={"delivery": config.delivery.model_copy(update={"retry": retry})})
 
 
 def _quiet(config: ButlerConfig, *, reactions: bool) -> ButlerConfig:
@@ -259,6 +269,7 @@ async def running_system(
     roster_dir: Path | None = None,
     environment: Mapping[str, str] | None = None,  # credentials beside the simulators' own
     shipped_limits: bool = False,  # True: deliveries are limited, and the owner is told, as the roster says
+    shipped_retries: bool = False,  # True: chats are retried for a quarter of an hour, as the roster says
     reactions: bool = False,  # True: people see the eyes, the thumb, and what failed, as the roster says
     start: bool = True,
     simulated: Simulated = EVERY_PROVIDER,  # who is not among them has no credentials
@@ -266,7 +277,12 @@ async def running_system(
 ) -> AsyncIterator[RunningSystem]:
     """Everything started; `settings` are fields of `Settings`. Stopped, drained and dropped at the end."""
     clock = clock or SystemClock()
-    roster = _roster(roster_dir or shipped_roster(), shipped_limits=shipped_limits, reactions=reactions)
+    roster = _roster(
+        roster_dir or shipped_roster(),
+        shipped_limits=shipped_limits,
+        shipped_retries=shipped_retries,
+        reactions=reactions,
+    )
     places = Places(tmp_path / "data")
     places.create()
     async with AsyncExitStack() as stack:

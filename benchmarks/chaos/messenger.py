@@ -37,7 +37,7 @@ LIFTED: dict[str, Any] = {
     },
     "breaker": {"recovery_timeout_s": 1.0},
     "error_budget": {"min_events": 1_000_000},
-    "retry": {"default": _QUICK_RETRY, "email": _QUICK_RETRY},
+    "retry": {"default": _QUICK_RETRY, "email": _QUICK_RETRY, "telegram": _QUICK_RETRY},
     "timeout_s": {"telegram": 4.0, "email": 6.0},
 }
 

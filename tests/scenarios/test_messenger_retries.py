@@ -59,7 +59,7 @@ def within(pause: float, around: float, *, jitter: float = 0.3, cap: float) -> b
 
 @pytest.mark.scenario("M0-016")
 async def test_retry_policy(running: RunningSystem) -> None:
-    shipped = load_roster(shipped_roster())["messenger"].delivery.retry_for("telegram")
+    shipped = load_roster(shipped_roster())["messenger"].delivery.retry_for("default")
     assert (shipped.max_attempts, shipped.base_delay_s, shipped.max_delay_s, shipped.jitter) == (3, 1.0, 60.0, 0.3)
     await fault(running, "error_5xx", times=None, status=503)
     first, second = await pauses(running, wish("never"))
@@ -86,6 +86,27 @@ async def test_retry_policy(running: RunningSystem) -> None:
     waits = [(row["next_attempt_at"] - running.clock.now()).total_seconds() for row in await rows(running)]
     assert all(within(wait, 1.0, cap=60) for wait in waits)
     assert len({round(wait, 3) for wait in waits}) > 6
+
+
+async def test_an_outage_of_minutes_makes_no_dead_letter(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    """As shipped, a message survives a provider that answers 500 for several minutes."""
+    async with standing_still(tmp_path, postgres_server, NO_BREAKER, shipped_retries=True) as running:
+        await fault(running, "error_5xx", times=None, status=500)
+        seen = await pauses(running, wish("patience"))
+        assert len(seen) == 13
+        for number, pause in enumerate(seen):
+            assert within(pause, min(2.0**number, 120.0), cap=120), (number, pause)
+        assert sum(seen) > timedelta(minutes=8).total_seconds()
+
+
+async def test_a_permanent_error_still_ends_a_delivery_at_once(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with standing_still(tmp_path, postgres_server, shipped_retries=True) as running:
+        await fault(running, "refused", times=None, status=400)
+        await later(running, wish("never"))
+        await ended_attempts(running, 1)
+        assert await all_have(running, "failed")
 
 
 @pytest.mark.scenario("M0-016")

@@ -41,7 +41,9 @@ class RetrySection(Section):
 def _retries() -> dict[str, RetrySection]:
     # Greylisting wants a sender to come back minutes later: eight attempts over some two hours.
     email = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
-    return {"email": email, "default": RetrySection()}
+    # An outage of a provider lasts minutes: fourteen attempts over some quarter of an hour.
+    outage = RetrySection(max_attempts=14, max_delay_s=120.0)
+    return {"email": email, "telegram": outage, "sms": outage, "chat": outage, "default": RetrySection()}
 
 
 class LimitsSection(Section):
