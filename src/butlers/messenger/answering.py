@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from email.utils import parseaddr
 from typing import Any
 
 MAX_MESSAGE_ID = 500  # characters of one Message-ID; longer ones do not fit on a line
@@ -83,7 +82,11 @@ def _first_word(value: Any) -> str:
 
 
 def _address(value: Any) -> str:
-    return parseaddr(_text(value))[1].strip().lower()
+    """The address in `Ann <ann@far.example>`; the library's parser takes long for a value that is made for it."""
+    text = _text(value)
+    _, bracket, rest = text.rpartition("<")
+    named = rest.partition(">")[0] if bracket else next((word for word in text.split() if "@" in word), "")
+    return named.strip().strip(",;").lower()
 
 
 def _text(value: Any) -> str:

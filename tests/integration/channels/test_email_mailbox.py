@@ -25,6 +25,7 @@ from butlers.messenger.mailbox.assembly import Mailbox
 from butlers.messenger.mailbox.bounces import BounceWatch
 from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
 from butlers.messenger.mailbox.mail_server import MailServer
+from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.storage.database import Database
@@ -141,8 +142,15 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
         server = MailServer(protocol="imap", host=mail.host, port=mail.imap_port, tls="none")
         account = ImapAccount(server=server, address=BUTLER, password=ACCOUNTS[BUTLER], timeout_s=5.0)
         receipts = ReceiptIntake(database=database, schema=SCHEMA, clock=clock, new_id=Uuid7Factory(clock))
+        parser = MailParser()
         mailbox = Mailbox.build(
-            imap=ImapClient(account), database=database, schema=SCHEMA, clock=clock, receipts=receipts, transport=door
+            imap=ImapClient(account),
+            parser=parser,
+            database=database,
+            schema=SCHEMA,
+            clock=clock,
+            receipts=receipts,
+            transport=door,
         )
         yield World(
             mail=mail,
@@ -153,6 +161,7 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
             tools=ToolBox(mailbox.tools),
             watch=mailbox.watch,
         )
+        await parser.close()
 
 
 # --- searching and reading -------------------------------------------------------------------------------------------

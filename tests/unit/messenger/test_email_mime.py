@@ -75,6 +75,9 @@ def test_html_alone_is_read_as_words() -> None:
     ("value", "shown"),
     [
         ("=?utf-8?q?Gr=C3=BC=C3=9Fe?=", "Grüße"),
+        ("=?utf-8?q?Gr=C3?= =?UTF-8?b?vMOfZQ==?= an =?latin-1*de?Q?J=F6rg_M=2E?=!", "Grüße an Jörg M.!"),
+        ("a =?utf-8?q?b", "a =?utf-8?q?b"),
+        ("=?utf-8?x?b?= =? =?=?", "=?utf-8?x?b?= =? =?=?"),
         ("a\r\n b", "a b"),
         ("=?nonsense?q?x=FF?=", "xÿ"),
         ("=?utf-8?b?!!!?=", None),
@@ -128,14 +131,31 @@ def test_parts_text_and_headers_are_bounded() -> None:
         b"Content-Type: multipart/mixed; boundary=x\r\n\r\n" + b"--x\r\n\r\n" * 300_000,
         nested(60) + b"-\r\n" * 1_000_000,
         b"From: " + b"(" * 500_000 + b"\r\n\r\nx",
+        b"Content-Type: text/html\r\n\r\n<script>" + b"</script" * 49_000,
+        b"".join(b"X-%d: a%bb\r\n" % (number, b" " * 7_900) for number in range(99)) + b"\r\nx",
+        b"".join(b"X-%d: %b\r\n" % (number, b"=?x?q?a" * 1_100) for number in range(99)) + b"\r\nx",
+        b'Content-Type: text/plain; x="' + b";" * 2_000_000 + b"\r\n\r\nx",
     ],
-    ids=["comments", "styles", "parts", "lines", "parentheses"],
+    ids=[
+        *("comments", "styles", "parts", "lines", "parentheses"),
+        *("closing tags", "blank headers", "encoded words", "parameters"),
+    ],
 )
 def test_nobody_can_keep_us_busy(costly: bytes) -> None:
     started = process_time()
     read_mail(costly)
     read_report(costly)
     assert process_time() - started < 5  # each of them took minutes, or the better part of one, unbounded
+
+
+def test_a_character_number_without_end_is_no_error() -> None:
+    html = b"<p>a&#" + b"1" * 5_000 + b";b</p>"
+    assert read_mail(HEAD + b"Content-Type: text/html\r\n\r\n" + html).text == "a\ufffdb"
+
+
+def test_a_hidden_element_ends_at_its_own_closing_tag() -> None:
+    html = b"a<script>b</scripts>c< /script>d</SCRIPT >e<style>f"
+    assert read_mail(HEAD + b"Content-Type: text/html\r\n\r\n" + html).text == "ae"
 
 
 @given(MANGLED)

@@ -32,6 +32,7 @@ from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.intake import Intake
 from butlers.messenger.mailbox.assembly import Mailbox
+from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
@@ -238,8 +239,11 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     imap = mail_client(process, module, module.bot) if module is not None and module.bot.enabled else None
     if imap is None:
         return []
+    parser = MailParser()
+    butler.closes.append(parser.close)
     mailbox = Mailbox.build(
         imap=imap,
+        parser=parser,
         database=process.database,
         schema=butler.config.schema_name,
         clock=process.clock,

@@ -14,6 +14,7 @@ from butlers.messenger.mailbox.bounces import REPORTS, Bounces, BounceWatch
 from butlers.messenger.mailbox.checkpoints import Checkpoints
 from butlers.messenger.mailbox.folder import Criteria
 from butlers.messenger.mailbox.imap import ImapClient
+from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.mailbox.routing import InboxRouter
 from butlers.messenger.mailbox.tools import MailboxTools
 from butlers.messenger.receipts import ReceiptIntake
@@ -30,6 +31,7 @@ class Mailbox:
         cls,
         *,
         imap: ImapClient,
+        parser: MailParser,
         database: Database,
         schema: str,
         clock: Clock,
@@ -45,12 +47,13 @@ class Mailbox:
         bounces = Bounces(database=database, schema=schema, receipts=receipts)
         router = InboxRouter(
             new_mail=reader("route", Criteria()),
+            parser=parser,
             bounces=bounces,
             transport=transport,
             address=account.address,
             clock=clock,
         )
         return cls(
-            tools=MailboxTools(imap=imap, router=router).tools(),
-            watch=BounceWatch(new_mail=reader("bounces", REPORTS), bounces=bounces),
+            tools=MailboxTools(imap=imap, parser=parser, router=router).tools(),
+            watch=BounceWatch(new_mail=reader("bounces", REPORTS), parser=parser, bounces=bounces),
         )

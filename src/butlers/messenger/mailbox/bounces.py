@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
@@ -10,12 +9,13 @@ from uuid import UUID
 from butlers.errors import ValidationError
 from butlers.messenger.mailbox.batches import NewMail
 from butlers.messenger.mailbox.folder import Criteria, Fetched
-from butlers.messenger.mailbox.reports import DeliveryReport, read_report
+from butlers.messenger.mailbox.parser import MailParser
+from butlers.messenger.mailbox.reports import DeliveryReport
 from butlers.messenger.receipts import Receipt, ReceiptIntake
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
-# The server sorts out what is worth a look; `read_report` judges.
+# The server sorts out what is worth a look; the parser decides.
 REPORTS = Criteria(header=("Content-Type", "multipart/report"))
 MOST_AT_ONCE = 1_000
 
@@ -61,6 +61,7 @@ class BounceWatch:
     """Looks through the inbox for reports and leaves everything else alone."""
 
     new_mail: NewMail
+    parser: MailParser
     bounces: Bounces
 
     async def run_once(self) -> dict[str, int]:
@@ -68,7 +69,7 @@ class BounceWatch:
         seen = dict.fromkeys((outcome.value for outcome in ReportOutcome), 0)
 
         async def handle(mail: Fetched) -> None:
-            report = await asyncio.to_thread(read_report, mail.raw)
+            report = (await self.parser.understand(mail.raw)).report
             outcome = await self.bounces.record(report) if report else ReportOutcome.UNKNOWN
             seen[outcome.value] += 1
 

@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 MAX_BYTES = 5 * 1024 * 1024  # of one mail; what is longer is cut
+_MAX_ABOUT = 8_000  # bytes of what a server says about one mail beside its content
 _LIST_HEADERS = "FROM TO SUBJECT DATE MESSAGE-ID"
 _UID = re.compile(rb"\bUID (\d+)")
 _SIZE = re.compile(rb"\bRFC822\.SIZE (\d+)")
@@ -158,7 +159,7 @@ def _fetched(lines: Sequence[Any]) -> Iterable[Fetched]:
     about, raw = b"", b""
     for line in [*lines, None]:
         if isinstance(line, bytes):
-            about += b" " + line
+            about = about[:_MAX_ABOUT] + b" " + line
             continue
         if (mail := _mail(about, raw)) is not None:
             yield mail
@@ -166,6 +167,7 @@ def _fetched(lines: Sequence[Any]) -> Iterable[Fetched]:
 
 
 def _mail(about: bytes, raw: bytes) -> Fetched | None:
+    about = about[:_MAX_ABOUT]
     uid, size, flags, date = (pattern.search(about) for pattern in (_UID, _SIZE, _FLAGS, _DATE))
     if uid is None:
         return None

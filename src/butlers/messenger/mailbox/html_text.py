@@ -12,12 +12,17 @@ from html import unescape
 
 _TAG_NAME = re.compile(r"/?\s*([a-zA-Z][a-zA-Z0-9]*)")
 _BREAKS = frozenset({"p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "table", "blockquote"})
-_HIDDEN = frozenset({"script", "style", "head", "title"})
+_CLOSING = {
+    name: re.compile(rf"</\s{{0,8}}{name}(?![a-zA-Z0-9])", re.IGNORECASE)
+    for name in ("script", "style", "head", "title")
+}
 _BLANK_LINES = re.compile(r"\n{3,}")
+_NO_CHARACTER = re.compile(r"&#[xX]?[0-9a-fA-F]{8,};?")  # a number so long that the library refuses to read it
 
 
 def words_of(html: str) -> str:
-    lines = (" ".join(line.split()) for line in unescape("".join(_pieces(html))).split("\n"))
+    text = unescape(_NO_CHARACTER.sub("\ufffd", "".join(_pieces(html))))
+    lines = (" ".join(line.split()) for line in text.split("\n"))
     return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
 
 
@@ -41,9 +46,9 @@ def _tag(html: str, start: int) -> tuple[int, str]:
     end = _behind(html, ">", start)
     named = _TAG_NAME.match(html, start + 1)
     name = named[1].lower() if named else ""
-    if end >= 0 and name in _HIDDEN and html[start + 1] != "/":
-        closing = re.compile(rf"</\s*{name}[^>]*>", re.IGNORECASE).search(html, end)
-        return (closing.end() if closing else -1), ""
+    if end >= 0 and name in _CLOSING and html[start + 1] != "/":
+        closing = _CLOSING[name].search(html, end)
+        return (_behind(html, ">", closing.end()) if closing else -1), ""
     return end, "\n" if name in _BREAKS else ""
 
 

@@ -2,7 +2,7 @@
 
 A connection per task costs a login and saves every question about what an idle connection may have missed. Each read
 from the socket has a time, and so has the task as a whole: when it is over, or the caller is cancelled, the socket is
-closed and the thread ends with it.
+closed and the thread ends with it. What a server may send has bounds, too: one literal, and all of a task.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from butlers.errors import TargetUnavailable
-from butlers.messenger.mailbox.folder import Folder, FolderRefused, quoted
+from butlers.messenger.mailbox.folder import MAX_BYTES, Folder, FolderRefused, quoted
 from butlers.messenger.mailbox.mail_server import LoginRefused, MailServer, NoEncryptionOffered
 
+MAX_LITERAL = MAX_BYTES + 64 * 1024  # bytes of one mail as a server may send it
+MAX_RECEIVED = 128 * 1024 * 1024  # bytes of all that a server may send for one task
 T = TypeVar("T")
 
 
@@ -73,13 +75,44 @@ class ImapClient:
         """A connection, encrypted as the server's mode says."""
         server, timeout_s = self.account.server, self.account.timeout_s
         if server.mode == "implicit":
-            return line.take(imaplib.IMAP4_SSL(server.host, server.port, ssl_context=self._context, timeout=timeout_s))
-        connection = line.take(imaplib.IMAP4(server.host, server.port, timeout=timeout_s))
+            return line.take(_BoundedSsl(server.host, server.port, ssl_context=self._context, timeout=timeout_s))
+        connection = line.take(_Bounded(server.host, server.port, timeout=timeout_s))
         if server.mode == "starttls":
             if "STARTTLS" not in connection.capabilities:
                 raise NoEncryptionOffered
             connection.starttls(self._context)
         return connection
+
+
+class _Bounded(imaplib.IMAP4):
+    """imaplib bounds a line at a million bytes, but believes a server about the length of a literal."""
+
+    received = 0  # bytes, of this connection
+
+    def read(self, size: int) -> bytes:
+        if size > MAX_LITERAL:
+            raise _too_much(f"announces {size} bytes at once")
+        self._count(size)
+        return super().read(size)
+
+    def readline(self) -> bytes:
+        line = super().readline()
+        self._count(len(line))
+        return line
+
+    def _count(self, size: int) -> None:
+        self.received += size
+        if self.received > MAX_RECEIVED:
+            raise _too_much(f"sent more than {MAX_RECEIVED} bytes for one task")
+
+
+class _BoundedSsl(_Bounded, imaplib.IMAP4_SSL):
+    """The same over TLS from the first byte on."""
+
+
+def _too_much(problem: str) -> TargetUnavailable:
+    remedy = "check imap_host: a mail server sends no more of a mail than it was asked for"
+    return TargetUnavailable(f"the IMAP server {problem}", remedy=remedy)
 
 
 class _Line:

@@ -1,7 +1,8 @@
 """A mail as people and butlers read it: headers, plain text and the names of attachments, all within bounds.
 
 The old, lenient parser of the standard library is used on purpose: the newer one raises on headers that real mail has.
-Whatever cannot be decoded is shown with replacement characters; nothing in a mail is an error.
+Whatever cannot be decoded is shown with replacement characters; nothing in a mail is an error. All of this runs in a
+worker process (`parser.py`): the library takes time that grows with the square of what some mails hold.
 
     bytes -> few containers, delimiters and lines? -> parse -> walk at most MAX_DEPTH deep and MAX_PARTS wide
                  more: the head alone is read
@@ -11,15 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC
 from email import message_from_bytes
 from email.errors import MessageError
-from email.header import decode_header
 from email.message import Message
 from email.parser import BytesHeaderParser
-from email.utils import getaddresses
+from email.policy import Compat32
+from email.utils import getaddresses, parsedate_to_datetime
 from itertools import islice
+from typing import Any
 
+from butlers.messenger.mailbox.encoded_words import decode_words
 from butlers.messenger.mailbox.html_text import words_of
 
 MAX_CONTAINERS = 64  # multipart and message parts that a mail may name before it is not taken apart
@@ -30,10 +34,11 @@ MAX_PARTS = 200
 MAX_TEXT = 100_000  # characters of the plain text
 MAX_HEADERS = 100
 MAX_HEADER = 8_000  # characters of one header
+MAX_CONTENT_HEADER = 1_000  # of one that describes a part: the library reads its parameters in quadratic time
 MAX_ATTACHMENTS = 100
 _CONTAINER = re.compile(rb"multipart/|message/", re.IGNORECASE)
 _UNREADABLE = (MessageError, LookupError, ValueError, TypeError, AttributeError, RecursionError, AssertionError)
-_SPACE = re.compile(r"[ \t]*\r?\n[ \t]+")
+_FOLD = re.compile(r"\r?\n[ \t]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -50,6 +55,9 @@ class Mail:
     text: str
     truncated: bool  # there was more than is shown here
     attachments: tuple[MailAttachment, ...]
+    sender_name: str = ""
+    sender_address: str = ""  # in small letters; empty where there is none
+    written_at: str | None = None  # what the Date header says, ISO 8601 in UTC
 
     def header(self, name: str) -> str | None:
         values = self.headers.get(name.lower())
@@ -58,11 +66,19 @@ class Mail:
     @property
     def sender(self) -> tuple[str, str]:
         """Display name and address; empty where there is none."""
-        return next(iter(addresses(self.header("From"))), ("", ""))
+        return self.sender_name, self.sender_address
+
+
+def mail_document(raw: bytes) -> dict[str, Any]:
+    """`read_mail` as plain values, for the worker process."""
+    return asdict(read_mail(raw))
 
 
 def read_mail(raw: bytes) -> Mail:
-    message, whole = parse(raw)
+    return mail_of(*parse(raw))
+
+
+def mail_of(message: Message, whole: bool) -> Mail:
     texts: list[tuple[str, str]] = []
     attachments: list[MailAttachment] = []
     for part in leaves(message) if whole else ():
@@ -70,24 +86,45 @@ def read_mail(raw: bytes) -> Mail:
             texts.append((part.get_content_type(), _content(part)))
         elif len(attachments) < MAX_ATTACHMENTS:
             attachments.append(_attachment(part))
-    text = _best(texts)
+    text, headers = _best(texts), headers_of(message)
+    sender = next(iter(addresses("".join(headers.get("from", ("",))[:1]))), ("", ""))
     return Mail(
-        headers=headers_of(message),
+        headers=headers,
         text=text[:MAX_TEXT],
         truncated=not whole or len(text) > MAX_TEXT,
         attachments=tuple(attachments),
+        sender_name=sender[0],
+        sender_address=sender[1],
+        written_at=_written_at("".join(headers.get("date", ("",))[:1])),
     )
+
+
+def _written_at(date: str) -> str | None:
+    try:
+        written = parsedate_to_datetime(date)
+        return (written if written.tzinfo else written.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    except (ValueError, OverflowError):
+        return None
+
+
+class _BoundedHeaders(Compat32):
+    """The lenient policy, with headers cut before anybody reads their values."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(sourcelines)
+        is_content = name[:8].lower() == "content-"
+        return name, value[: MAX_CONTENT_HEADER if is_content else MAX_HEADER]
 
 
 def parse(raw: bytes) -> tuple[Message, bool]:
     """The mail, and whether all of it was taken apart; else only its head was read."""
     if _is_bounded(raw):
         try:
-            return message_from_bytes(raw), True
+            return message_from_bytes(raw, policy=_BoundedHeaders()), True
         except _UNREADABLE:
             pass
     head = raw.partition(b"\r\n\r\n")[0][: MAX_HEADERS * MAX_HEADER]
-    return BytesHeaderParser().parsebytes(head), False
+    return BytesHeaderParser(policy=_BoundedHeaders()).parsebytes(head), False
 
 
 def _is_bounded(raw: bytes) -> bool:
@@ -135,12 +172,7 @@ def _unescaped(value: str) -> str:
 
 def decoded(value: str) -> str:
     """A header's words as one line of text."""
-    unfolded = _SPACE.sub(" ", value[:MAX_HEADER])
-    try:
-        words = [_word(text, charset) for text, charset in decode_header(unfolded)]
-    except _UNREADABLE:
-        words = [unfolded]
-    return " ".join(clean("".join(words)).split())
+    return " ".join(clean(decode_words(_FOLD.sub(" ", value[:MAX_HEADER]))).split())
 
 
 def addresses(value: str | None) -> list[tuple[str, str]]:
@@ -155,15 +187,6 @@ def addresses(value: str | None) -> list[tuple[str, str]]:
 def clean(text: str) -> str:
     """Without what neither JSON nor PostgreSQL takes: NUL, other controls, lone surrogates."""
     return _CONTROL.sub("\ufffd", text)
-
-
-def _word(text: str | bytes, charset: str | None) -> str:
-    if isinstance(text, str):
-        return text
-    try:
-        return text.decode(charset or "utf-8", "replace")
-    except (LookupError, ValueError):
-        return text.decode("latin-1")
 
 
 def _is_text(part: Message) -> bool:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from email.message import Message
-from typing import Literal
+from typing import Any, Literal
 
 from butlers.messenger.answering import message_ids
-from butlers.messenger.mailbox.mime import bytes_of, decoded, inner_parts, leaves, parse
+from butlers.messenger.mailbox.mime import Mail, bytes_of, decoded, inner_parts, leaves, mail_of, parse
 
 Fate = Literal["delivered", "bounced", "undecided"]
 _STATUS = re.compile(r"\b([245])\.(\d{1,3})\.(\d{1,3})\b")
@@ -48,6 +48,26 @@ class DeliveryReport:
         return kind == "5" and subject not in _ABOUT_SOMETHING_ELSE and (subject, detail) not in _FULL
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """What a mail is to us: a mail, or a report; neither for a report that says nothing."""
+
+    mail: Mail | None = None
+    report: DeliveryReport | None = None
+
+
+def understood_document(raw: bytes) -> dict[str, Any]:
+    """`understand` as plain values, for the worker process."""
+    return asdict(understand(raw))
+
+
+def understand(raw: bytes) -> Understood:
+    message, whole = parse(raw)
+    if _report_type(message):
+        return Understood(report=_report(message) if whole else None)
+    return Understood(mail=mail_of(message, whole))
+
+
 def is_report(raw: bytes) -> bool:
     return _report_type(parse(raw)[0])
 
@@ -55,8 +75,10 @@ def is_report(raw: bytes) -> bool:
 def read_report(raw: bytes) -> DeliveryReport | None:
     """The report, or None for a mail that is none, or that does not say which mail it is about."""
     message, whole = parse(raw)
-    if not whole or not _report_type(message):
-        return None
+    return _report(message) if whole and _report_type(message) else None
+
+
+def _report(message: Message) -> DeliveryReport | None:
     parts = list(leaves(message))
     original = next(filter(None, map(_original_id, reversed(parts))), None)
     blocks = [block for part in parts for block in _recipients(part)]

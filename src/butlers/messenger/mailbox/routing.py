@@ -21,8 +21,9 @@ from butlers.messenger.answering import message_ids
 from butlers.messenger.mailbox.batches import NewMail
 from butlers.messenger.mailbox.bounces import Bounces, ReportOutcome
 from butlers.messenger.mailbox.folder import Fetched
-from butlers.messenger.mailbox.mime import Mail, read_mail
-from butlers.messenger.mailbox.reports import DeliveryReport, is_report, read_report
+from butlers.messenger.mailbox.mime import Mail
+from butlers.messenger.mailbox.parser import MailParser
+from butlers.messenger.mailbox.reports import DeliveryReport
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger.mailbox")
@@ -44,9 +45,17 @@ class RouteCounts:
 
 class InboxRouter:
     def __init__(
-        self, *, new_mail: NewMail, bounces: Bounces, transport: Transport, address: str, clock: Clock
+        self,
+        *,
+        new_mail: NewMail,
+        parser: MailParser,
+        bounces: Bounces,
+        transport: Transport,
+        address: str,
+        clock: Clock,
     ) -> None:
         self._new_mail = new_mail
+        self._parser = parser
         self._bounces = bounces
         self._transport = transport
         self._address = address.strip().lower()
@@ -76,13 +85,13 @@ class InboxRouter:
             counts.failed += 1
 
     async def _pass_on(self, fetched: Fetched, counts: RouteCounts) -> None:
-        understood = await asyncio.to_thread(_understand, fetched.raw)
-        if not isinstance(understood, Mail):
-            await self._report(understood, counts)
-        elif understood.sender[1] == self._address:
+        understood = await self._parser.understand(fetched.raw)
+        if (mail := understood.mail) is None:
+            await self._report(understood.report, counts)
+        elif mail.sender_address == self._address:
             counts.skipped += 1
         else:
-            await self._ingest(to_envelope(fetched, understood, address=self._address, now=self._clock.now()), counts)
+            await self._ingest(to_envelope(fetched, mail, address=self._address, now=self._clock.now()), counts)
 
     async def _report(self, report: DeliveryReport | None, counts: RouteCounts) -> None:
         outcome = await self._bounces.record(report) if report else ReportOutcome.UNKNOWN
@@ -99,11 +108,6 @@ class InboxRouter:
 
 class _NotNow(Exception):
     """Switchboard or the database is away; the mail waits where it is."""
-
-
-def _understand(raw: bytes) -> Mail | DeliveryReport | None:
-    """A mail, or what a report says; None for a report that says nothing."""
-    return read_report(raw) if is_report(raw) else read_mail(raw)
 
 
 def to_envelope(fetched: Fetched, mail: Mail, *, address: str, now: datetime) -> IngestEnvelope:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -16,7 +15,8 @@ from butlers.butler.surface import BUTLERS, Tool
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
 from butlers.messenger.mailbox.imap import ImapClient
-from butlers.messenger.mailbox.mime import Mail, read_mail
+from butlers.messenger.mailbox.mime import Mail
+from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.mailbox.routing import InboxRouter
 
 OWNER = "messenger"
@@ -61,6 +61,7 @@ class RouteArguments(Value):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxTools:
     imap: ImapClient
+    parser: MailParser
     router: InboxRouter
 
     def tools(self) -> list[Tool]:
@@ -92,16 +93,25 @@ class MailboxTools:
         ]
 
     async def _search(self, _caller: Caller, given: SearchArguments) -> dict[str, Any]:
-        return await self.imap.read(self.imap.account.inbox, lambda folder: search(folder, given))
+        found = await self.imap.read(self.imap.account.inbox, lambda folder: search(folder, given))
+        messages = [_known(head, await self.parser.mail(head.raw)) for head in found.heads]
+        return {"messages": messages, "next_cursor": found.next_cursor}
 
     async def _read(self, _caller: Caller, given: ReadArguments) -> dict[str, Any]:
-        return await self.imap.read(self.imap.account.inbox, lambda folder: read(folder, given))
+        fetched = await self.imap.read(self.imap.account.inbox, lambda folder: read(folder, given))
+        return _whole(fetched, await self.parser.mail(fetched.raw))
 
     async def _route(self, _caller: Caller, given: RouteArguments) -> dict[str, Any]:
         return dict(await self.router.check_and_route(limit=given.limit))
 
 
-def search(folder: Folder, given: SearchArguments) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    heads: list[Fetched]  # newest first
+    next_cursor: str | None
+
+
+def search(folder: Folder, given: SearchArguments) -> Page:
     criteria = Criteria(
         text=given.query, sender=given.sender, subject=given.subject, since=given.since, unseen=given.unseen
     )
@@ -109,19 +119,16 @@ def search(folder: Folder, given: SearchArguments) -> dict[str, Any]:
     page = found[-given.limit :]
     heads = [head for head in reversed(folder.heads(page)) if _since(head, given.since)]
     more = len(found) > len(page)
-    return {
-        "messages": [_summary(head) for head in heads],
-        "next_cursor": f"{folder.uidvalidity}-{page[0]}" if more else None,
-    }
+    return Page(heads=heads, next_cursor=f"{folder.uidvalidity}-{page[0]}" if more else None)
 
 
-def read(folder: Folder, given: ReadArguments) -> dict[str, Any]:
+def read(folder: Folder, given: ReadArguments) -> Fetched:
     # Of several mails with one Message-ID the first is the one that was meant; the others came again.
     uids = [given.uid] if given.uid is not None else folder.by_message_id(given.message_id or "")[:1]
     fetched = folder.mails(uids)
     if not fetched:
         raise invalid("uid" if given.uid is not None else "message_id", "names no message in the inbox")
-    return _whole(fetched[0])
+    return fetched[0]
 
 
 def _before(folder: Folder, cursor: str | None) -> int | None:
@@ -137,24 +144,20 @@ def _since(head: Fetched, since: datetime | None) -> bool:
     return since is None or head.arrived_at is None or head.arrived_at >= since.replace(microsecond=0)
 
 
-def _summary(head: Fetched) -> dict[str, Any]:
-    return _known(head, read_mail(head.raw))
-
-
 def _known(fetched: Fetched, mail: Mail) -> dict[str, Any]:
     return {
         "uid": fetched.uid,
         "message_id": mail.header("Message-ID"),
         "from": mail.header("From"),
         "subject": mail.header("Subject"),
-        "date": _date(mail, fetched.arrived_at),
+        # When it says it was written; when that is no date, when it arrived.
+        "date": mail.written_at or (fetched.arrived_at.isoformat() if fetched.arrived_at else None),
         "seen": fetched.seen,
         "size": fetched.size,
     }
 
 
-def _whole(fetched: Fetched) -> dict[str, Any]:
-    mail = read_mail(fetched.raw)
+def _whole(fetched: Fetched, mail: Mail) -> dict[str, Any]:
     return _known(fetched, mail) | {
         "headers": _all_headers(mail.headers),
         "text": mail.text,
@@ -167,12 +170,3 @@ def _whole(fetched: Fetched) -> dict[str, Any]:
 
 def _all_headers(headers: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in headers.items()}
-
-
-def _date(mail: Mail, arrived_at: datetime | None) -> str | None:
-    """When it says it was written; when that is no date, when it arrived."""
-    try:
-        written = parsedate_to_datetime(mail.header("Date") or "")
-        return (written if written.tzinfo else written.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
-    except (ValueError, OverflowError):
-        return arrived_at.isoformat() if arrived_at else None
