@@ -27,68 +27,80 @@ PAGE = 50
 
 
 class TriggerArguments(Value):
-    prompt: Text
+    prompt: Text = Field(description="what to do")
 
 
 class KeyArguments(Value):
-    key: Identity
+    key: Identity = Field(description="the name of the value")
 
 
 class SetArguments(Value):
-    key: Identity
-    value: JsonValue
+    key: Identity = Field(description="the name of the value")
+    value: JsonValue = Field(description="any JSON but null")
 
 
 class ListStateArguments(Value):
-    prefix: str = ""
-    after: str | None = None
-    limit: int = Field(default=PAGE, ge=1, le=500)
+    prefix: str = Field(default="", description="only keys that begin so")
+    after: str | None = Field(default=None, description="only keys behind this one: the last key of the page before")
+    limit: int = Field(default=PAGE, ge=1, le=500, description="at most so many, on one page")
 
 
 class CreateScheduleArguments(Value):
-    name: Identity
-    cron: str
-    prompt: Text | None = None
-    job_name: Identity | None = None
-    job_args: dict[str, JsonValue] = Field(default_factory=dict)
+    name: Identity = Field(description="a name that no other schedule has")
+    cron: str = Field(description="five fields, in UTC: minute hour day month weekday")
+    prompt: Text | None = Field(default=None, description="what the runtime is told; instead of job_name")
+    job_name: Identity | None = Field(default=None, description="the native job; instead of prompt")
+    job_args: dict[str, JsonValue] = Field(default_factory=dict, description="what the job is told")
 
 
 class UpdateScheduleArguments(Value):
-    name: Identity
-    cron: str | None = None
-    enabled: bool | None = None
+    name: Identity = Field(description="the schedule, by its name")
+    cron: str | None = Field(default=None, description="five fields, in UTC; absent: as before")
+    enabled: bool | None = Field(default=None, description="false: kept, but not run; absent: as before")
 
 
 class NameArguments(Value):
-    name: Identity
+    name: Identity = Field(description="the schedule, by its name")
 
 
 class ListSessionsArguments(Value):
-    before: UUID | None = None
-    limit: int = Field(default=PAGE, ge=1, le=500)
+    before: UUID | None = Field(
+        default=None, description="only sessions older than this one: next_cursor of the page before"
+    )
+    limit: int = Field(default=PAGE, ge=1, le=500, description="at most so many, on one page")
 
 
 class SessionArguments(Value):
-    session_id: UUID
+    session_id: UUID = Field(description="the session, by its id")
 
 
 class NotifyArguments(Value):
-    message: Text
-    channel: Channel = OWNER_CHANNEL
-    recipient: Identity | None = None
-    contact_id: UUID | None = None
-    subject: Identity | None = None
-    idempotency_key: Identity | None = None
+    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
+    channel: Channel = Field(default=OWNER_CHANNEL, description="the channel it leaves by")
+    recipient: Identity | None = Field(
+        default=None, description="an address of the channel; absent, and without contact_id: the owner"
+    )
+    contact_id: UUID | None = Field(default=None, description="the contact to write to, instead of an address")
+    subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this message: a repeat with the same key is not sent again"
+    )
 
 
 class SendMessageArguments(Value):
-    message: Text
-    recipient_ids: list[UUID] = Field(default_factory=list, max_length=100)  # contacts; nobody named: the owner
-    idempotency_key: Identity | None = None
+    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
+    recipient_ids: list[UUID] = Field(
+        default_factory=list,
+        max_length=100,
+        description="contacts, each reached by the preferred channel; none: the owner",
+    )
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this message: a repeat with the same key is not sent again"
+    )
 
 
 class TraceArguments(Value):
-    request_id: RequestId
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

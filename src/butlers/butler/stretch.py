@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from pydantic import Field
+
 from butlers.contracts.envelope import Timestamp, Value, invalid
 
 USUAL = timedelta(days=1)
@@ -11,8 +13,10 @@ LONGEST = timedelta(days=31)  # percentiles are taken over every single row
 
 
 class StretchArguments(Value):
-    since: Timestamp | None = None  # a day before `until`
-    until: Timestamp | None = None  # now
+    since: Timestamp | None = Field(
+        default=None, description="the beginning: RFC 3339 with an offset; absent: a day before until"
+    )
+    until: Timestamp | None = Field(default=None, description="the end: RFC 3339 with an offset; absent: now")
 
     def between(self, now: datetime) -> tuple[datetime, datetime]:
         """The last day, unless said otherwise."""

@@ -22,9 +22,11 @@ PROVIDERS_OF: dict[str, frozenset[str]] = {
 
 
 class Source(Value):
-    channel: IngestChannel
-    provider: Provider
-    endpoint_identity: Identity  # the bot, the mailbox or the API client's door
+    channel: IngestChannel = Field(description="the channel that the message came by")
+    provider: Provider = Field(
+        description="who runs the channel: telegram for telegram, imap or gmail for email, internal for api and mcp"
+    )
+    endpoint_identity: Identity = Field(description="the bot, the mailbox or the API client's door")
 
     @model_validator(mode="after")
     def _provider_serves_channel(self) -> Self:
@@ -35,27 +37,31 @@ class Source(Value):
 
 
 class Event(Value):
-    external_event_id: Identity
-    external_thread_id: Identity | None = None
-    observed_at: Timestamp
+    external_event_id: Identity = Field(description="the source's own id of the event; a repeat is one request")
+    external_thread_id: Identity | None = Field(
+        default=None, description="the conversation, as the source names it; where an answer goes"
+    )
+    observed_at: Timestamp = Field(description="when the source saw it: RFC 3339 with an offset")
 
 
 class Sender(Value):
-    identity: Identity
-    display_name: Identity | None = None
+    identity: Identity = Field(description="who wrote it, as the channel names people")
+    display_name: Identity | None = Field(default=None, description="the name that people see")
 
 
 class Attachment(Value):
-    media_type: Identity
-    storage_ref: Identity | None = None
-    size_bytes: Count
-    filename: Identity | None = None
+    media_type: Identity = Field(description="the kind of file, such as image/png")
+    storage_ref: Identity | None = Field(default=None, description="where the file is kept")
+    size_bytes: Count = Field(description="its size")
+    filename: Identity | None = Field(default=None, description="its name")
 
 
 class Payload(Value):
-    raw: Any  # what the provider sent, verbatim
-    normalized_text: Text
-    attachments: list[Attachment] = Field(default_factory=list, max_length=100)
+    raw: Any = Field(description="what the provider sent, verbatim")
+    normalized_text: Text = Field(description="what was said, as plain text")
+    attachments: list[Attachment] = Field(
+        default_factory=list, max_length=100, description="the files that came with it"
+    )
 
     @model_serializer(mode="wrap")
     def _keep_raw(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -64,27 +70,33 @@ class Payload(Value):
 
 
 class Control(Value):
-    idempotency_key: Identity | None = None
-    trace_context: TraceContext = Field(default_factory=dict)
-    policy_tier: PolicyTier = "default"
-    ingestion_tier: IngestionTier = "full"
-    pinned_target: Identity | None = None  # a butler's name: skip routing
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this event instead of external_event_id: a repeat is one request"
+    )
+    trace_context: TraceContext = Field(
+        default_factory=dict, description="W3C trace context headers, passed on unchanged"
+    )
+    policy_tier: PolicyTier = Field(default="default", description="how urgent it is")
+    ingestion_tier: IngestionTier = Field(
+        default="full", description="full: the text is worked on; metadata: it is only recorded"
+    )
+    pinned_target: Identity | None = Field(default=None, description="a butler's name: skip routing")
 
 
 class IngestEnvelope(Envelope):
     VERSION = "ingest.v1"
 
-    schema_version: Literal["ingest.v1"]
-    source: Source
-    event: Event
-    sender: Sender
-    payload: Payload
-    control: Control = Field(default_factory=Control)
+    schema_version: Literal["ingest.v1"] = Field(description="which envelope this is")
+    source: Source = Field(description="where it came from")
+    event: Event = Field(description="what happened there")
+    sender: Sender = Field(description="who wrote it")
+    payload: Payload = Field(description="what was said")
+    control: Control = Field(default_factory=Control, description="how it is to be treated")
 
 
 class IngestReply(Value):
     """What the door answers, at once and for duplicates alike."""
 
-    request_id: RequestId
-    status: Literal["accepted"] = "accepted"
-    duplicate: bool
+    request_id: RequestId = Field(description="the id of the request from here on")
+    status: Literal["accepted"] = Field(default="accepted", description="the message is stored")
+    duplicate: bool = Field(description="whether the door knew it already")

@@ -35,13 +35,23 @@ NEEDS_THREAD = frozenset({"telegram"})  # channels that cannot answer without kn
 class NotifyContext(Value):
     """The lineage of an answer. A proactive message has none, so every field may be absent."""
 
-    request_id: RequestId | None = None
-    received_at: Timestamp | None = None
-    source_channel: SourceChannel | None = None
-    source_endpoint_identity: Identity | None = None
-    source_sender_identity: Identity | None = None
-    source_thread_identity: Identity | None = None
-    trace_context: TraceContext = Field(default_factory=dict)
+    request_id: RequestId | None = Field(
+        default=None, description="the id that the request got at the door: a UUID of version 7"
+    )
+    received_at: Timestamp | None = Field(
+        default=None, description="when the door took the request in: RFC 3339 with an offset"
+    )
+    source_channel: SourceChannel | None = Field(default=None, description="the channel that the request came in by")
+    source_endpoint_identity: Identity | None = Field(default=None, description="the bot or mailbox that it came in by")
+    source_sender_identity: Identity | None = Field(
+        default=None, description="who wrote it, as the channel names people"
+    )
+    source_thread_identity: Identity | None = Field(
+        default=None, description="the conversation it belongs to, as the channel names it"
+    )
+    trace_context: TraceContext = Field(
+        default_factory=dict, description="W3C trace context headers, passed on unchanged"
+    )
 
     @classmethod
     def answering(cls, context: RequestContext) -> Self:
@@ -62,25 +72,34 @@ class NotifyContext(Value):
 
 
 class Delivery(Value):
-    intent: Intent
-    channel: Channel
-    message: Text
-    recipient: Identity | None = None
-    subject: Identity | None = None
-    emoji: Identity | None = None
+    intent: Intent = Field(
+        description="send: unasked; reply: an answer to request_context; react: an emoji on the message"
+    )
+    channel: Channel = Field(description="the channel it leaves by")
+    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
+    recipient: Identity | None = Field(
+        default=None,
+        description="an address of the channel; absent: the contact, the sender of the request, or the owner",
+    )
+    subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
+    emoji: Identity | None = Field(default=None, description="the reaction, with intent react and only then")
 
 
 class NotifyEnvelope(Envelope):
     VERSION = "notify.v1"
 
-    schema_version: Literal["notify.v1"] = "notify.v1"
-    origin_butler: Identity
-    delivery: Delivery
-    request_context: NotifyContext | None = None
-    contact_id: UUID | None = None
-    idempotency_key: Identity | None = None
-    not_after: Timestamp | None = None
-    priority: Priority = "normal"
+    schema_version: Literal["notify.v1"] = Field(default="notify.v1", description="which envelope this is")
+    origin_butler: Identity = Field(description="the butler that speaks")
+    delivery: Delivery = Field(description="what is to leave")
+    request_context: NotifyContext | None = Field(
+        default=None, description="the request that is answered; needed by reply and react"
+    )
+    contact_id: UUID | None = Field(default=None, description="the contact to write to, instead of an address")
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this message: a repeat with the same key is not sent again"
+    )
+    not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
+    priority: Priority = Field(default="normal", description="what goes first when there is a queue")
 
     @model_validator(mode="after")
     def _reply_has_lineage(self) -> Self:
@@ -120,27 +139,35 @@ class NotifyEnvelope(Envelope):
 
 
 class NotifyResponseContext(Value):
-    request_id: RequestId | None = None
+    request_id: RequestId | None = Field(
+        default=None, description="the id that the request got at the door: a UUID of version 7"
+    )
 
 
 class DeliveryOutcome(Value):
-    channel: Channel
-    delivery_id: UUID
-    status: DeliveryStatus
-    provider_delivery_id: str | None = None
-    deduplicated: bool = False  # an earlier delivery answered for this one
-    duplicate_detection: bool = True  # false: no request_id and no key, so a repeat would be sent again
-    action_id: UUID | None = None  # the pending action that somebody has to decide
+    channel: Channel = Field(description="the channel it left by")
+    delivery_id: UUID = Field(description="the delivery, by its id")
+    status: DeliveryStatus = Field(description="where the delivery stands")
+    provider_delivery_id: str | None = Field(default=None, description="the provider's own id of the message")
+    deduplicated: bool = Field(default=False, description="an earlier delivery answered for this one")
+    duplicate_detection: bool = Field(
+        default=True, description="false: no request_id and no key, so a repeat would be sent again"
+    )
+    action_id: UUID | None = Field(default=None, description="the pending action that somebody has to decide")
 
 
 class NotifyResponse(Envelope):
     VERSION = "notify_response.v1"
 
-    schema_version: Literal["notify_response.v1"] = "notify_response.v1"
-    request_context: NotifyResponseContext = Field(default_factory=NotifyResponseContext)
-    status: Literal["ok", "error"]
-    delivery: DeliveryOutcome | None = None
-    error: WireError | None = None
+    schema_version: Literal["notify_response.v1"] = Field(
+        default="notify_response.v1", description="which envelope this is"
+    )
+    request_context: NotifyResponseContext = Field(
+        default_factory=NotifyResponseContext, description="the request that the message belongs to"
+    )
+    status: Literal["ok", "error"] = Field(description="ok, or error with an error")
+    delivery: DeliveryOutcome | None = Field(default=None, description="the delivery, where there is one")
+    error: WireError | None = Field(default=None, description="what went wrong")
 
     @model_validator(mode="after")
     def _status_agrees(self) -> Self:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+from pydantic import Field
+
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
@@ -25,31 +27,41 @@ Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's record
 
 
 class SendArguments(Value):
-    message: Text
-    recipient: Identity | None = None  # the channel's own address; nobody named: the contact, else the owner
-    contact_id: UUID | None = None
-    idempotency_key: Identity | None = None
-    not_after: Timestamp | None = None
-    priority: Priority = "normal"
-    identity_scope: Literal["bot", "user"] = "bot"
+    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
+    recipient: Identity | None = Field(
+        default=None, description="the channel's own address; absent, and without contact_id: the owner"
+    )
+    contact_id: UUID | None = Field(default=None, description="the contact to write to, instead of an address")
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this message: a repeat with the same key is not sent again"
+    )
+    not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
+    priority: Priority = Field(default="normal", description="what goes first when there is a queue")
+    identity_scope: Literal["bot", "user"] = Field(
+        default="bot", description="bot: the system's own account; user: the owner's"
+    )
 
 
 class SendMailArguments(SendArguments):
-    subject: Identity | None = None
+    subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
 
 
 class ReplyArguments(Value):
     """Which request is answered; where the answer goes is Switchboard's knowledge and not the caller's."""
 
-    message: Text
-    request_id: RequestId
-    idempotency_key: Identity | None = None
-    not_after: Timestamp | None = None
-    identity_scope: Literal["bot", "user"] = "bot"
+    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
+    request_id: RequestId = Field(description="the request that is answered: a UUID of version 7")
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this message: a repeat with the same key is not sent again"
+    )
+    not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
+    identity_scope: Literal["bot", "user"] = Field(
+        default="bot", description="bot: the system's own account; user: the owner's"
+    )
 
 
 class ReplyMailArguments(ReplyArguments):
-    subject: Identity | None = None
+    subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +80,7 @@ class ChannelTools:
 
         return Tool(
             name=f"{channel}_send_message",
-            description=f"Send a {channel} message to an address, a contact or the owner.",
+            description=f"Send a message by {channel} to an address, a contact or the owner.",
             arguments=SendMailArguments if channel == "email" else SendArguments,
             handler=send,
             owner=ME,
@@ -82,7 +94,7 @@ class ChannelTools:
 
         return Tool(
             name="email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message",
-            description=f"Answer a {channel} message where it was asked.",
+            description=f"Answer a message that came by {channel} where it was asked.",
             arguments=ReplyMailArguments if channel == "email" else ReplyArguments,
             handler=reply,
             owner=ME,

@@ -28,7 +28,9 @@ BODY_FACTOR = 8  # a batch may be so many times as large as a single message's b
 class IngestBatch(Value):
     """What a batch looks like; its messages are checked one by one."""
 
-    messages: list[IngestEnvelope] = Field(min_length=1, max_length=MAX_MESSAGES)
+    messages: list[IngestEnvelope] = Field(
+        min_length=1, max_length=MAX_MESSAGES, description="the messages, each an ingest.v1"
+    )
 
 
 async def accept_batch(ingress: Ingress, raw: dict[str, Any], *, submitted_by: Caller) -> dict[str, Any]:

@@ -30,15 +30,15 @@ _CHANNEL_TOOL = re.compile(r"(user_|bot_)?(telegram|email|sms|chat)_(send|reply|
 class ButlerCard(Value):
     """What a butler says of itself."""
 
-    name: Identity
-    endpoint_url: Identity
-    transport: Identity
-    description: str
-    triggers: list[str] = Field(default_factory=list)
-    required_information: list[str] = Field(default_factory=list)
-    capabilities: list[str] = Field(default_factory=list)
-    modules: list[str] = Field(default_factory=list)
-    route_timeout_s: float = 60.0
+    name: Identity = Field(description="the butler's name")
+    endpoint_url: Identity = Field(description="where its doors are")
+    transport: Identity = Field(description="how it is called")
+    description: str = Field(description="what it is for, in one line")
+    triggers: list[str] = Field(default_factory=list, description="words that say a message is for it")
+    required_information: list[str] = Field(default_factory=list, description="what it needs to know to act")
+    capabilities: list[str] = Field(default_factory=list, description="the names of its tools")
+    modules: list[str] = Field(default_factory=list, description="the modules it has loaded")
+    route_timeout_s: float = Field(default=60.0, description="seconds one route.execute may take")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

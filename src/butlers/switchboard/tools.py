@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
+
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import EVERY_ROLE, EnvelopeTool, NoArguments, Tool
@@ -22,7 +24,7 @@ MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
 
 
 class LineageArguments(Value):
-    request_id: RequestId
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,48 +17,52 @@ Limit = Annotated[int, Field(ge=1, le=500)]
 
 
 class ActorArguments(Value):
-    decided_by: Identity | None = None  # the person for whom Switchboard asks
+    decided_by: Identity | None = Field(
+        default=None, description="the person for whom Switchboard asks; absent: the caller"
+    )
 
 
 class ActionArguments(Value):
-    action_id: UUID
+    action_id: UUID = Field(description="the pending action, by its id")
 
 
 class DecisionArguments(ActorArguments):
-    action_id: UUID
-    reason: Reason | None = None
+    action_id: UUID = Field(description="the pending action, by its id")
+    reason: Reason | None = Field(default=None, description="why, for the record")
 
 
 class ListExecutedArguments(Value):
-    tool_name: Identity | None = None
-    cursor: UUID | None = None
-    limit: Limit = PAGE
+    tool_name: Identity | None = Field(default=None, description="only actions of this tool")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: Limit = Field(default=PAGE, description="at most so many, on one page")
 
 
 class ListActionsArguments(ListExecutedArguments):
-    status: Status | Literal["any"] = "pending"
+    status: Status | Literal["any"] = Field(default="pending", description="only actions in this state")
 
 
 class RuleArguments(Value):
-    rule_id: UUID
+    rule_id: UUID = Field(description="the rule, by its id")
 
 
 class RevokeArguments(ActorArguments):
-    rule_id: UUID
+    rule_id: UUID = Field(description="the rule, by its id")
 
 
 class ListRulesArguments(Value):
-    tool_name: Identity | None = None
-    active_only: bool = True
-    cursor: UUID | None = None
-    limit: Limit = PAGE
+    tool_name: Identity | None = Field(default=None, description="only rules about this tool")
+    active_only: bool = Field(default=True, description="leave out rules that have ended")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: Limit = Field(default=PAGE, description="at most so many, on one page")
 
 
 class Constraint(Value):
     """What one argument of a call must be."""
 
-    type: Literal["exact", "pattern", "any"]
-    value: JsonValue = None
+    type: Literal["exact", "pattern", "any"] = Field(
+        description="exact: equals value; pattern: fits value (* and ? are wild); any: whatever it is"
+    )
+    value: JsonValue = Field(default=None, description="what is compared with; none for any")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -78,16 +82,20 @@ Constraints = Annotated[dict[Identity, Constraint], Field(max_length=50)]
 
 
 class RuleBounds(ActorArguments):
-    expires_at: Timestamp | None = None
-    max_uses: Annotated[int, Field(ge=1, le=MAX_USES)] | None = None
-    description: Reason = ""
+    expires_at: Timestamp | None = Field(default=None, description="the rule ends then: RFC 3339 with an offset")
+    max_uses: Annotated[int, Field(ge=1, le=MAX_USES)] | None = Field(
+        default=None, description="the rule ends after so many calls"
+    )
+    description: Reason = Field(default="", description="what the rule is for, in words")
 
 
 class CreateRuleArguments(RuleBounds):
-    tool_name: Identity
-    arg_constraints: Constraints = Field(default_factory=dict)
+    tool_name: Identity = Field(description="the tool whose calls pass")
+    arg_constraints: Constraints = Field(default_factory=dict, description="by argument: what it must be")
 
 
 class RuleFromActionArguments(RuleBounds):
-    action_id: UUID
-    arg_constraints: Constraints | None = None  # instead of the suggested ones
+    action_id: UUID = Field(description="the action that the rule is made from")
+    arg_constraints: Constraints | None = Field(
+        default=None, description="by argument: what it must be; absent: as the action suggests"
+    )

@@ -78,18 +78,24 @@ class WindowArguments(Value):
 
 
 class ListArguments(WindowArguments):
-    query: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
-    limit: Annotated[int, Field(ge=1, le=250)] = 50
-    page_token: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
+    query: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = Field(
+        default=None, description="words in the events"
+    )
+    limit: Annotated[int, Field(ge=1, le=250)] = Field(default=50, description="at most so many, on one page")
+    page_token: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = Field(
+        default=None, description="next_page_token of the page before"
+    )
 
 
 class FreeSlotsArguments(WindowArguments):
-    duration_minutes: Annotated[int, Field(ge=1, le=1440)] = 30
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    duration_minutes: Annotated[int, Field(ge=1, le=1440)] = Field(
+        default=30, description="the shortest slot that is of use"
+    )
+    limit: Annotated[int, Field(ge=1, le=100)] = Field(default=20, description="at most so many, on one page")
 
 
 class EventArguments(Value):
-    event_id: EventId
+    event_id: EventId = Field(description="the event, by its id")
 
 
 class DeleteArguments(EventArguments):
@@ -97,12 +103,12 @@ class DeleteArguments(EventArguments):
 
 
 class CreateArguments(Value):
-    summary: Title
-    start: MomentText
+    summary: Title = Field(description="the title")
+    start: MomentText = Field(description="when it begins: RFC 3339 with an offset, or YYYY-MM-DD for whole days")
     end: MomentText = Field(description="exclusive; of the same kind as start")
     time_zone: TimeZone | None = Field(default=None, description="where the event happens; default: the calendar's")
-    description: Description | None = None
-    location: Description | None = None
+    description: Description | None = Field(default=None, description="more about it")
+    location: Description | None = Field(default=None, description="where it is")
     busy: bool | None = Field(default=None, description="takes up time; default: yes, but not when it lasts whole days")
     allow_conflict: bool = Field(default=False, description="create it even where the time is taken")
     idempotency_key: Identity | None = Field(default=None, description="a call with the same key makes one event")
@@ -119,14 +125,16 @@ class CreateArguments(Value):
 
 class UpdateArguments(EventArguments):
     etag: ETag | None = Field(default=None, description="as read before; default: the present one")
-    summary: Title | None = None
-    start: MomentText | None = None
-    end: MomentText | None = None
-    time_zone: TimeZone | None = None
-    description: Description | None = None
-    location: Description | None = None
-    busy: bool | None = None
-    allow_conflict: bool = False
+    summary: Title | None = Field(default=None, description="the new title")
+    start: MomentText | None = Field(default=None, description="when it begins; changed together with end")
+    end: MomentText | None = Field(default=None, description="when it ends, exclusive; changed together with start")
+    time_zone: TimeZone | None = Field(
+        default=None, description="where the event happens; changed together with start and end"
+    )
+    description: Description | None = Field(default=None, description="more about it")
+    location: Description | None = Field(default=None, description="where it is")
+    busy: bool | None = Field(default=None, description="whether it takes up time")
+    allow_conflict: bool = Field(default=False, description="move it even where the time is taken")
 
     @model_validator(mode="after")
     def _says_what(self) -> Self:

@@ -27,39 +27,43 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class StoreEpisodeArguments(Value):
-    content: Content
-    answer: Content | None = None
-    speaker: Name = OWNER  # who is meant by "I" and "my"
-    importance: Share = 0.5
+    content: Content = Field(description="what happened or was said")
+    answer: Content | None = Field(default=None, description="what was answered")
+    speaker: Name = Field(default=OWNER, description='who is meant by "I" and "my"')
+    importance: Share = Field(default=0.5, description="0 to 1: what is important is kept longer")
 
 
 class StoreFactArguments(Value):
-    subject: Name
-    predicate: Name
-    content: Content
-    permanence: Permanence = "standard"
-    confidence: Share = 0.9
+    subject: Name = Field(description="who or what it is about")
+    predicate: Name = Field(description="what is said about it, such as birthday")
+    content: Content = Field(description="what is so")
+    permanence: Permanence = Field(default="standard", description="how fast it fades")
+    confidence: Share = Field(default=0.9, description="0 to 1: how sure it is")
 
 
 class StoreRuleArguments(Value):
-    content: Content
-    maturity: Maturity = "candidate"
+    content: Content = Field(description="how to act")
+    maturity: Maturity = Field(default="candidate", description="how well tried the rule is")
 
 
 class RecallArguments(Value):
-    query: Content
-    kinds: list[Kind] = Field(default=["fact", "rule", "episode"], min_length=1, max_length=3)
-    limit: int = Field(default=10, ge=1, le=MAX_PAGE)
-    offset: int = Field(default=0, ge=0, le=MAX_OFFSET)
-    min_confidence: Share = 0.05  # what has faded below is not shown
+    query: Content = Field(description="words to look for")
+    kinds: list[Kind] = Field(
+        default=["fact", "rule", "episode"], min_length=1, max_length=3, description="which kinds of memories"
+    )
+    limit: int = Field(default=10, ge=1, le=MAX_PAGE, description="at most so many, on one page")
+    offset: int = Field(default=0, ge=0, le=MAX_OFFSET, description="leave out so many of the best")
+    min_confidence: Share = Field(default=0.05, description="0 to 1: what has faded below is not shown")
 
 
 class MemoryArguments(Value):
-    kind: Kind
-    id: UUID
+    kind: Kind = Field(description="the kind of memory")
+    id: UUID = Field(description="the memory, by its id")
 
 
 class ConfirmArguments(Value):
-    kind: Literal["fact", "rule"]
-    id: UUID
-    outcome: Literal["helpful", "harmful"] = "helpful"  # of a rule that was followed
+    kind: Literal["fact", "rule"] = Field(description="fact, or rule")
+    id: UUID = Field(description="the memory, by its id")
+    outcome: Literal["helpful", "harmful"] = Field(
+        default="helpful", description="of a rule that was followed; a fact can only be helpful"
+    )

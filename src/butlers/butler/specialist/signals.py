@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
@@ -24,13 +24,15 @@ _SHORT = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,32}$")]
 
 
 class SignalArguments(Value):
-    request_id: RequestId
-    key: Annotated[str, StringConstraints(pattern=r"^extraction-[0-9]{1,4}$")]
-    signal_type: _SHORT
-    contact_hint: str | None = None
-    data: dict[str, Any]
-    sender: Identity
-    source_channel: Identity
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
+    key: Annotated[str, StringConstraints(pattern=r"^extraction-[0-9]{1,4}$")] = Field(
+        description="the place of the signal in its request, such as extraction-0"
+    )
+    signal_type: _SHORT = Field(description="the kind of signal")
+    contact_hint: str | None = Field(default=None, description="the person it is about, as named in the message")
+    data: dict[str, Any] = Field(description="what was learned")
+    sender: Identity = Field(description="who wrote the message")
+    source_channel: Identity = Field(description="the channel that the request came in by")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,13 +39,17 @@ class SearchArguments(Value):
     subject: Phrase | None = Field(default=None, description="part of the subject")
     since: Timestamp | None = Field(default=None, description="arrived then or later")
     unseen: bool = Field(default=False, description="only what nobody has read")
-    limit: int = Field(default=20, ge=1, le=100)
+    limit: int = Field(default=20, ge=1, le=100, description="at most so many, on one page")
     cursor: str | None = Field(default=None, max_length=40, description="next_cursor of the page before")
 
 
 class ReadArguments(Value):
-    uid: int | None = Field(default=None, ge=1, le=2**32 - 1)
-    message_id: MessageId | None = None
+    uid: int | None = Field(
+        default=None, ge=1, le=2**32 - 1, description="the mail, by its number in the inbox; instead of message_id"
+    )
+    message_id: MessageId | None = Field(
+        default=None, description="the mail, by its Message-ID in angle brackets; instead of uid"
+    )
 
     @model_validator(mode="after")
     def _one_name(self) -> Self:

@@ -30,27 +30,29 @@ QUARANTINABLE = frozenset({"pending", "awaiting_retry", "failed", "uncertain"})
 
 
 class ListArguments(Value):
-    channel: Channel | None = None
-    origin_butler: Identity | None = None
-    error_class: ErrorClass | None = None
-    since: Timestamp | None = None
-    include_discarded: bool = False
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE)
-    cursor: Identity | None = None
+    channel: Channel | None = Field(default=None, description="only this channel")
+    origin_butler: Identity | None = Field(default=None, description="only what this butler said")
+    error_class: ErrorClass | None = Field(default=None, description="only this kind of failure")
+    since: Timestamp | None = Field(
+        default=None, description="only what is from then or later: RFC 3339 with an offset"
+    )
+    include_discarded: bool = Field(default=False, description="also what was given up")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
 
 
 class DeadLetterArguments(Value):
-    dead_letter_id: UUID
+    dead_letter_id: UUID = Field(description="the dead letter, by its id")
 
 
 class DiscardArguments(DecidedArguments):
-    dead_letter_id: UUID
-    reason: Identity
+    dead_letter_id: UUID = Field(description="the dead letter, by its id")
+    reason: Identity = Field(description="why, for the record")
 
 
 class QuarantineArguments(DecidedArguments):
-    delivery_id: UUID
-    reason: Identity
+    delivery_id: UUID = Field(description="the delivery, by its id")
+    reason: Identity = Field(description="why, for the record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

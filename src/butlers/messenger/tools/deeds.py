@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
@@ -18,16 +18,16 @@ from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, decid
 
 
 class ReplayArguments(DecidedArguments):
-    dead_letter_id: UUID
+    dead_letter_id: UUID = Field(description="the dead letter, by its id")
 
 
 class SettleArguments(DecidedArguments):
-    delivery_id: UUID
-    outcome: Word
+    delivery_id: UUID = Field(description="the delivery, by its id")
+    outcome: Word = Field(description="confirmed_sent: it arrived; send_again: it did not")
 
 
 class NotifyArguments(Value):
-    notify_request: dict[str, JsonValue]
+    notify_request: dict[str, JsonValue] = Field(description="a notify.v1 envelope, as notify.dispatch takes it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import Field
+
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
@@ -26,11 +28,15 @@ WORST_SHOWN = 5  # recipients at their limit
 
 
 class ChannelArguments(Value):
-    channel: Identity | None = None  # telegram or telegram.bot
+    channel: Identity | None = Field(
+        default=None, description="only this channel, with or without its scope: telegram or telegram.bot"
+    )
 
 
 class LimitArguments(ChannelArguments):
-    identity_scope: Literal["bot", "user"] | None = None
+    identity_scope: Literal["bot", "user"] | None = Field(
+        default=None, description="bot: the system's own accounts; user: the owner's; absent: both"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

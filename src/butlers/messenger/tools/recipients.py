@@ -24,20 +24,22 @@ SEPARATOR = "/"  # no channel's name has it
 
 
 class RecipientListArguments(Value):
-    channel: Channel | None = None
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE)
-    cursor: str | None = Field(default=None, max_length=2 * MAX_IDENTITY)
+    channel: Channel | None = Field(default=None, description="only this channel")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    cursor: str | None = Field(
+        default=None, max_length=2 * MAX_IDENTITY, description="next_cursor of the page before; absent: the first page"
+    )
 
 
 class SuppressArguments(DecidedArguments):
-    channel: Channel
-    target: Identity
-    reason: Identity
+    channel: Channel = Field(description="the channel of the address")
+    target: Identity = Field(description="the address")
+    reason: Identity = Field(description="why, for the record")
 
 
 class ReleaseArguments(DecidedArguments):
-    channel: Channel
-    target: Identity
+    channel: Channel = Field(description="the channel of the address")
+    target: Identity = Field(description="the address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import Field
+
 from butlers.butler.identity import Caller, Role
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.storage.database import Database, Executor
@@ -19,13 +21,15 @@ Lines = dict[UUID, list[dict[str, Any]]]
 
 
 class DeliveryArguments(Value):
-    delivery_id: UUID
+    delivery_id: UUID = Field(description="the delivery, by its id")
 
 
 class DecidedArguments(Value):
     """Of a tool that changes something."""
 
-    decided_by: Identity | None = None  # whom Switchboard speaks for; ignored from anybody else
+    decided_by: Identity | None = Field(
+        default=None, description="the person for whom Switchboard asks; absent: the caller"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from pydantic import Field
+
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
@@ -30,9 +32,13 @@ _PERCENTILES = ("p50_ms", "p95_ms", "provider_p50_ms", "provider_p95_ms")
 
 
 class StatsArguments(Value):
-    since: Timestamp | None = None  # default: 24 hours before until
-    until: Timestamp | None = None  # default: now
-    group_by: Literal["channel", "intent", "origin_butler", "outcome", "error_class"] | None = None
+    since: Timestamp | None = Field(
+        default=None, description="the beginning: RFC 3339 with an offset; absent: 24 hours before until"
+    )
+    until: Timestamp | None = Field(default=None, description="the end: RFC 3339 with an offset; absent: now")
+    group_by: Literal["channel", "intent", "origin_butler", "outcome", "error_class"] | None = Field(
+        default=None, description="also count by this property"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,19 +27,21 @@ Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's trace 
 
 
 class SearchArguments(Value):
-    origin_butler: Identity | None = None
-    channel: Channel | None = None
-    intent: Intent | None = None
-    status: DeliveryStatus | None = None
-    request_id: UUID | None = None
-    since: Timestamp | None = None  # created then or later
-    until: Timestamp | None = None  # created before
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE)
-    cursor: Identity | None = None
+    origin_butler: Identity | None = Field(default=None, description="only what this butler said")
+    channel: Channel | None = Field(default=None, description="only this channel")
+    intent: Intent | None = Field(default=None, description="only this intent")
+    status: DeliveryStatus | None = Field(default=None, description="only deliveries that stand so")
+    request_id: UUID | None = Field(default=None, description="only what belongs to this request")
+    since: Timestamp | None = Field(
+        default=None, description="only what was created then or later: RFC 3339 with an offset"
+    )
+    until: Timestamp | None = Field(default=None, description="only what was created before: RFC 3339 with an offset")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
 
 
 class TraceArguments(Value):
-    request_id: RequestId
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

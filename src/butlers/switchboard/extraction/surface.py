@@ -29,13 +29,13 @@ Status = Literal["pending", "confirmed", "dismissed", "expired", "refused", "any
 
 
 class ListArguments(Value):
-    status: Status = "pending"
-    cursor: UUID | None = None
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    status: Status = Field(default="pending", description="only what stands so")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: Annotated[int, Field(ge=1, le=500)] = Field(default=50, description="at most so many, on one page")
 
 
 class DecideArguments(Value):
-    extraction_id: UUID
+    extraction_id: UUID = Field(description="what was learned, by its id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,17 @@ Delta = Annotated[int, Field(ge=0, le=1_000_000_000)]  # of one batch
 
 
 class NewJob(Value):
-    connector_type: Identity
-    endpoint_identity: Identity
-    target_categories: list[Identity] = Field(min_length=1, max_length=100)
-    date_from: date
-    date_to: date  # included
-    rate_limit_per_hour: int = Field(default=100, ge=1, le=1_000_000)
-    daily_cost_cap_cents: int = Field(default=500, ge=1, le=1_000_000_000)
+    connector_type: Identity = Field(description="the kind of connector, such as telegram")
+    endpoint_identity: Identity = Field(description="the bot, mailbox or account that the connector watches")
+    target_categories: list[Identity] = Field(
+        min_length=1, max_length=100, description="what to fetch, in the words of the connector"
+    )
+    date_from: date = Field(description="the first day: YYYY-MM-DD")
+    date_to: date = Field(description="the last day, included: YYYY-MM-DD")
+    rate_limit_per_hour: int = Field(default=100, ge=1, le=1_000_000, description="at most so many messages an hour")
+    daily_cost_cap_cents: int = Field(
+        default=500, ge=1, le=1_000_000_000, description="pause for the day when it has cost so much"
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -32,29 +36,33 @@ class NewJob(Value):
 
 
 class JobArguments(Value):
-    job_id: UUID
+    job_id: UUID = Field(description="the job, by its id")
 
 
 class JobsWanted(Value):
-    connector_type: Identity | None = None
-    endpoint_identity: Identity | None = None
-    status: Status | None = None
-    cursor: Identity | None = None
-    limit: int = Field(default=50, ge=1, le=LONGEST_PAGE)
+    connector_type: Identity | None = Field(default=None, description="only jobs of this kind of connector")
+    endpoint_identity: Identity | None = Field(default=None, description="only jobs of this account")
+    status: Status | None = Field(default=None, description="only jobs that stand so")
+    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: int = Field(default=50, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
 
 
 class PollArguments(Value):
-    connector_type: Identity
-    endpoint_identity: Identity
+    connector_type: Identity = Field(description="the kind of connector, such as telegram")
+    endpoint_identity: Identity = Field(description="the bot, mailbox or account that the connector watches")
 
 
 class Progress(Value):
     """One batch."""
 
-    job_id: UUID
-    rows_processed: Delta
-    rows_skipped: Delta
-    cost_spent_cents: Delta
-    cursor: str | None = Field(default=None, max_length=4_096)
-    status: Literal["active", "completed", "error"] | None = None
-    error: str | None = Field(default=None, max_length=2_000)
+    job_id: UUID = Field(description="the job, by its id")
+    rows_processed: Delta = Field(description="messages of this batch that were handed in")
+    rows_skipped: Delta = Field(description="messages of this batch that were left out")
+    cost_spent_cents: Delta = Field(description="what this batch cost")
+    cursor: str | None = Field(
+        default=None, max_length=4_096, description="where the next batch begins, in the words of the connector"
+    )
+    status: Literal["active", "completed", "error"] | None = Field(
+        default=None, description="how the job stands now; absent: active"
+    )
+    error: str | None = Field(default=None, max_length=2_000, description="what went wrong, in words")

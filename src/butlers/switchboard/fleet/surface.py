@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,8 +22,8 @@ from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 
 
 class ConnectorArguments(Value):
-    connector_type: Identity
-    endpoint_identity: Identity
+    connector_type: Identity = Field(description="the kind of connector, such as telegram")
+    endpoint_identity: Identity = Field(description="the bot, mailbox or account that the connector watches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,14 @@ LONGEST_PAGE = 500
 
 
 class HoldArguments(Value):
-    butler: Identity
-    reason: Identity
+    butler: Identity = Field(description="the butler, by its name")
+    reason: Identity = Field(description="why, for the record")
 
 
 class HistoryArguments(Value):
-    butler: Identity
-    cursor: UUID | None = None
-    limit: int = Field(default=50, ge=1, le=LONGEST_PAGE)
+    butler: Identity = Field(description="the butler, by its name")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: int = Field(default=50, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,61 +27,63 @@ MOST_ENTRIES = 1000
 
 
 class ActionArguments(Value):
-    request_id: RequestId
-    reason: Identity
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
+    reason: Identity = Field(description="why, for the record")
 
 
 class RerouteArguments(ActionArguments):
-    target: Identity
+    target: Identity = Field(description="the butler that is to have it")
 
 
 class ForceCompleteArguments(ActionArguments):
-    annotation: Identity
+    annotation: Identity = Field(description="what the record shall say about it")
 
 
 class ReplayArguments(Value):
-    dead_letter_id: UUID
-    reason: Identity
+    dead_letter_id: UUID = Field(description="the dead letter, by its id")
+    reason: Identity = Field(description="why, for the record")
 
 
 class PageArguments(Value):
-    since: Timestamp | None = None
-    cursor: Identity | None = None
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE)
+    since: Timestamp | None = Field(
+        default=None, description="only what is from then or later: RFC 3339 with an offset"
+    )
+    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
 
 
 class DeadLettersArguments(PageArguments):
-    dead_letter_id: UUID | None = None  # one of them, whole
-    request_id: UUID | None = None
-    target_butler: Identity | None = None
-    error_class: ErrorClass | None = None
-    failure_category: Identity | None = None
-    include_resolved: bool = False
+    dead_letter_id: UUID | None = Field(default=None, description="only this one, whole")
+    request_id: UUID | None = Field(default=None, description="only what belongs to this request")
+    target_butler: Identity | None = Field(default=None, description="only what this butler was to do")
+    error_class: ErrorClass | None = Field(default=None, description="only this kind of failure")
+    failure_category: Identity | None = Field(default=None, description="only this category")
+    include_resolved: bool = Field(default=False, description="also what was replayed")
 
 
 class AuditArguments(PageArguments):
-    request_id: UUID | None = None
-    operator: Identity | None = None
-    action: Action | None = None
+    request_id: UUID | None = Field(default=None, description="only what was done to this request")
+    operator: Identity | None = Field(default=None, description="only what this person did")
+    action: Action | None = Field(default=None, description="only this action")
 
 
 class ActivityArguments(PageArguments):
-    butler: Identity | None = None
-    operation: Identity | None = None
-    result: Identity | None = None
+    butler: Identity | None = Field(default=None, description="only what this butler did")
+    operation: Identity | None = Field(default=None, description="only this operation")
+    result: Identity | None = Field(default=None, description="only what ended so")
 
 
 class Entry(Value):
-    operation: Identity
-    request_summary: dict[str, JsonValue] = Field(default_factory=dict)
-    result: Identity
-    error: str | None = None
-    actor: Identity | None = None
-    at: Timestamp
+    operation: Identity = Field(description="what was done")
+    request_summary: dict[str, JsonValue] = Field(default_factory=dict, description="ids and codes that tell which")
+    result: Identity = Field(description="how it ended")
+    error: str | None = Field(default=None, description="what went wrong, in words")
+    actor: Identity | None = Field(default=None, description="the person who did it")
+    at: Timestamp = Field(description="when: RFC 3339 with an offset")
 
 
 class RecordArguments(Value):
-    entries: list[Entry] = Field(max_length=MOST_ENTRIES)
+    entries: list[Entry] = Field(max_length=MOST_ENTRIES, description="what was done, oldest first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

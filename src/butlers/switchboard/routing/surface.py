@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,7 +27,7 @@ OPERATORS = frozenset({Role.OPERATOR})
 
 
 class ReasonArguments(Value):
-    reason: Annotated[str, StringConstraints(max_length=500)] = ""
+    reason: Annotated[str, StringConstraints(max_length=500)] = Field(default="", description="why, for the record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
