@@ -88,7 +88,7 @@ def test_a_server_tells_what_it_refuses(postgres_server: EmbeddedPostgres):
     with pytest.raises(ConfigurationError, match="there is no such database"):
         connect(postgres_server.uri("nowhere"))
     with pytest.raises(ConfigurationError, match="refuses this user or password") as caught:
-        connect(postgres_server.uri().replace("postgres@", "ann:s3cret@"))
+        connect(f"postgresql://ann:s3cret@{postgres_server.uri().partition('@')[2]}")
     assert "s3cret" not in str(caught.value)
 
 

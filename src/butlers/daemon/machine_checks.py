@@ -20,6 +20,7 @@ from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.errors import ConfigurationError
 from butlers.storage.address import SOURCE, describe_address, with_database
 from butlers.storage.connecting import open_connection
+from butlers.storage.private_folder import is_open
 from butlers.storage.server_account import choose_account
 from butlers.storage.server_programs import run_program
 
@@ -52,8 +53,9 @@ def data_directory(root: Path) -> Check:
         return fail(name, f"{here} cannot be written to: {error.strerror}", elsewhere)
     if here != root:
         return ok(name, f"{root} will be made at the first start")
-    if root.stat().st_mode & 0o077:
-        return warn(name, f"{root} can be read by other users", f"chmod 700 {root}")
+    if is_open(root):
+        kind = fail if any(root.iterdir()) else ok  # an empty one is made private by the start
+        return kind(name, f"{root} can be read by other users", f"chmod 700 {root}")
     return ok(name, f"{root} is writable and private")
 
 
@@ -69,14 +71,14 @@ def embedded_database(root: Path) -> Check:
     """The programs run, under the account that the server would have."""
     try:
         account = choose_account(root / "postgres", source=str(root))
-        complaint = run_program(account, "postgres", "--version", folder=_nearest(root))
+        complaint, _ = run_program(account, "postgres", "--version", folder=_nearest(root))
     except ConfigurationError as error:
         return refused("database", error)
     except OSError as error:
         complaint = str(error.strerror)
     if complaint is not None:
         return fail("database", f"embedded PostgreSQL: {complaint}", f"run scripts/install, or set {SOURCE}")
-    account_note = f", run as user id {account.uid} because we are root" if account.prefix else ""
+    account_note = f", run as user id {account.uid} because we are root" if account.is_borrowed else ""
     return ok("database", f"embedded PostgreSQL 18 can run{account_note}")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from butlers.errors import ConfigurationError
+from butlers.storage.private_folder import make_private
 
 
 class Places:
@@ -28,8 +29,8 @@ class Places:
         self._lock = self.root / "up.lock"
 
     def create(self) -> None:
+        make_private(self.root)
         try:
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             for folder in (self.log.parent, self.wire_logs, self.simulators):
                 folder.mkdir(exist_ok=True, mode=0o700)
         except OSError as error:

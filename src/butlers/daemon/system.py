@@ -16,7 +16,7 @@ from uuid import UUID
 
 from butlers.butler.config import ButlerConfig, check_credentials
 from butlers.butler.identity import OPERATOR, Role, TokenFile
-from butlers.clock import Clock
+from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
@@ -34,6 +34,7 @@ from butlers.storage.connecting import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
+from butlers.storage.server_watch import ServerState, ServerWatch
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.system")
@@ -88,6 +89,7 @@ class System:
         self._places = Places(settings.data_dir)
         self._stack = AsyncExitStack()
         self._servers: list[GuestServer] = []
+        self._watch: ServerWatch | None = None  # over the embedded database
         self.butlers: list[Butler] = []
 
     async def start(self) -> None:
@@ -108,7 +110,7 @@ class System:
         await migrate(database, migration_sets(self._configs))
         await self._add_owner_credentials(database)
         process = self._process(database, dsn, tokens)
-        process.health.register("database", database_check(database), essential=True)
+        process.health.register("database", database_check(database, self._watch), essential=True)
         process.health.register("disk", disk_check(self._places.root), essential=True)
         self.butlers = [composer_of(config.name).build(process, config) for config in self._configs]
         await self._configure_owner()
@@ -178,6 +180,9 @@ class System:
         server = EmbeddedPostgres(self._places.root, durable=self._settings.database_durable)
         await asyncio.to_thread(server.start)
         self._stack.push_async_callback(asyncio.to_thread, server.stop)
+        self._watch = ServerWatch(server, clock=SystemClock(), report=_log_server_state)
+        self._watch.start()
+        self._stack.push_async_callback(asyncio.to_thread, self._watch.stop)
         return server.uri("")
 
     def _database_name(self) -> str:
@@ -253,6 +258,17 @@ async def _insist(what: str, end: Callable[[], Awaitable[None]]) -> None:
         await end()
     except Exception as error:
         log.error("stopping went wrong", error=error, reason=what.replace(" ", "_"))
+
+
+def _log_server_state(state: ServerState) -> None:
+    """Called by the watch over the embedded database at every change."""
+    if state.is_up:
+        log.warning("the embedded database is up again", attempts=state.deaths, count=state.restarts)
+    elif state.problem is not None:
+        log.error("the embedded database could not be started", error=state.problem, attempts=state.deaths)
+    else:
+        pause = round(state.pause_s, 3)
+        log.error("the embedded database died, starting it again", attempts=state.deaths, retry_after_seconds=pause)
 
 
 def _drain_order(butler: Butler) -> int:

@@ -55,7 +55,9 @@ def _with_patience(dsn: str) -> str:
 def _unusable(address: str, said: str) -> ConfigurationError:
     if "does not exist" in said and "database" in said:
         return _wrong(address, "there is no such database", "create it, or name another one")
-    if "authentication failed" in said or "no password supplied" in said or 'role "' in said:
+    if any(
+        words in said for words in ("authentication failed", "no password supplied", 'role "', "no pg_hba.conf entry")
+    ):
         return _wrong(address, "the server refuses this user or password", "correct the address")
     told = _SERVER_SAID.search(said)
     problem = f"the server answers: {told[1].strip()}" if told else "no server answers there"

@@ -1,15 +1,18 @@
 """PostgreSQL 18 from the lock file, in the data directory, for everybody who has no server of their own.
 
-    <data_dir>/postgres          the server's files (PGDATA), made by initdb on first use
+    <data_dir>/postgres          the server's files (PGDATA) and its socket, made on first use
+    <data_dir>/postgres.secret   the password of the role that the system logs in with (server_roles.py)
     <data_dir>/postgres.lock     held alone while the server is made, started or stopped
     <data_dir>/postgres.users    held together by every process that uses the server
 
-Several processes may share one server. Whoever comes first starts it; whoever leaves last stops it. "Last" is found
-by trying to hold `postgres.users` alone, and the kernel frees the hold of a process that was killed, so there is no
-list of users that could go stale. A server whose users were all killed keeps running, and the next comer adopts it.
+Several processes may share one server. The first one starts it; the last one to leave stops it. "Last" is found by
+trying to hold `postgres.users` alone, and the kernel frees the hold of a process that was killed, so there is no list
+of users that could go stale. A server whose users were all killed keeps running, and the next comer adopts it. A
+server that dies while it has users is started again by one of them (`revive`, called by server_watch.py).
 
-The server listens on a Unix socket only: no port to collide with, nothing reachable from the network, and the
-folder's permissions are the access control.
+The server listens on a Unix socket only, in its own folder: no port to collide with, nothing reachable from the
+network, nothing in a folder of others. It runs with that folder as its working directory and calls it
+`/proc/self/cwd`. So it needs no right to enter the folders above, and the length of their names does not matter.
 
 Everything here blocks; async callers use `await asyncio.to_thread(server.start)`.
 """
@@ -18,29 +21,36 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shlex
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
 from butlers.errors import ConfigurationError, InternalError
+from butlers.storage import server_roles
 from butlers.storage.file_lock import FileLock, holding
+from butlers.storage.private_folder import make_private
 from butlers.storage.server_account import ServerAccount, choose_account
-from butlers.storage.server_process import PORT, SOCKET_NAME, ServerProcess
-from butlers.storage.server_programs import run_program
+from butlers.storage.server_process import PORT, SOCKET_NAME, ServerProcess, read_plain
+from butlers.storage.server_programs import HERE, run_program
 
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel's limit is 104 or 108, depending on the system
 _START_TIMEOUT = 60  # seconds; crash recovery after kill -9 is part of a start
 _STOP_TIMEOUT = 60  # seconds
 _RECOVERY_ATTEMPTS = 20  # starts after a crash, while processes of the dead server are still leaving
 _RECOVERY_PAUSE = 0.25  # seconds between them
+_PATIENCE_WITH_ORPHANS = 4  # failed starts after which the children of the dead server are ended
 _POLL = 0.02  # seconds between two looks at a server that somebody else is starting
 
 _SETTINGS = {
     "listen_addresses": "",
+    "unix_socket_directories": HERE,
+    "unix_socket_permissions": "0700",
+    "port": str(PORT),
     "shared_buffers": "128MB",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -59,13 +69,19 @@ class EmbeddedPostgres:
     def __init__(self, data_dir: Path, *, durable: bool = True, max_connections: int = 200) -> None:
         self._data_dir = data_dir.absolute()
         self._pgdata = self._data_dir / "postgres"
+        self._secret_file = self._data_dir / "postgres.secret"
         self._durable = durable  # False: faster, and a power cut may cost the data; for tests
-        self._settings = _SETTINGS | {"max_connections": str(max_connections)}
         self._name = f"butlers-{hashlib.sha256(os.fsencode(self._pgdata)).hexdigest()[:16]}"
+        self._settings = (
+            _SETTINGS
+            | {"max_connections": str(max_connections), "cluster_name": self._name}
+            | ({} if durable else _NOT_DURABLE)
+        )
         self._process = ServerProcess(pgdata=self._pgdata, mark=self._name)
         self._users = FileLock(self._data_dir / "postgres.users")
         self._lock_path = self._data_dir / "postgres.lock"
-        self._socket_dir: Path | None = None
+        self._folder: int | None = None  # an open descriptor of the server's folder, while we use the server
+        self._secret = ""
 
     @property
     def pgdata(self) -> Path:
@@ -80,14 +96,31 @@ class EmbeddedPostgres:
         """Make the server's files if there are none, start it if it does not run, and count as a user of it."""
         if self._users.held:
             return
-        self._data_dir.mkdir(parents=True, exist_ok=True)
+        make_private(self._data_dir)
         with holding(self._lock_path):
-            account = choose_account(self._pgdata, source=str(self._data_dir))
+            account = self._account()
             if not self._pgdata.exists():
                 self._initialise(account)
+            self._stop_outdated(account)
+            if server_roles.read_secret(self._secret_file) is None:
+                self._convert(account)
             if not self._adopt():
                 self._launch(account)
+            self._secret = server_roles.read_secret(self._secret_file) or ""
+            self._folder = os.open(self._pgdata, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._users.share()
+
+    def is_alive(self) -> bool:
+        """Whether the server's process lives; it may still be starting."""
+        return self._process.is_alive()
+
+    def revive(self) -> bool:
+        """Start the server again when it is dead; false when it lives, perhaps because another user was faster."""
+        with holding(self._lock_path):
+            if self._adopt():
+                return False
+            self._launch(self._account())
+            return True
 
     def stop(self) -> bool:
         """Leave; true when nobody else uses the server, in which case it has been stopped."""
@@ -97,17 +130,25 @@ class EmbeddedPostgres:
             last = self._users.try_hold()
             try:
                 if last and self._process.is_running():
-                    self._shut_down()
+                    self._shut_down(self._account())
             finally:
                 self._users.release()
+                self._close_folder()
         return last
 
     def uri(self, database: str = "postgres") -> str:
-        """The address of one database on this server, in the form every PostgreSQL client understands."""
-        if self._socket_dir is None:
+        """The address of one database on this server, with the password: good as long as this process uses it."""
+        if self._folder is None:
             raise InternalError("the embedded server has no address before it is started")
-        host = quote(str(self._socket_dir), safe="")
-        return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port={PORT}"
+        host = str(self._pgdata)
+        if len(os.fsencode(self._pgdata / SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
+            # Another name of the same folder, short enough for the kernel, for us and for processes we start.
+            host = f"/proc/{os.getpid()}/fd/{self._folder}"
+        role = f"{server_roles.ROLE}:{quote(self._secret, safe='')}"
+        return f"postgresql://{role}@/{quote(database, safe='')}?host={quote(host, safe='')}&port={PORT}"
+
+    def _account(self) -> ServerAccount:
+        return choose_account(self._pgdata, source=str(self._data_dir))
 
     def _initialise(self, account: ServerAccount) -> None:
         # A crash half-way leaves only this folder, which the next start throws away.
@@ -116,41 +157,61 @@ class EmbeddedPostgres:
         unfinished.mkdir(mode=0o700)
         account.own(unfinished)
         # The built-in locale is the same on every machine, installed locales are not.
-        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale"]
+        options = ["--username=postgres", "--auth=reject", "--encoding=UTF8", "--no-locale"]
         options += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         options += [] if self._durable else ["--no-sync"]
-        self._run(account, "initdb", "--pgdata", str(unfinished), *options)
-        log = unfinished / "log"
-        log.mkdir(mode=0o700)
-        account.own(log)
+        self._run(account, "initdb", f"--pgdata={HERE}", *options, folder=unfinished)
+        self._give_password(account, unfinished)
         unfinished.rename(self._pgdata)
 
+    def _give_password(self, account: ServerAccount, pgdata: Path) -> None:
+        secret = secrets.token_urlsafe(32)
+        unsafe = [] if self._durable else [f"-c{name}={value}" for name, value in _NOT_DURABLE.items()]
+        self._check(server_roles.make_role(account, pgdata, secret, *unsafe))
+        server_roles.write_secret(self._secret_file, secret)
+
+    def _stop_outdated(self, account: ServerAccount) -> None:
+        """A server that an earlier version left running had rights that it must not have: it is started anew."""
+        if not self._process.is_running() or not self._process.is_outdated:
+            return
+        if not self._users.try_hold():
+            raise self._failure("an earlier version of butlers is running here", "stop it, and start again")
+        self._users.release()
+        folder = self._process.socket_dir
+        self._shut_down(account)
+        if folder is not None and folder.name == self._name:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _convert(self, account: ServerAccount) -> None:
+        """Files without a password of ours: made by an earlier version, or the password was lost."""
+        if self._process.is_running():
+            raise self._failure(
+                f"{self._secret_file.name} is missing, and the server runs", "put it back, or stop all butlers here"
+            )
+        self._process.disown(account)
+        self._insist(lambda: self._give_password(account, self._pgdata))
+        complaint = server_roles.hand_over(account, self._pgdata)
+        if complaint is not None:
+            self._secret_file.unlink()  # the next start tries again
+        self._check(complaint)
+
     def _launch(self, account: ServerAccount) -> None:
-        self._process.disown()
-        socket_dir = self._prepare_socket_dir(account)
-        settings = (
-            self._settings
-            | ({} if self._durable else _NOT_DURABLE)
-            | {
-                "port": str(PORT),
-                "unix_socket_directories": '"' + str(socket_dir).replace('"', '""') + '"',
-                "cluster_name": self._name,
-            }
-        )
-        values = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in settings.items())
-        log = f"--log={self._pgdata.name}/log/start.log"
-        options = (f"--timeout={_START_TIMEOUT}", log, f"--options={values}")
+        self._process.disown(account)
+        server_roles.write_rules(account, self._pgdata)
+        values = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in self._settings.items())
+        options = (f"--timeout={_START_TIMEOUT}", "--log=start.log", f"--options={values}")
         self._insist(lambda: self._pg_ctl(account, "start", *options))
-        self._socket_dir = socket_dir
 
     def _insist(self, start: Callable[[], None]) -> None:
         # A server that was killed leaves its file of process ids, and for a moment its children, who hold on to the
         # shared memory: as long as they do, a new server refuses to start.
         attempts = _RECOVERY_ATTEMPTS if self._process.pid is not None else 1
-        for _ in range(attempts - 1):
+        for attempt in range(1, attempts):
             try:
                 return start()
             except ConfigurationError:
+                if attempt >= _PATIENCE_WITH_ORPHANS and not self._process.is_alive():
+                    self._process.end_orphans()
                 time.sleep(_RECOVERY_PAUSE)
         return start()
 
@@ -160,62 +221,37 @@ class EmbeddedPostgres:
             if not self._process.is_running():
                 return False
             if self._process.is_ready():
-                # Its first owner may have had another temporary directory than we have.
-                self._socket_dir = self._process.socket_dir
                 return True
             time.sleep(_POLL)
         raise self._failure(f"a server is running but not ready after {_START_TIMEOUT} seconds")
 
-    def _shut_down(self) -> None:
-        account = choose_account(self._pgdata, source=str(self._data_dir))
-        socket_dir = self._process.socket_dir
+    def _shut_down(self, account: ServerAccount) -> None:
         self._pg_ctl(account, "stop", f"--timeout={_STOP_TIMEOUT}", "--mode=fast")
-        if socket_dir is not None and socket_dir.name == self._name:
-            shutil.rmtree(socket_dir, ignore_errors=True)
 
-    def _prepare_socket_dir(self, account: ServerAccount) -> Path:
-        if _fits(self._pgdata):
-            return self._pgdata
-        roomy = Path(tempfile.gettempdir()) / self._name
-        short = roomy if _fits(roomy) else Path("/tmp") / self._name  # noqa: S108
-        try:
-            short.mkdir(mode=0o700)
-            account.own(short)
-        except FileExistsError:
-            self._check_private(short, account)
-        return short
-
-    def _check_private(self, folder: Path, account: ServerAccount) -> None:
-        # Anybody may write to the temporary directory: a folder that is not ours could be a trap.
-        status = folder.lstat()
-        if not folder.is_dir() or folder.is_symlink() or status.st_uid not in (account.uid, os.geteuid()):
-            raise self._failure(f"{folder}, where the server's socket belongs, is somebody else's")
-        folder.chmod(0o700)
-        account.own(folder)
+    def _close_folder(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
     def _pg_ctl(self, account: ServerAccount, action: str, *options: str) -> None:
-        # The relative path is on purpose: pg_ctl hands it to a shell, which would read a `$` in the full one.
-        self._run(account, "pg_ctl", action, "--wait", f"--pgdata={self._pgdata.name}", *options)
+        self._run(account, "pg_ctl", action, "--wait", f"--pgdata={HERE}", *options, folder=self._pgdata)
 
-    def _run(self, account: ServerAccount, program: str, *arguments: str) -> None:
-        complaint = run_program(account, program, *arguments, folder=self._data_dir)
+    def _run(self, account: ServerAccount, program: str, *arguments: str, folder: Path) -> None:
+        self._check(run_program(account, program, *arguments, folder=folder)[0])
+
+    def _check(self, complaint: str | None) -> None:
         if complaint is not None:
             raise self._failure(complaint + self._last_words() if "could not start server" in complaint else complaint)
 
     def _last_words(self) -> str:
         """What the server itself wrote before it gave up."""
-        newest = max((self._pgdata / "log").glob("*.log"), key=lambda log: log.stat().st_mtime, default=None)
-        text = newest.read_text(errors="replace") if newest else ""
-        return "".join(f" | {line.strip()}" for line in text.splitlines()[-20:] if "FATAL:" in line)
+        logs = [*(self._pgdata / "log").glob("*.log"), self._pgdata / "start.log"]
+        with suppress(OSError):
+            newest = max(logs, key=lambda log: log.lstat().st_mtime)
+            lines = read_plain(newest, end=True).splitlines()[-20:]
+            return "".join(f" | {line.strip()}" for line in lines if "FATAL:" in line)
+        return ""
 
-    def _failure(self, problem: str) -> ConfigurationError:
-        return ConfigurationError(
-            problem,
-            source=str(self._data_dir),
-            key="postgres",
-            remedy=f"see {self._pgdata / 'log'}, choose another data directory, or set DATABASE_URL",
-        )
-
-
-def _fits(folder: Path) -> bool:
-    return len(os.fsencode(folder / SOCKET_NAME)) <= _LONGEST_SOCKET_PATH
+    def _failure(self, problem: str, remedy: str = "") -> ConfigurationError:
+        other = f"see {self._pgdata / 'log'}, choose another data directory, or set DATABASE_URL"
+        return ConfigurationError(problem, source=str(self._data_dir), key="postgres", remedy=remedy or other)

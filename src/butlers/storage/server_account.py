@@ -1,46 +1,55 @@
 """The account the embedded server runs under.
 
-PostgreSQL refuses to run as root. An ordinary user simply runs it; root hands it to another account with `setpriv`.
-That account may not be able to enter root's folders, so it is also given the capability `dac_override`: nothing but
-the data directory itself changes hands, and no parent folder's permissions are touched.
+PostgreSQL refuses to run as root. An ordinary user runs it under the own account; root hands it to another account,
+which gets no capability and no group of root's. That account can enter neither root's folders nor the data directory:
+the server is started inside its folder and knows it as `/proc/self/cwd`, so that it needs no way to it.
+
+Root never writes into a folder that the other account owns: a link in there could lead the write anywhere. Files in
+it are written by that account (`server_programs.py`).
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from butlers.errors import ConfigurationError
 
-_PREFERRED_ACCOUNTS = ("postgres", "nobody")
+# An operator who wants the server apart from everything else makes a user "butlers".
+_PREFERRED_ACCOUNTS = ("butlers", "postgres", "nobody")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAccount:
-    """Who owns the data directory, and what must stand before a command so that it runs as that account."""
+    """Who owns the server's files and runs its programs."""
 
     uid: int
     gid: int
-    prefix: tuple[str, ...] = ()
+    is_borrowed: bool = False  # true: we are root, and this is another account
 
-    def own(self, path: Path) -> None:
-        """Hand one file or folder to the account; nothing to do when it is our own."""
-        if self.prefix:
-            os.chown(path, self.uid, self.gid)
+    def own(self, folder: Path) -> None:
+        """Hand one folder of ours to the account; nothing to do when it is our own account."""
+        if self.is_borrowed:
+            os.chown(folder, self.uid, self.gid, follow_symlinks=False)
+
+    def process_options(self) -> Mapping[str, Any]:
+        """What makes `subprocess` start a program as this account: the kernel drops root's capabilities with its id."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.is_borrowed else {}
 
 
 def choose_account(pgdata: Path, *, source: str) -> ServerAccount:
-    """Our own account, or another one when we are root. An existing data directory keeps its owner."""
+    """Our own account, or another one when we are root. Existing files keep their owner."""
     owner = pgdata.stat() if pgdata.exists() else None
     if os.geteuid() != 0:
         return _own_account(owner, source=source)
     if owner is not None and owner.st_uid != 0:
-        return _borrowed_account(owner.st_uid, owner.st_gid, source=source)
+        return ServerAccount(uid=owner.st_uid, gid=owner.st_gid, is_borrowed=True)
     entry = _first_known_account(source=source)
-    return _borrowed_account(entry.pw_uid, entry.pw_gid, source=source)
+    return ServerAccount(uid=entry.pw_uid, gid=entry.pw_gid, is_borrowed=True)
 
 
 def _own_account(owner: os.stat_result | None, *, source: str) -> ServerAccount:
@@ -54,30 +63,6 @@ def _own_account(owner: os.stat_result | None, *, source: str) -> ServerAccount:
     return ServerAccount(uid=os.geteuid(), gid=os.getegid())
 
 
-def _borrowed_account(uid: int, gid: int, *, source: str) -> ServerAccount:
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise ConfigurationError(
-            "PostgreSQL does not run as root, and setpriv, which would hand it to another user, is missing",
-            source=source,
-            key="postgres",
-            remedy="run as an ordinary user, install util-linux, or set DATABASE_URL",
-        )
-    capability = "+dac_override"
-    prefix = (
-        setpriv,
-        f"--reuid={uid}",
-        f"--regid={gid}",
-        "--clear-groups",
-        # Without it access(2), which PostgreSQL asks before it runs a program, would not count the capability.
-        "--securebits=+no_setuid_fixup",
-        f"--inh-caps={capability}",
-        f"--ambient-caps={capability}",
-        "--",
-    )
-    return ServerAccount(uid=uid, gid=gid, prefix=prefix)
-
-
 def _first_known_account(*, source: str) -> pwd.struct_passwd:
     for name in _PREFERRED_ACCOUNTS:
         try:
@@ -88,5 +73,5 @@ def _first_known_account(*, source: str) -> pwd.struct_passwd:
         "PostgreSQL does not run as root, and there is no other user to run it",
         source=source,
         key="postgres",
-        remedy="create a user named postgres, run as an ordinary user, or set DATABASE_URL",
+        remedy="create a system user named butlers, run as an ordinary user, or set DATABASE_URL",
     )

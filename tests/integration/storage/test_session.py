@@ -61,14 +61,15 @@ def run_session(folder: Path, *options: str, kill: bool = False) -> subprocess.C
 
 
 def servers_in(folder: Path) -> list[str]:
-    """Command lines of all processes that mention a folder."""
+    """Command lines of all servers that work in a folder; they name it nowhere else."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            place = (process / "cwd").readlink()
         except OSError:
             continue
-        if str(folder) in command and "postgres" in command:
+        if place.is_relative_to(folder) and "postgres" in command:
             found.append(command)
     return found
 

@@ -36,15 +36,17 @@ def test_a_data_directory_that_is_not_there_yet_is_fine(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_private_data_directory_is_fine_and_an_open_one_a_warning(tmp_path: Path) -> None:
+def test_a_private_data_directory_is_fine_and_an_open_one_with_content_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "data"
     root.mkdir(mode=0o700)
     assert machine.data_directory(root).status is Status.OK
     root.chmod(0o755)
-    check = machine.data_directory(root)
-    assert check.status is Status.WARN
-    assert check.remedy == f"chmod 700 {root}"
+    assert machine.data_directory(root).status is Status.OK  # the start makes an empty one private
     assert list(root.iterdir()) == []
+    (root / "tokens.json").touch()
+    check = machine.data_directory(root)
+    assert check.status is Status.FAIL
+    assert check.remedy == f"chmod 700 {root}"
 
 
 def test_a_file_in_the_place_of_the_data_directory_fails(tmp_path: Path) -> None:
@@ -83,17 +85,17 @@ def test_the_embedded_server_can_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_root_without_setpriv_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_another_account_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr("butlers.storage.server_account._PREFERRED_ACCOUNTS", ("no-such-user",))
     check = machine.embedded_database(tmp_path)
     assert check.status is Status.FAIL
-    assert "setpriv" in check.detail
+    assert "no other user" in check.detail
     assert "DATABASE_URL" in check.remedy
 
 
 def test_programs_that_do_not_run_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "run_program", lambda *_, **__: "postgres failed: wrong machine")
+    monkeypatch.setattr(machine, "run_program", lambda *_, **__: ("postgres failed: wrong machine", ""))
     check = machine.embedded_database(tmp_path)
     assert (check.status, check.detail) == (Status.FAIL, "embedded PostgreSQL: postgres failed: wrong machine")
 
