@@ -115,3 +115,25 @@ async def test_bad_questions_are_refused_by_field(running: RunningSystem) -> Non
         answer = await tool(running, name, **arguments)
         assert (answer["error"]["class"], answer["error"]["retryable"]) == ("validation_error", False)
         assert [wrong["field"] for wrong in answer["error"]["fields"]] == [field]
+
+
+async def test_quarantined_mail_is_listed_and_tried_again_at_the_api(running: RunningSystem) -> None:
+    await arrives(running, "What did I spend?", message_id="<later@far.example>")
+    page = await tool(running, "email_search_inbox", subject="bill")
+    uid = page["messages"][0]["uid"]
+    await tool(running, "email_check_and_route_inbox")
+    await running.database.execute(
+        "insert into messenger.mail_attempts (mailbox, uidvalidity, uid, attempts, reason, size_bytes, quarantined_at,"
+        " updated_at) select split_part(key, ':', 2) || ':' || split_part(key, ':', 3),"
+        " (value ->> 'uidvalidity')::bigint, $1, 3,"
+        " 'it took too long', 7, now(), now() from messenger.state where key like 'mailbox.route:%'",
+        uid,
+    )
+    address = running.url(path="/api/mailbox/quarantine")
+    (mail,) = (await running.http.get(address)).json()["mails"]
+    assert (mail["uid"], mail["attempts"], mail["reason"]) == (uid, 3, "it took too long")
+    assert (await running.http.post(f"{address}/{mail['mail']}/retry")).status_code == 403
+    assert (await running.http.post(f"{address}/1-1/retry", headers=running.bearer())).status_code == 404
+    retried = (await running.http.post(f"{address}/{mail['mail']}/retry", headers=running.bearer())).json()
+    assert (retried["handled"], retried["duplicates"], retried["retried_by"]) == (True, 1, OPERATOR)
+    assert (await running.http.get(address)).json()["mails"] == []

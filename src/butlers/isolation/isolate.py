@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from butlers.errors import InternalError
-from butlers.isolation.worker import ANSWER, CALL, DONE, MEMORY, READY
+from butlers.isolation.worker import ANSWER, ANSWER_SIZE, CALL, DONE, MEMORY, READY
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.isolation")
@@ -94,14 +95,14 @@ class Isolate:
         self._calls += 1
         if process.stdin is None:
             raise EOFError
-        process.stdin.write(CALL.pack(len(name), len(data)) + name.encode() + data)
+        process.stdin.write(struct.pack(CALL, len(name), len(data)) + name.encode() + data)
         await process.stdin.drain()
         return await self._answer(process)
 
     async def _answer(self, process: asyncio.subprocess.Process) -> tuple[bytes, bytes]:
         if process.stdout is None:
             raise EOFError
-        ending, length = ANSWER.unpack(await process.stdout.readexactly(ANSWER.size))
+        ending, length = struct.unpack(ANSWER, await process.stdout.readexactly(ANSWER_SIZE))
         if length > self._limits.answer_bytes:
             raise EOFError
         return ending, await process.stdout.readexactly(length)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, BinaryIO
 
-CALL = struct.Struct(">II")
-ANSWER = struct.Struct(">cI")
+CALL, CALL_SIZE = ">II", 8  # as `struct` knows them
+ANSWER, ANSWER_SIZE = ">cI", 5
 READY, DONE, RAISED, MEMORY = b"r", b"d", b"x", b"m"
 _PR_SET_PDEATHSIG = 1
 _OPEN_FILES = 16
@@ -36,8 +36,8 @@ def serve(names: Sequence[str], memory_bytes: int, cpu_s: int, parent: int) -> N
     functions = {name: _load(name) for name in names}
     _limit(memory_bytes)
     _write(answers, READY, b"")
-    while (head := calls.read(CALL.size)) and len(head) == CALL.size:
-        name_length, data_length = CALL.unpack(head)
+    while (head := calls.read(CALL_SIZE)) and len(head) == CALL_SIZE:
+        name_length, data_length = struct.unpack(CALL, head)
         name, data = calls.read(name_length).decode(), calls.read(data_length)
         if len(data) < data_length:
             return
@@ -58,7 +58,7 @@ def _answer(function: Function, data: bytes) -> tuple[bytes, bytes]:
 
 
 def _write(answers: BinaryIO, ending: bytes, content: bytes) -> None:
-    answers.write(ANSWER.pack(ending, len(content)) + content)
+    answers.write(struct.pack(ANSWER, ending, len(content)) + content)
     answers.flush()
 
 

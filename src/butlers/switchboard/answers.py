@@ -24,7 +24,7 @@ STATUS = {
     ErrorClass.TARGET_UNAVAILABLE: 503,
     ErrorClass.TIMEOUT: 504,
 }
-_UNKNOWN = re.compile(r"\bno such (butler|action|rule|delivery|dead letter|request|recipient)\b")
+_UNKNOWN = re.compile(r"\bno such (butler|action|rule|delivery|dead letter|request|recipient|mail)\b")
 _NO_TOOL = re.compile(r"\bno such tool$")
 LOCAL = Caller(name="local", role=Role.OPERATOR)  # whoever is on this machine and shows no token
 

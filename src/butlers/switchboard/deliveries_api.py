@@ -17,7 +17,7 @@ LONGEST_PAGE = 500
 
 
 def add_delivery_routes(app: FastAPI, *, caller_of: CallerOf, body_of: BodyOf, transport: Transport) -> None:
-    """All routes below `/deliveries`, `/dead-letters` and `/recipients`."""
+    """All routes below `/deliveries`, `/dead-letters`, `/mailbox` and `/recipients`."""
     proxy = ToolProxy(caller_of=caller_of, body_of=body_of, transport=transport)
     _DeliveryRoutes(proxy=proxy).add(app)
 
@@ -46,6 +46,8 @@ class _DeliveryRoutes:
             ("GET", "/dead-letters/{dead_letter_id}", self._dead_letter, "One of them, whole"),
             ("POST", "/dead-letters/{dead_letter_id}/replay", self._replay, "Send it again"),
             ("POST", "/dead-letters/{dead_letter_id}/discard", self._discard, "Give it up for good"),
+            ("GET", "/mailbox/quarantine", self._quarantined_mails, "Mails that could not be handled, newest first"),
+            ("POST", "/mailbox/quarantine/{mail}/retry", self._retry_mail, "Try one of them again"),
             ("GET", "/recipients", self._recipients, "Who is not written to, or has moved"),
             ("POST", "/recipients", self._suppress, "Write to somebody no more"),
             ("DELETE", "/recipients", self._release, "Write to somebody again"),
@@ -172,6 +174,16 @@ class _DeliveryRoutes:
         return await self.proxy.change(
             request, MESSENGER, "messenger_dead_letter_discard", "reason", dead_letter_id=dead_letter_id
         )
+
+    # --- mailbox -----------------------------------------------------------------------------------------------------
+
+    async def _quarantined_mails(
+        self, request: Request, cursor: str | None = None, limit: int = Query(default=50, ge=1, le=LONGEST_PAGE)
+    ) -> Response:
+        return await self.proxy.read(request, MESSENGER, "email_list_quarantined", cursor=cursor, limit=limit)
+
+    async def _retry_mail(self, request: Request, mail: str) -> Response:
+        return await self.proxy.change(request, MESSENGER, "email_retry_quarantined", mail=mail)
 
     # --- recipients --------------------------------------------------------------------------------------------------
 

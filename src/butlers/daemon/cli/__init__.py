@@ -18,6 +18,7 @@ from butlers.daemon.cli import (
     demo,
     doctor,
     extractions,
+    mailbox,
     pipeline,
     registry,
     requests,
@@ -72,6 +73,7 @@ app.add_typer(connectors.app, name="connectors")
 app.add_typer(backfill.app, name="backfill")
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(token.app, name="token")

@@ -9,6 +9,7 @@ from butlers.butler.state import StateStore
 from butlers.butler.surface import Tool
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
+from butlers.messenger.mailbox.attempts import MailAttempts
 from butlers.messenger.mailbox.batches import NewMail
 from butlers.messenger.mailbox.bounces import REPORTS, Bounces, BounceWatch
 from butlers.messenger.mailbox.checkpoints import Checkpoints
@@ -40,9 +41,13 @@ class Mailbox:
     ) -> Self:
         account, state = imap.account, StateStore(database=database, schema=schema, clock=clock)
 
+        attempts = MailAttempts(
+            database=database, schema=schema, address=account.address, folder=account.inbox, clock=clock
+        )
+
         def reader(name: str, criteria: Criteria) -> NewMail:
             place = Checkpoints(state=state, reader=name, address=account.address, folder=account.inbox)
-            return NewMail(imap=imap, checkpoints=place, criteria=criteria)
+            return NewMail(imap=imap, checkpoints=place, attempts=attempts, criteria=criteria)
 
         bounces = Bounces(database=database, schema=schema, receipts=receipts)
         router = InboxRouter(
@@ -54,6 +59,6 @@ class Mailbox:
             clock=clock,
         )
         return cls(
-            tools=MailboxTools(imap=imap, parser=parser, router=router).tools(),
+            tools=MailboxTools(imap=imap, parser=parser, router=router, attempts=attempts).tools(),
             watch=BounceWatch(new_mail=reader("bounces", REPORTS), parser=parser, bounces=bounces),
         )

@@ -1,15 +1,24 @@
-"""New mail, a few at a time: read, handle, move the checkpoint, read on."""
+"""New mail, a few at a time: read, handle, move the checkpoint, read on.
+
+Every mail has three attempts, each counted before it begins (`attempts.py`). One that cannot be taken apart has all of
+them at once, so that it holds up nobody behind it; what else goes wrong ends the look, and the next one tries again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from butlers.contracts.envelope import invalid
+from butlers.errors import ClassifiedError
+from butlers.isolation.isolate import IsolationFailed
+from butlers.messenger.mailbox.attempts import MailAttempts, Place
 from butlers.messenger.mailbox.checkpoints import Checkpoint, Checkpoints, first_unread
 from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
 from butlers.messenger.mailbox.imap import ImapClient
 
 SIZE = 10  # mails in memory at a time
+Handle = Callable[[Fetched], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +46,73 @@ class NewMail:
 
     imap: ImapClient
     checkpoints: Checkpoints
+    attempts: MailAttempts
     criteria: Criteria
 
-    async def read(self, handle: Callable[[Fetched], Awaitable[None]], *, limit: int) -> None:
-        """Hand over new mails, oldest first. What raises is not passed over: it comes again next time."""
-        checkpoint, left = await self.checkpoints.load(), limit
+    async def read(self, handle: Handle, *, limit: int) -> int:
+        """Hand over new mails, oldest first; returns how many were passed over because they are quarantined."""
+        checkpoint, left, quarantined = await self.checkpoints.load(), limit, 0
         while left > 0:
             batch = await self._batch(checkpoint, min(left, SIZE))
             for mail in batch.mails:
-                await handle(mail)
+                quarantined += not await self._attempt(handle, (batch.uidvalidity, mail.uid), mail)
                 await self.checkpoints.save(Checkpoint(uidvalidity=batch.uidvalidity, last_uid=mail.uid))
             covered = Checkpoint(uidvalidity=batch.uidvalidity, last_uid=batch.covered)
             if covered != checkpoint:
                 await self.checkpoints.save(covered)
             if batch.last:
-                return
+                break
             checkpoint, left = covered, left - len(batch.mails)
+        return quarantined
+
+    async def retry(self, handle: Handle, place: Place) -> bool:
+        """Hand over one quarantined mail again; false when it stays quarantined, which it does until it was handled."""
+        await self.attempts.must_be_quarantined(place)
+        mail = await self.imap.read(self.imap.account.inbox, lambda folder: _one(folder, place))
+        try:
+            await handle(mail)
+        except IsolationFailed as failed:
+            await self.attempts.fail(place, _unreadable(failed))
+            return False
+        await self.attempts.release(place)
+        return True
+
+    async def _attempt(self, handle: Handle, place: Place, mail: Fetched) -> bool:
+        """True when the mail was handled, false when it is quarantined; raises what ends the look."""
+        while await self.attempts.begin(place, mail):
+            try:
+                await handle(mail)
+            except IsolationFailed as failed:
+                if await self.attempts.fail(place, _unreadable(failed)):
+                    return False
+            except BaseException as error:
+                if await self._ends_for_good(place, error):
+                    return False
+                raise
+            else:
+                await self.attempts.end(place)
+                return True
+        return False
+
+    async def _ends_for_good(self, place: Place, error: BaseException) -> bool:
+        """Whether the mail is quarantined now. What passes, and a stop, are not the mail's fault."""
+        if not isinstance(error, Exception) or (isinstance(error, ClassifiedError) and error.retryable):
+            await self.attempts.give_back(place)
+            return False
+        return await self.attempts.fail(place, f"its handling raised {type(error).__name__}")
 
     async def _batch(self, checkpoint: Checkpoint | None, size: int) -> Batch:
         inbox = self.imap.account.inbox
         return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, size))
+
+
+def _unreadable(failed: IsolationFailed) -> str:
+    return f"it could not be taken apart: {failed.message}"
+
+
+def _one(folder: Folder, place: Place) -> Fetched:
+    uidvalidity, uid = place
+    found = folder.mails([uid]) if folder.uidvalidity == uidvalidity else []
+    if not found:
+        raise invalid("mail", "no such mail is in the mailbox any more: it was deleted, or the server numbered anew")
+    return found[0]

@@ -1,8 +1,8 @@
 """The inbox, handed on: reports to the receipts, everything else to Switchboard's ingest door.
 
 The checkpoint moves behind a mail only after Switchboard has said that it is on disk, so a crash hands the last mail in
-again and the door recognises it by its Message-ID. A mail that the door refuses for good is counted and passed over: it
-would block everything behind it.
+again and the door recognises it by its Message-ID. A mail that the door refuses for good, or that is quarantined, is
+counted and passed over: it would block everything behind it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.ingest import Attachment, Event, IngestEnvelope, Payload, Sender, Source
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, TargetUnavailable
+from butlers.isolation.isolate import IsolationFailed
 from butlers.messenger.answering import message_ids
+from butlers.messenger.mailbox.attempts import Place
 from butlers.messenger.mailbox.batches import NewMail
 from butlers.messenger.mailbox.bounces import Bounces, ReportOutcome
 from butlers.messenger.mailbox.folder import Fetched
@@ -40,7 +42,7 @@ class RouteCounts:
     duplicates: int = 0  # known already
     bounces: int = 0  # reports about deliveries of ours
     skipped: int = 0  # reports that say nothing to us, and mail from ourselves
-    failed: int = 0  # refused, or not handed in because Switchboard is away
+    failed: int = 0  # refused, quarantined, or not handed in because Switchboard is away
 
 
 class InboxRouter:
@@ -70,18 +72,32 @@ class InboxRouter:
 
         async with self._one_at_a_time:
             try:
-                await self._new_mail.read(handle, limit=limit)
+                quarantined = await self._new_mail.read(handle, limit=limit)
+                counts.failed += quarantined
             except _NotNow:
                 counts.failed += 1
         return asdict(counts)
 
+    async def retry(self, place: Place) -> dict[str, Any]:
+        """One quarantined mail again, at an operator's word."""
+        counts = RouteCounts()
+
+        async def handle(mail: Fetched) -> None:
+            await self._handle(mail, counts)
+
+        async with self._one_at_a_time:
+            handled = await self._new_mail.retry(handle, place)
+        return {"handled": handled, **asdict(counts)}
+
     async def _handle(self, fetched: Fetched, counts: RouteCounts) -> None:
         try:
             await self._pass_on(fetched, counts)
+        except IsolationFailed:
+            raise
         except ClassifiedError as error:
             log.warning("mail was not handed in", error_class=error.error_class, reason=str(error.retryable))
             if error.retryable:
-                raise _NotNow from error
+                raise _NotNow("the mail was not handed in: " + error.message) from error
             counts.failed += 1
 
     async def _pass_on(self, fetched: Fetched, counts: RouteCounts) -> None:
@@ -106,7 +122,7 @@ class InboxRouter:
         counts.routed += not known
 
 
-class _NotNow(Exception):
+class _NotNow(TargetUnavailable):
     """Switchboard or the database is away; the mail waits where it is."""
 
 

@@ -13,11 +13,13 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 from butlers.butler.identity import Caller
 from butlers.butler.surface import BUTLERS, Tool
 from butlers.contracts.envelope import Timestamp, Value, invalid
+from butlers.messenger.mailbox.attempts import MailAttempts, place_of
 from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
 from butlers.messenger.mailbox.imap import ImapClient
 from butlers.messenger.mailbox.mime import Mail
 from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.mailbox.routing import InboxRouter
+from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, decided_by
 
 OWNER = "messenger"
 _CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
@@ -58,6 +60,15 @@ class ReadArguments(Value):
         return self
 
 
+class QuarantinedArguments(Value):
+    limit: int = Field(default=50, ge=1, le=500, description="mails of one page")
+    cursor: str | None = Field(default=None, max_length=80, description="next_cursor of the page before")
+
+
+class RetryArguments(DecidedArguments):
+    mail: str = Field(max_length=40, description="UIDVALIDITY-UID, as email_list_quarantined prints it")
+
+
 class RouteArguments(Value):
     limit: int = Field(default=50, ge=1, le=500, description="mails to look at, oldest first")
 
@@ -67,6 +78,7 @@ class MailboxTools:
     imap: ImapClient
     parser: MailParser
     router: InboxRouter
+    attempts: MailAttempts
 
     def tools(self) -> list[Tool]:
         return [
@@ -94,6 +106,19 @@ class MailboxTools:
                 roles=BUTLERS,
                 owner=OWNER,
             ),
+            Tool(
+                name="email_list_quarantined",
+                description="Mails that no attempt could bring to an end, newest first, each with the reason.",
+                arguments=QuarantinedArguments,
+                handler=self._quarantined,
+            ),
+            Tool(
+                name="email_retry_quarantined",
+                description="Try a quarantined mail again; it stays quarantined unless that ends well.",
+                arguments=RetryArguments,
+                handler=self._retry,
+                owner=SWITCHBOARD,
+            ),
         ]
 
     async def _search(self, _caller: Caller, given: SearchArguments) -> dict[str, Any]:
@@ -107,6 +132,13 @@ class MailboxTools:
 
     async def _route(self, _caller: Caller, given: RouteArguments) -> dict[str, Any]:
         return dict(await self.router.check_and_route(limit=given.limit))
+
+    async def _quarantined(self, _caller: Caller, given: QuarantinedArguments) -> dict[str, Any]:
+        return await self.attempts.quarantined(cursor=given.cursor, limit=given.limit)
+
+    async def _retry(self, caller: Caller, given: RetryArguments) -> dict[str, Any]:
+        outcome = await self.router.retry(place_of(given.mail))
+        return {"mail": given.mail, "retried_by": decided_by(caller, given), **outcome}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,165 @@
+"""A mail that cannot be handled is counted, quarantined after three attempts, and holds up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from butlers.butler.surface import ToolBox
+from butlers.clock import SystemClock
+from butlers.daemon.compose.base import base_migrations
+from butlers.errors import InternalError, TargetUnavailable, ValidationError
+from butlers.simulators.mail import MailSimulator, serve_mail
+from butlers.storage.database import Database
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.database import cloned_database_uri
+from tests.integration.channels.mail_reader import OPERATOR, POISON, Door, mail_reader
+from tests.integration.channels.receipt_rows import MIGRATIONS, SCHEMA
+from tests.integration.simulators.mail_support import controlling
+from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, STRANGER
+
+TOO_MUCH = "a\n" * 1_000_000  # takes more memory to take apart than the reader's parser has
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    mail: MailSimulator
+    control: httpx2.AsyncClient
+    dsn: str
+    database: Database
+    tools: ToolBox
+    door: Door = field(default_factory=Door)
+
+    async def arrives(self, subject: str, text: str = "hello") -> None:
+        body = {"from": STRANGER, "to": BUTLER, "subject": subject, "text": text}
+        assert (await self.control.post("/messages", json=body)).status_code == 201
+
+    async def route(self) -> dict[str, int]:
+        counts = await self.tools.call("email_check_and_route_inbox", OPERATOR, {})
+        return {name: number for name, number in counts.items() if number}
+
+    async def fails_three_times(self) -> dict[str, int]:
+        """The only new mail, at a door that has a mistake; what the last look counted."""
+        self.door.refusal = RuntimeError("a mistake of ours")
+        for _ in range(2):
+            with pytest.raises(InternalError):
+                await self.route()
+        return await self.route()
+
+    async def quarantined(self) -> list[dict[str, Any]]:
+        mails: list[dict[str, Any]] = (await self.tools.call("email_list_quarantined", OPERATOR, {}))["mails"]
+        return mails
+
+    async def counted(self) -> list[int]:
+        return [row["attempts"] for row in await self.database.fetch("select attempts from messenger.mail_attempts")]
+
+    async def process_reads(self) -> int:
+        """Another process reads the mailbox once; its exit code."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.integration.channels.mail_reader",
+            json.dumps([self.dsn, self.mail.imap_port]),
+            cwd=Path(__file__).parents[3],
+        )
+        return await process.wait()
+
+
+@pytest.fixture
+async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+    door = Door()
+    async with (
+        serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=ACCOUNTS) as mail,
+        controlling(mail) as control,
+        cloned_database_uri(postgres_server, [base_migrations(SCHEMA), *MIGRATIONS]) as dsn,
+        await Database.connect(dsn, max_size=3) as database,
+        mail_reader(database, mail.imap_port, door) as tools,
+    ):
+        yield World(mail=mail, control=control, dsn=dsn, database=database, tools=tools, door=door)
+
+
+async def test_a_mail_that_cannot_be_taken_apart_is_quarantined_and_the_others_are_served(world: World) -> None:
+    await world.arrives("before")
+    await world.arrives("hostile", TOO_MUCH)
+    await world.arrives("behind")
+    assert await world.route() == {"routed": 2, "failed": 1}
+    assert world.door.accepted == ["before", "behind"]
+    (mail,) = await world.quarantined()
+    assert mail["attempts"] == 3
+    assert mail["reason"] == "it could not be taken apart: it needed more than 64 MiB of memory"
+    assert await world.route() == {}
+
+
+async def test_a_mail_that_kills_the_process_is_quarantined_after_three_deaths(world: World) -> None:
+    await world.arrives("hostile", POISON)
+    await world.arrives("behind")
+    assert [await world.process_reads() for _ in range(3)] == [9, 9, 9]
+    assert await world.counted() == [3]
+    assert await world.process_reads() == 0
+    (mail,) = await world.quarantined()
+    assert mail["reason"] == "the process that worked on it ended before it was done"
+    assert await world.route() == {}  # the checkpoint is behind both: the fourth process handed the other one in
+
+
+async def test_a_mail_whose_handling_fails_unexpectedly_is_quarantined(world: World) -> None:
+    await world.arrives("hostile")
+    assert await world.fails_three_times() == {"failed": 1}
+    assert [mail["reason"] for mail in await world.quarantined()] == ["its handling raised RuntimeError"]
+
+
+async def test_what_is_not_the_fault_of_the_mail_does_not_count(world: World) -> None:
+    await world.arrives("patient")
+    world.door.refusal = TargetUnavailable("Switchboard is away")
+    for _ in range(4):
+        assert await world.route() == {"failed": 1}
+    world.door.refusal, world.door.opens = None, asyncio.Event()
+    for _ in range(4):
+        world.door.reached.clear()
+        stopped = asyncio.create_task(world.route())
+        async with asyncio.timeout(30):
+            await world.door.reached.wait()
+        stopped.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stopped
+    assert await world.counted() == [0]
+    world.door.opens.set()
+    assert await world.route() == {"routed": 1}
+    assert await world.counted() == []
+
+
+async def test_an_operator_has_a_quarantined_mail_tried_again(world: World) -> None:
+    await world.arrives("later")
+    await world.fails_three_times()
+    (mail,) = await world.quarantined()
+    world.door.refusal = TargetUnavailable("Switchboard is away")
+    with pytest.raises(TargetUnavailable):
+        await world.tools.call("email_retry_quarantined", OPERATOR, {"mail": mail["mail"]})
+    assert len(await world.quarantined()) == 1  # an attempt that fails loses nothing
+    world.door.refusal = None
+    answer = await world.tools.call("email_retry_quarantined", OPERATOR, {"mail": mail["mail"]})
+    assert (answer["handled"], answer["routed"], answer["retried_by"]) == (True, 1, "operator")
+    assert world.door.accepted == ["later"]
+    assert await world.quarantined() == []
+    for wrong in (mail["mail"], "nonsense", "1-99999999999999999999999"):
+        with pytest.raises(ValidationError):
+            await world.tools.call("email_retry_quarantined", OPERATOR, {"mail": wrong})
+
+
+async def test_quarantined_mails_are_listed_page_by_page(world: World) -> None:
+    for number in range(3):
+        await world.arrives(f"hostile {number}")
+        await world.fails_three_times()
+    first = await world.tools.call("email_list_quarantined", OPERATOR, {"limit": 2})
+    rest = await world.tools.call("email_list_quarantined", OPERATOR, {"cursor": first["next_cursor"]})
+    assert [mail["uid"] for mail in first["mails"] + rest["mails"]] == [3, 2, 1]
+    assert rest["next_cursor"] is None
+    with pytest.raises(ValidationError):
+        await world.tools.call("email_list_quarantined", OPERATOR, {"cursor": "x"})
