@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ import uvicorn
 
 from butlers.errors import ConfigurationError, InternalError
 
+_OWN_ADDRESS = "set host to an address of this machine: 127.0.0.1 for this machine only, 0.0.0.0 for all"
 _TURNS = 20  # of the loop: to accept a connection, to read from it and to begin the answer takes four or five
 
 
@@ -86,6 +88,22 @@ def listen(host: str, port: int, *, source: str, remedy: str) -> socket.socket:
         listener.listen(1024)
     except (OSError, OverflowError) as problem:
         listener.close()
-        reason = getattr(problem, "strerror", None) or "cannot be listened on"
-        raise ConfigurationError(reason, source=source, key=f"{host}:{port}", remedy=remedy) from problem
+        raise _not_listening(problem, host, port, source=source, remedy=remedy) from problem
     return listener
+
+
+def _not_listening(
+    problem: OSError | OverflowError, host: str, port: int, *, source: str, remedy: str
+) -> ConfigurationError:
+    """Why there is no socket, with the remedy of that cause; the given one is for a port that somebody else has."""
+    reason = getattr(problem, "strerror", None) or "cannot be listened on"
+    if isinstance(problem, socket.gaierror):
+        reason, remedy = "the host's name is unknown", _OWN_ADDRESS
+    elif isinstance(problem, OSError) and problem.errno == errno.EADDRNOTAVAIL:
+        reason, remedy = "this machine has no such address", _OWN_ADDRESS
+    elif isinstance(problem, PermissionError):
+        reason = "this user may not listen there; ports below 1024 are privileged"
+        remedy = "choose a port from 1024 on, or grant the right (CAP_NET_BIND_SERVICE)"
+    elif isinstance(problem, OverflowError):
+        reason = "is not a port number"
+    return ConfigurationError(reason, source=source, key=f"{host}:{port}", remedy=remedy)

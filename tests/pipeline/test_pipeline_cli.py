@@ -104,6 +104,24 @@ REFUSED = [
     ),
     (("connector-stats-daily", *MARCH, "--set", "hours=never"), USAGE, "hours: must be again"),
     (("books", *MARCH, "--memory", "lots"), USAGE, "memory: must be a number and a unit"),
+    (("books", *MARCH, "--memory", "1x"), USAGE, "memory: must be a number and a unit"),
+    (("books", *MARCH, "--memory", "10m"), USAGE, "memory: is less than Spark starts with: give at least 512m"),
+    (
+        ("delivery-stats", *MARCH, "--master", "spark://127.0.0.1:1"),
+        CONFIGURATION,
+        "--master: spark://127.0.0.1:1: nobody answers there: 127.0.0.1:1: Connection refused",
+    ),
+    (
+        ("delivery-stats", *MARCH, "--master", "spark://no-such-host.invalid:7077"),
+        CONFIGURATION,
+        "nobody answers there: no-such-host.invalid:7077",
+    ),
+    (
+        ("delivery-stats", *MARCH, "--remote", "sc://127.0.0.1:1/;token=secret-word"),
+        CONFIGURATION,
+        "--remote: sc://127.0.0.1:1/: nobody answers there",
+    ),
+    (("connector-stats-hourly", *MARCH, "--set", "sorce=lake"), USAGE, "did you mean source?"),
     (("nonsense", *MARCH), USAGE, "job: is unknown; there are connector-stats-hourly"),
     (("books", *MARCH, "--set", "colour=red"), USAGE, "set: books has no argument colour"),
     (("books", *MARCH, "--set", "colour"), USAGE, "set: must be NAME=VALUE"),
@@ -191,6 +209,31 @@ def test_a_run_without_a_window_is_told_as_such(dsn: str, tmp_path: Path, capsys
         pass
     assert _butlers("pipeline", "status", "--data-dir", str(tmp_path)) == OK
     assert "    window   all until 2026-04-01 00:00:00 UTC\n" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_said_before_a_system_is_looked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    for option, said in ((("--memory", "1x"), "memory: "), (("--set", "colour=red"), "has no argument colour")):
+        code = _butlers("pipeline", "run", "delivery-stats", *MARCH, *option, "--data-dir", str(tmp_path / "none"))
+        assert (code, said in capsys.readouterr().err) == (USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "said"),
+    [
+        (("--memory", "10m"), USAGE, "give at least 512m"),
+        (("--master", "spark://127.0.0.1:1"), CONFIGURATION, "nobody answers there"),
+    ],
+)
+def test_heartbeats_are_not_made_with_a_spark_that_cannot_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str], code: int, said: str
+):
+    words = ("pipeline", "generate", "--out", str(tmp_path / "fleet"), "--data-dir", str(tmp_path))
+    assert _butlers(*words, *option) == code
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_heartbeats_are_not_made_where_there_are_some(

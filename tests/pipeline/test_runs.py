@@ -20,10 +20,10 @@ from butlers.pipeline import running
 from butlers.pipeline.connection import connect
 from butlers.pipeline.job import Job, JobContext, JobResult
 from butlers.pipeline.process import main, run_in_process, understood
-from butlers.pipeline.running import RunRequest, essence, run_job
+from butlers.pipeline.running import RunRequest, run_job
 from butlers.pipeline.runs import Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
-from butlers.pipeline.session import SessionSettings
+from butlers.pipeline.session import SessionSettings, essence
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.tables import LONG, Table, columns
 from butlers.pipeline.windows import Window

@@ -29,6 +29,27 @@ def test_told_once_it_goes_on_and_told_again_it_ends(number: signal.Signals):
     assert signal.getsignal(number) is before
 
 
+def test_a_terminal_that_closes_says_so_twice_and_is_heard_once():
+    with ends_when_told():
+        with noted() as is_told_to_end:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert is_told_to_end()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_nohup_is_respected():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ends_when_told(), noted() as is_told_to_end:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not is_told_to_end()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_handler_that_came_later_stays():
     before = signal.getsignal(signal.SIGINT)
     try:

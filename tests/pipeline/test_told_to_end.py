@@ -44,8 +44,8 @@ def _program(pid: int) -> str:
 @pytest.mark.timeout(300)  # Java and Spark start, on a machine that may be busy
 @pytest.mark.parametrize(
     ("number", "tell"),
-    [(signal.SIGTERM, os.kill), (signal.SIGINT, os.kill), (signal.SIGTERM, os.killpg)],
-    ids=["kill", "ctrl-C", "the whole group"],
+    [(signal.SIGTERM, os.kill), (signal.SIGINT, os.kill), (signal.SIGTERM, os.killpg), (signal.SIGHUP, os.killpg)],
+    ids=["kill", "ctrl-C", "the whole group", "a terminal that closes"],
 )
 async def test_told_to_end_while_java_starts(
     dsn: str, tmp_path: Path, number: signal.Signals, tell: Callable[[int, int], None]

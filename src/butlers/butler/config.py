@@ -182,7 +182,10 @@ def load_roster(folder: Path) -> dict[str, ButlerConfig]:
     configs = [load_butler(path.parent) for path in sorted(folder.glob("*/butler.toml"))]
     if not configs:
         raise ConfigurationError(
-            "no butler.toml found", source=str(folder), key="roster", remedy="point --roster at a roster folder"
+            "no butler.toml found",
+            source=str(folder),
+            key="roster",
+            remedy="name a folder of butlers with --set roster=FOLDER",
         )
     _check_distinct(configs, "name", lambda c: c.name)
     _check_distinct(configs, "port", lambda c: c.butler.port)

@@ -9,7 +9,8 @@ import sys
 import threading
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import uvloop
 
@@ -138,12 +139,22 @@ async def _run(
         _welcome(description, role)
         await stop.wait()
         _progress("stopping (ctrl-C again to stop at once)")
-    print("butlers: stopped", file=sys.stderr, flush=True)
+    _say("butlers: stopped")
     return 0
 
 
 def _progress(step: str) -> None:
-    print(f"butlers: {step} ...", file=sys.stderr, flush=True)
+    _say(f"butlers: {step} ...")
+
+
+def _say(*lines: str, to: TextIO | None = None) -> None:
+    """Print, unless nobody can read it any more: a terminal that is gone must not keep us from serving or draining."""
+    stream = to or sys.stderr
+    try:
+        print(*lines, sep="\n", file=stream, flush=True)
+    except OSError:
+        with Path(os.devnull).open("w") as nowhere:  # what the stream still holds is written at the end
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _description(settings: Settings, system: System, simulated: Simulated) -> dict[str, Any]:
@@ -153,21 +164,25 @@ def _description(settings: Settings, system: System, simulated: Simulated) -> di
 
 
 def _welcome(description: dict[str, Any], role: str | None) -> None:
-    print("butlers is up" if role is None else f"{role} is up, in a process of its own")
-    for name, address in (description["doors"] | description["simulators"]).items():
-        print(f"  {name:<14} {address}")
-    print(f"  {'data':<14} {description['data_dir']}")
-    print(
+    places = description["doors"] | description["simulators"] | {"data": description["data_dir"]}
+    _say(
+        "butlers is up" if role is None else f"{role} is up, in a process of its own",
+        *(f"  {name:<14} {address}" for name, address in places.items()),
         f'try: butlers ingest --data-dir {description["data_dir"]} "I paid the electricity bill"'
         if role is None
         else "it shares this directory's database with the other processes and calls them over MCP; ctrl-C stops it",
-        flush=True,
+        to=sys.stdout,
     )
 
 
 def _stop_event() -> asyncio.Event:
-    """Set by the first ctrl-C or TERM; the second one ends the process at once."""
+    """Set by the first ctrl-C, TERM or HUP; a second ctrl-C or TERM ends the process at once.
+
+    A terminal that closes sends HUP, often twice (the shell does, and so does the kernel): it only ever drains. A
+    process that was started with `nohup` ignores HUP and goes on doing so.
+    """
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def asked() -> None:
         if stop.is_set():
@@ -175,7 +190,9 @@ def _stop_event() -> asyncio.Event:
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, asked)
+        loop.add_signal_handler(number, asked)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
     return stop
 
 

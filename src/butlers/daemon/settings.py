@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -119,7 +120,9 @@ class Settings(BaseModel):
         default="local[*]",
         description="where scheduled jobs of the pipeline run: here, spark://..., yarn, or none (started elsewhere)",
     )
-    spark_memory: str = Field(default="1g", description="memory of such a job's driver")
+    spark_memory: str = Field(
+        default="1g", pattern=r"^[1-9]\d*[kmgtKMGT]b?$", description="memory of such a job's driver, 512m or more"
+    )
     spark_limit_s: float = Field(default=3600.0, gt=0, description="a scheduled job that takes longer is ended")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of the log file")
 
@@ -167,15 +170,36 @@ def load_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> S
         raise _mistake(error, given, from_environment, path) from None
 
 
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """What may have been meant, nearest first."""
+    return get_close_matches(name, list(known), n=2, cutoff=0.7)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that look like a setting's and are none, each with the one that is near: a slip that has no effect."""
+    known = {variable_of(field) for field in Settings.model_fields} | {"BUTLERS_CONFIG"}
+    strangers = (name for name in environment if name.startswith(PREFIX) and not name.startswith(PORT_PREFIX))
+    found = {name: near_names(name, known) for name in sorted(strangers) if name not in known}
+    return {name: near[0] for name, near in found.items() if near}
+
+
+def _flag_of(key: str) -> str:
+    """How the key was given on the command line."""
+    if key in ("data_dir", "port_offset"):
+        return f"--{key.replace('_', '-')}"
+    return f"--port {key.removeprefix('ports.')}" if key.startswith("ports.") else f"--set {key}"
+
+
 def check_port_names(settings: Settings, butlers: Iterable[str]) -> None:
     """A port for a name that nobody has would be set in vain."""
     known = sorted({*butlers, *EVERY_SIMULATOR})
     if unknown := sorted(settings.ports.keys() - {*known}):
+        near = near_names(unknown[0], known)
         raise ConfigurationError(
             "there is no butler and no simulator of this name",
             source="ports",
             key=unknown[0],
-            remedy=f"choose among {', '.join(known)}",
+            remedy=f"{f'did you mean {near[0]}? ' if near else ''}choose among {', '.join(known)}",
         )
 
 
@@ -232,8 +256,10 @@ def _mistake(
     problem = "unknown key" if first["type"] == "extra_forbidden" else str(first["msg"]).removeprefix("Value error, ")
     key = ".".join(map(str, first["loc"])) or field
     remedy = "see docs/operating/configuration.md"
+    if first["type"] == "extra_forbidden" and (near := near_names(field, Settings.model_fields)):
+        remedy = f"did you mean {' or '.join(near)}? All are in docs/operating/configuration.md"
     if field in flags:
-        return ConfigurationError(problem, source="command line", key=f"--{key.replace('_', '-')}", remedy=remedy)
+        return ConfigurationError(problem, source="command line", key=_flag_of(key), remedy=remedy)
     if field in environment:
         return ConfigurationError(problem, source="environment", key=variable_of(field), remedy=remedy)
     return ConfigurationError(problem, source=str(path), key=key, remedy=remedy)

@@ -5,10 +5,12 @@ as it takes to answer what was under way, and then end by themselves.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module_config import CalendarBotScope
@@ -137,8 +139,8 @@ class SimulatorProcess:
                 line = await self._process.stdout.readline() if self._process.stdout else b""
         except TimeoutError:
             line = b""
-        if not line:
-            raise await self._failure()
+        if "ready" not in (said := _document(line)):
+            raise await self._failure(said.get("error", {}))
 
     async def stop(self) -> None:
         process = self._process
@@ -152,16 +154,22 @@ class SimulatorProcess:
             process.kill()
             await process.wait()
 
-    async def _failure(self) -> ConfigurationError:
+    async def _failure(self, error: Mapping[str, str]) -> ConfigurationError:
+        """What the child said, or its last words, or that it said nothing."""
         await self.stop()
+        if "problem" in error:
+            return ConfigurationError(
+                error["problem"], source=error["source"], key=error["key"], remedy=error["remedy"]
+            )
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        problem = lines[-1].removeprefix("butlers: ") if lines else f"did not start within {START_TIMEOUT_S:g} s"
+        late = f"did not start within {START_TIMEOUT_S:g} s"
+        problem = error.get("message") or (lines[-1].removeprefix("butlers: ") if lines else late)
         return ConfigurationError(problem, source="simulators", key="start", remedy=f"details in {self._log}")
 
     def _command(self) -> list[str]:
         settings = self._settings
         names = [name for name, on in asdict(self._simulated).items() if on]
-        command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent"]
+        command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent", "--json"]
         command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
         command += ["--set", f"host={settings.host}"]
         if settings.roster is not None:  # whose names may stand among the ports of the environment or the settings file
@@ -169,6 +177,14 @@ class SimulatorProcess:
         for name in EVERY_SIMULATOR.keys() & settings.ports.keys():
             command += ["--port", f"{name}={settings.ports[name]}"]
         return command
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _any_set(roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], part: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -79,6 +80,8 @@ async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
         try:
             return await start()
         except ConfigurationError as error:
+            if not _is_taken(error):
+                raise
             if clock.monotonic() > deadline:
                 raise _as_we_say(error) from None
         except OSError:
@@ -87,8 +90,11 @@ async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
         await clock.sleep(0.1)
 
 
+def _is_taken(error: ConfigurationError) -> bool:
+    """Somebody else has the port: the only trouble that may pass by itself."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+
+
 def _as_we_say(error: ConfigurationError) -> ConfigurationError:
     """A simulator does not know the options of this command line."""
-    taken = isinstance(error.__cause__, OSError)
-    remedy = port_remedy() if taken else error.remedy
-    return ConfigurationError(error.problem, source=error.source, key=error.key, remedy=remedy)
+    return ConfigurationError(error.problem, source=error.source, key=error.key, remedy=port_remedy())

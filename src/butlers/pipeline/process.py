@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from butlers.errors import ClassifiedError, ConfigurationError, InternalError, TimeoutExceeded, from_wire
+from butlers.pipeline.signals import stop_signals
 from butlers.pipeline.windows import Window
 
 ADDRESS = "DATABASE_URL"
@@ -149,12 +150,13 @@ def _run(request: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[di
 
 @contextlib.contextmanager
 def ends_when_told() -> Iterator[None]:
-    """A SIGTERM ends the run as ctrl-C does, so that its row says so."""
-    before = signal.signal(signal.SIGTERM, _told_to_end)
+    """A TERM, or the HUP of a terminal that closes, ends the run as ctrl-C does, so that its row says so."""
+    before = {number: signal.signal(number, _told_to_end) for number in stop_signals() if number != signal.SIGINT}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _told_to_end(_signal: int, _frame: object) -> None:

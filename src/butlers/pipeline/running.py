@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -31,7 +32,7 @@ from butlers.pipeline.job import Job, JobContext, JobResult, Tense
 from butlers.pipeline.lake.failures import reported
 from butlers.pipeline.lake.reading import existing_log
 from butlers.pipeline.runs import DISSATISFIED, FAILED, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare
-from butlers.pipeline.session import SessionSettings, spark_session
+from butlers.pipeline.session import SessionSettings, check_reachable, essence, spark_session
 from butlers.pipeline.sources.snapshots import snapshots
 from butlers.pipeline.windows import Window
 from butlers.telemetry import get_logger
@@ -42,9 +43,10 @@ log = get_logger("butlers.pipeline")
 Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://\S+|yarn|k8s://\S+")
-_MEMORY = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
+_MEMORY = re.compile(r"([1-9]\d{0,8})([kmgt])b?", re.IGNORECASE)
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+LEAST_MEMORY = 512 << 20  # bytes; Spark wants 450 MiB of heap, and Java keeps some of what it is given
 _REMOTE = re.compile(r"sc://\S+")
-_LONGEST = 500  # letters of an error that is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,8 @@ def run_job(
     watch: Watch = lambda _: nullcontext(),
 ) -> dict[str, Any]:
     """The run as `butlers pipeline status` would show it; raises what stopped it."""
-    job = _checked(request, clock.now())
+    job = check_request(request, clock.now())
+    check_reachable(request.session)
     connect(request.dsn).close()  # says at once what is wrong with the address; the next line would wait for a server
     for event in job.reads(request.arguments):
         existing_log(request.lake, event)
@@ -82,15 +85,18 @@ def run_job(
     return run.describe() | {"spark_app_id": opened.app_id} | ending.describe()
 
 
-def _checked(request: RunRequest, now: datetime) -> Job:
+def check_request(request: RunRequest, now: datetime) -> Job:
+    """Refuse what can be refused without a database, a cluster or Java."""
     job = find_job(request.job)
     _must_fit(job, request.window, now)
     unknown = sorted(set(request.arguments) - set(job.arguments))
     if unknown:
         known = ", ".join(job.arguments) or "none"
-        raise invalid("set", f"{job.name} has no argument {', '.join(unknown)}; it has: {known}")
+        near = get_close_matches(unknown[0], job.arguments, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise invalid("set", f"{job.name} has no argument {', '.join(unknown)}; it has: {known}{meant}")
     job.check(request.window, request.arguments)
-    _session_must_do(request.session)
+    check_session(request.session)
     return job
 
 
@@ -102,9 +108,12 @@ def _must_fit(job: Job, window: Window, now: datetime) -> None:
         raise invalid("from", f"{told}: there is nothing to read yet")
 
 
-def _session_must_do(session: SessionSettings) -> None:
-    if not _MEMORY.fullmatch(session.memory):
+def check_session(session: SessionSettings) -> None:
+    """Refuse what Spark would refuse late and in its own words. Needs no database and no Java."""
+    if not (given := _MEMORY.fullmatch(session.memory)):
         raise invalid("memory", "must be a number and a unit: 512m, 2g")
+    if int(given[1]) * _UNITS[given[2].lower()] < LEAST_MEMORY:
+        raise invalid("memory", f"is less than Spark starts with: give at least {LEAST_MEMORY >> 20}m, better 1g")
     if session.master is not None and not _MASTER.fullmatch(session.master):
         raise invalid("master", "must be local, local[N], spark://HOST:PORT, yarn or k8s://...")
     if session.remote is not None and not _REMOTE.fullmatch(session.remote):
@@ -171,13 +180,6 @@ def _named(problem: Exception) -> ButlersError:
     error = reported(said) or InternalError(f"Spark gave the job up: {essence(said)}")
     error.__cause__ = problem
     return error
-
-
-def essence(text: str) -> str:
-    """The first line that is not the bridge to Java speaking."""
-    lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith("An error occurred while calling")]
-    return (telling or lines or ["it said nothing"])[0][:_LONGEST]
 
 
 def _described(error: BaseException | None) -> dict[str, Any]:

@@ -11,12 +11,14 @@ must have (docs/operating/pipeline.md says how).
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -27,6 +29,8 @@ from butlers.pipeline.local_dirs import own_folder
 from butlers.pipeline.signals import counting_first, noted
 
 _PACKAGE = Path(butlers.__file__).parent
+_LONGEST = 500  # letters of an error that is kept
+ANSWER_S = 5.0  # in which a cluster must take a connection
 
 _OPTIONS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
@@ -80,6 +84,42 @@ class SessionSettings:
     @property
     def is_local(self) -> bool:
         return self.remote is None and (self.master or "local").startswith("local")
+
+
+def check_reachable(settings: SessionSettings, *, wait_s: float = ANSWER_S) -> None:
+    """Refuse a cluster where nobody listens: Spark itself would try for minutes and then talk of a stopped context."""
+    option, scheme, port = ("--remote", "sc://", 15_002) if settings.remote else ("--master", "spark://", 7_077)
+    address = settings.shown
+    if not address.startswith(scheme):
+        return
+    places = [_place(part, port) for part in address.removeprefix(scheme).split("/")[0].split(",")]
+    reasons = [_unreachable(host, number, wait_s) for host, number in places]
+    if None not in reasons:
+        raise ConfigurationError(
+            f"nobody answers there: {reasons[0]}",
+            source=option,
+            key=address,
+            remedy=f"start that server, correct the address, or leave {option} out to run on this machine",
+        )
+
+
+def _place(part: str, port: int) -> tuple[str, int]:
+    try:
+        parsed = urlsplit(f"//{part}")
+        return parsed.hostname or "", parsed.port or port
+    except ValueError:
+        return "", port
+
+
+def _unreachable(host: str, port: int, wait_s: float) -> str | None:
+    """Why no connection comes about; None when one does."""
+    try:
+        socket.create_connection((host, port), timeout=wait_s).close()
+    except TimeoutError:
+        return f"{host}:{port} gave no answer within {wait_s:g} s"
+    except (OSError, UnicodeError) as error:
+        return f"{host}:{port}: {getattr(error, 'strerror', None) or 'is no address'}"
+    return None
 
 
 @contextmanager
@@ -169,10 +209,17 @@ def _sql_only(options: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in options.items() if key.startswith("spark.sql.session.")}
 
 
+def essence(text: str) -> str:
+    """The first line that is not the bridge to Java speaking."""
+    lines = [line.strip().lstrip(": ") for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (telling or lines or ["it said nothing"])[0][:_LONGEST]
+
+
 def _unusable(option: str, settings: SessionSettings, error: BaseException) -> ConfigurationError:
-    said = str(error).replace(settings.remote or settings.shown, settings.shown).strip().splitlines()
+    said = str(error).replace(settings.remote or settings.shown, settings.shown)
     return ConfigurationError(
-        f"Spark does not start there: {said[0] if said else type(error).__name__}",
+        f"Spark does not start there: {essence(said)}",
         source=option,
         key=settings.shown,
         remedy="correct the address, or leave it out to run on this machine",

@@ -10,6 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """What tells a run to end; HUP only where nobody decided to ignore it (`nohup`)."""
+    usual = (signal.SIGTERM, signal.SIGINT)
+    return usual if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*usual, signal.SIGHUP)
+
+
 @contextmanager
 def noted() -> Iterator[Callable[[], bool]]:
     """The process goes on, and can ask whether it was told to end; told again, it ends. Signals come to the main thread
@@ -22,11 +28,11 @@ def noted() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         handler = before[number]
-        if told.is_set() and callable(handler):
+        if told.is_set() and callable(handler) and number != signal.SIGHUP:  # a terminal that closes says it twice
             handler(number, frame)
         told.set()
 
-    before = {int(number): signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {int(number): signal.signal(number, note) for number in stop_signals()}
     try:
         yield told.is_set
     finally:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from butlers.daemon.tour.instance import clean_environment
 from tests.integration.processes.command import butlers, butlers_here, pretend_running, write_settings
 
 ASKING = (["status"], ["requests"], ["ingest", "hello"], ["trace", "00000000-0000-7000-8000-000000000000"])
@@ -32,6 +37,61 @@ def test_usage_errors(arguments, tmp_path):
     completed = butlers_here(*arguments, environment={"XDG_DATA_HOME": str(tmp_path)})
     assert completed.returncode == 2
     assert "Usage:" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["ingets", "hello"], "'ingest'"),
+        (["pipeline", "runn"], "'run'"),
+        (["token", "isue", "ann"], "'issue'"),
+        (["up", "--dta-dir", "x"], "--data-dir"),
+        (["doctor", "--jsn"], "--json"),
+        (["pipeline", "run", "books", "--memry", "2g"], "--memory"),
+    ],
+)
+def test_what_does_not_exist_is_answered_with_what_is_near(arguments, near, tmp_path):
+    completed = butlers_here(*arguments, environment={"XDG_DATA_HOME": str(tmp_path)})
+    assert (completed.returncode, near in completed.stderr) == (2, True)
+    machine = butlers_here(*arguments, "--json", environment={"XDG_DATA_HOME": str(tmp_path)})
+    assert (machine.returncode, near in json.loads(machine.stdout)["error"]["message"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [("no-such-host.invalid", "the host's name is unknown"), ("192.0.2.7", "this machine has no such address")],
+)
+def test_a_host_that_is_not_ours_is_told_as_such(host, says, tmp_path):
+    """The port is not to blame, so no other port is recommended; and nobody waits for it to become free."""
+    completed = butlers("up", "--data-dir", tmp_path / "data", "--set", f"host={host}")
+    assert completed.returncode == 3
+    assert says in completed.stderr
+    assert "set host to an address of this machine" in completed.stderr
+    assert "--port" not in completed.stderr
+    checks = json.loads(butlers_here("doctor", "--json", "--data-dir", tmp_path, "--set", f"host={host}").stdout)
+    (door,) = [check for check in checks["checks"] if check["name"] == "port.switchboard"]
+    assert (door["status"], says in door["detail"], "--port" in door["remedy"]) == ("fail", True, False)
+
+
+def test_a_privileged_port_is_told_as_such(tmp_path):
+    """Without the right to it, which root usually has."""
+    drop = shutil.which("setpriv")
+    if drop is None or os.geteuid() != 0 or _is_unprivileged(81):
+        pytest.skip("needs root, setpriv and privileged ports")
+    command = [drop, "--bounding-set=-net_bind_service", sys.executable, "-m", "butlers.daemon.cli", "doctor"]
+    completed = subprocess.run(
+        [*command, "--json", "--data-dir", str(tmp_path), "--port", "switchboard=81"],
+        capture_output=True,
+        env=clean_environment(),
+        timeout=60,
+    )
+    (check,) = [one for one in json.loads(completed.stdout)["checks"] if one["name"] == "port.switchboard"]
+    assert (check["status"], "ports below 1024 are privileged" in check["detail"]) == ("fail", True)
+    assert "CAP_NET_BIND_SERVICE" in check["remedy"]
+
+
+def _is_unprivileged(port: int) -> bool:
+    return int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text()) <= port
 
 
 @pytest.mark.parametrize("arguments", ASKING)
@@ -111,6 +171,10 @@ def test_a_data_directory_with_something_in_the_way(folder, tmp_path):
         (["simulate", "--port", "bogus=47999"], "webhook_simulator)"),
         (["up", "--set", "simulators"], "--set simulators: must be NAME=VALUE"),
         (["up", "--set", "surprise=1"], "unknown key"),
+        (["up", "--set", "smpt_host=x"], "--set smpt_host: unknown key (did you mean smtp_host"),
+        (["up", "--set", "spark_memory=1x"], "--set spark_memory: "),
+        (["up", "--port", "switchbord=1"], "did you mean switchboard?"),
+        (["up", "--port", "switchboard=99999"], "--port switchboard: "),
         (["up", "--set", "ports=1"], "--port NAME=NUMBER"),
         (["up", "--set", "port_offset=-1"], "--port-offset"),
         (["up", "--config", "/nonexistent.toml"], "/nonexistent.toml: --config: file not found"),

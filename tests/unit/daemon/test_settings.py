@@ -53,9 +53,9 @@ def test_every_setting_has_its_own_variable() -> None:
 @pytest.mark.parametrize(
     ("case", "source", "key"),
     [
-        ({"llm": "maybe"}, "command line", "--llm"),
+        ({"llm": "maybe"}, "command line", "--set llm"),
         ({"port_offset": -1}, "command line", "--port-offset"),
-        ({"surprise": "1"}, "command line", "--surprise"),
+        ({"surprise": "1"}, "command line", "--set surprise"),
         ({"environment": {"BUTLERS_LEASE_TTL_S": "soon"}}, "environment", "BUTLERS_LEASE_TTL_S"),
         ({"file": "surprise = 1\n"}, "butlers.toml", "surprise"),
         ({"file": "llm = 'maybe'\n"}, "butlers.toml", "llm"),

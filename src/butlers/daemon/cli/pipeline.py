@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,7 +61,7 @@ def run(
     from butlers.pipeline.catalog import find_job
     from butlers.pipeline.process import ends_when_told
     from butlers.pipeline.progress import watching
-    from butlers.pipeline.running import RunRequest, run_job
+    from butlers.pipeline.running import RunRequest, check_request, run_job
     from butlers.pipeline.session import SessionSettings
 
     clock = SystemClock()
@@ -69,12 +70,16 @@ def run(
     settings = settings_from(data_dir=data_dir, config=config)
     root = Places(settings.data_dir).root
     session = SessionSettings(scratch=root / "pipeline", master=master, remote=remote, memory=memory)
+    request = RunRequest(
+        job=job, window=window, dsn="", lake=lake or root / "lake", session=session, arguments=arguments
+    )
+    check_request(request, clock.now())  # before a database is looked for, or started
     with ends_when_told(), database_of_system(settings) as dsn:
-        request = RunRequest(
-            job=job, window=window, dsn=dsn, lake=lake or root / "lake", session=session, arguments=arguments
-        )
         document = run_job(
-            request, clock=clock, new_id=Uuid7Factory(clock), watch=watching(job, None if as_json else sys.stderr)
+            replace(request, dsn=dsn),
+            clock=clock,
+            new_id=Uuid7Factory(clock),
+            watch=watching(job, None if as_json else sys.stderr),
         )
     say(document, as_json, _ended)
     return OK if document["outcome"] == "succeeded" else FAILED

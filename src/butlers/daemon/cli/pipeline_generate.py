@@ -72,9 +72,12 @@ def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | N
     from butlers.pipeline.generate.writing import must_be_free, write_database, write_lake
     from butlers.pipeline.job import Schemas
     from butlers.pipeline.process import ends_when_told
-    from butlers.pipeline.session import SessionSettings, spark_session
+    from butlers.pipeline.running import check_session
+    from butlers.pipeline.session import SessionSettings, check_reachable, spark_session
 
     session = SessionSettings(scratch=Places(settings.data_dir).root / "pipeline", master=master, memory=memory)
+    check_session(session)
+    check_reachable(session)
     if out is not None:
         must_be_free(out)  # before Spark starts, which takes a while
         with ends_when_told(), spark_session("generate", session) as spark:
