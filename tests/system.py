@@ -25,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.delivery_config import LimitsSection
-from butlers.butler.identity import OPERATOR, Role, TokenFile
+from butlers.butler.identity import OPERATOR, Grant, Role, TokenFile
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.places import Places
@@ -110,8 +110,8 @@ class RunningSystem:
         assert secret is not None, f"{name} has no token"
         return secret
 
-    def issue_token(self, name: str, role: Role) -> str:
-        return self.tokens.issue(name, role).secret
+    def issue_token(self, name: str, role: Role, *grants: Grant) -> str:
+        return self.tokens.issue(name, role, grants).secret
 
     def bearer(self, name: str = OPERATOR) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token(name)}"}
@@ -147,6 +147,11 @@ class RunningSystem:
             "sender": {"identity": "tester"},
             "payload": {"raw": {"text": text}, "normalized_text": text},
         }
+
+    def own_envelope(self, text: str, caller: str, **event: Any) -> dict[str, Any]:
+        """The same, as a client without a grant says it: in its own name."""
+        source = {"channel": "api", "provider": "internal", "endpoint_identity": caller}
+        return self.envelope(text, **event) | {"source": source, "sender": {"identity": caller}}
 
     async def says(self, text: str, *, chat: int = OWNER_CHAT_ID, **more: Any) -> dict[str, Any]:
         """Write to the bot as a person in a chat of the Telegram simulator."""

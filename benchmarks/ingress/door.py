@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from starlette.routing import Mount
 
 from butlers.butler.config import ButlerConfig, load_roster
-from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.butler.identity import Caller, Grant, Role, TokenFile
 from butlers.butler.routing_config import AdmissionSection
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -70,7 +70,9 @@ async def open_door(folder: Path, dsn: str, *, workers_held: bool, pool: int) ->
     settings = Settings(
         data_dir=places.root, database_url=dsn, database_pool=pool, ports=ports, heartbeat_s=NEVER_S, log_level="INFO"
     )
-    token = TokenFile(places.tokens, clock).issue(CLIENT, Role.CLIENT)
+    token = TokenFile(places.tokens, clock).issue(
+        CLIENT, Role.CLIENT, (Grant(channel="api", endpoint=f"client:{CLIENT}"),)
+    )
     with _second_door(workers_held=workers_held):
         system = System(
             settings=settings,

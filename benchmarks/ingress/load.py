@@ -44,7 +44,7 @@ def message(number: int, run: str) -> dict[str, Any]:
     text = f"I paid the electricity bill of {number % 90 + 10} euros for the flat, please note it under household"
     return {
         "schema_version": "ingest.v1",
-        "source": {"channel": "api", "provider": "internal", "endpoint_identity": "bench"},
+        "source": {"channel": "api", "provider": "internal", "endpoint_identity": "client:bench"},
         "event": {
             "external_event_id": f"{run}-{number}",
             "external_thread_id": f"chat-{number % 500}",

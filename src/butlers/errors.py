@@ -4,6 +4,7 @@
     ├── ClassifiedError                 carries one of the seven classes of the taxonomy
     │   ├── ClassificationError         classification_error   not retryable   Switchboard alone
     │   ├── ValidationError             validation_error       not retryable   + fields
+    │   │   └── Forbidden               the same class on the wire; 403 over HTTP
     │   ├── RoutingError                routing_error          not retryable   Switchboard alone
     │   ├── TargetUnavailable           target_unavailable     retryable       + retry_after
     │   │   └── CircuitOpenError        the same class on the wire
@@ -91,6 +92,10 @@ class ValidationError(ClassifiedError):
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"fields": [{"field": f.field, "error": f.error} for f in self.fields]}
+
+
+class Forbidden(ValidationError):
+    """The caller is known, and may not do this; the fields say what it may."""
 
 
 class RoutingError(ClassifiedError):

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import httpx2
 
-from butlers.butler.identity import Role
+from butlers.butler.identity import Grant, Role
 from butlers.storage.database import Record
 from tests.scenarios.switchboard_door import call
 from tests.system import RunningSystem
@@ -75,7 +75,7 @@ class RemoteConnector:
 def a_connector(running: RunningSystem, endpoint: str, *, principal: str | None = None) -> RemoteConnector:
     name = principal or f"connector-{endpoint}"
     if running.tokens.secret_of(name) is None:
-        running.issue_token(name, Role.CONNECTOR)
+        running.issue_token(name, Role.CONNECTOR, Grant(channel="email", endpoint=endpoint))
     return RemoteConnector(running=running, principal=name, endpoint=endpoint)
 
 

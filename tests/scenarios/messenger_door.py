@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from butlers.butler.identity import OPERATOR, Role
+from butlers.butler.identity import OPERATOR, Grant, Role
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_environment
 from butlers.daemon.system import System
@@ -251,7 +251,7 @@ async def request_mailed(running: RunningSystem, text: str, *, sender: str, head
     envelope["source"] = {"channel": "email", "provider": "imap", "endpoint_identity": "butler@butlers.example"}
     envelope["sender"] = {"identity": sender}
     envelope["payload"]["raw"] = {"headers": headers}
-    token = running.issue_token(f"connector.imap-{uuid4().hex[:8]}", Role.CONNECTOR)
+    token = running.issue_token(f"connector.imap-{uuid4().hex[:8]}", Role.CONNECTOR, Grant(channel="email"))
     response = await running.http.post(
         running.url(path="/api/ingest"), json=envelope, headers={"Authorization": f"Bearer {token}"}
     )

@@ -79,17 +79,19 @@ async def test_api_mcp_dedup_key(running: RunningSystem) -> None:
     reworded = running.envelope("second wording of the plan") | {"control": {"idempotency_key": "plan-1"}}
     other_key = keyed | {"control": {"idempotency_key": "plan-2"}}
     without_key = running.envelope("second wording of the plan")
-    repeated = running.envelope("  second wording of the plan\r\n")  # another event with the same content
+    event = without_key["event"]["external_event_id"]
+    repeated = running.envelope("  second wording of the plan\r\n", external_event_id=event)
+    another_event = running.envelope("second wording of the plan")
     elsewhere = without_key | {"sender": {"identity": "somebody else"}}
 
-    documents = [keyed, reworded, other_key, without_key, repeated, elsewhere]
+    documents = [keyed, reworded, other_key, without_key, repeated, elsewhere, another_event]
     replies = [(await post(running, document)).json() for document in documents]
 
-    first, same_key, new_key, by_content, same_content, another_source = (r["request_id"] for r in replies)
+    first, same_key, new_key, by_content, same_content, another_source, another = (r["request_id"] for r in replies)
     assert first == same_key  # the caller's key decides, whatever the content
-    assert by_content == same_content  # without one the normalised content and its source decide
-    assert len({first, new_key, by_content, another_source}) == 4
-    assert [reply["duplicate"] for reply in replies] == [False, True, False, False, True, False]
+    assert by_content == same_content  # without one the event's id, the normalised content and its source decide
+    assert len({first, new_key, by_content, another_source, another}) == 5  # two events are two, whatever their text
+    assert [reply["duplicate"] for reply in replies] == [False, True, False, False, True, False, False]
     await all_finished(running)
 
 

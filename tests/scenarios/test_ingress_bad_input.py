@@ -222,7 +222,7 @@ async def test_a_token_that_is_not_known_is_refused(running: RunningSystem, auth
 async def test_a_revoked_token_is_refused_at_once(running: RunningSystem) -> None:
     token = running.issue_token("kiosk", Role.CLIENT)
     headers = {"Authorization": f"Bearer {token}"}
-    accepted = await post(running, running.envelope("the kiosk is open"), **headers)
+    accepted = await post(running, running.own_envelope("the kiosk is open", "client:kiosk"), **headers)
     running.tokens.revoke("kiosk")
     before = await counts(running)
     rejected = await post(running, running.envelope("the kiosk is closed"), **headers)

@@ -21,7 +21,7 @@ async def test_a_message_becomes_an_episode_and_then_a_fact(tmp_path: Path, post
         await running.finished((await running.ingest(TOLD))["request_id"])
 
         async def kept() -> bool:
-            return await episodes(running) == [f"tester: {TOLD}"]
+            return await episodes(running) == [f"api:tests:tester: {TOLD}"]
 
         await running.until(kept)
         await running.database.execute(

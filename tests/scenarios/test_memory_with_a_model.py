@@ -146,7 +146,7 @@ async def test_any_butler_may_have_a_memory_and_knows_who_spoke(
             return await episodes(running, "general")
 
         [episode] = await running.until(remembered)
-        assert (episode["speaker"], episode["source"], episode["answer"]) == ("ann", "route", "Noted.")
+        assert (episode["speaker"], episode["source"], episode["answer"]) == ("api:tests:ann", "route", "Noted.")
         assert str(episode["request_id"]) == envelope["request_context"]["request_id"]
         assert (episode["expires_at"] - episode["created_at"]).days == 2
         assert (await ask(running, "memory_stats", "general"))["episodes"]["total"] == 1

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Role
+from butlers.butler.identity import Grant, Role
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.ingest_batch import BODY_FACTOR, MAX_MESSAGES
 from tests.scenarios.messenger_door import call as tool
@@ -161,7 +161,7 @@ async def test_email_dedup_key(running: RunningSystem) -> None:
         source = {"channel": "email", "provider": "imap", "endpoint_identity": mailbox}
         return running.envelope(words, external_event_id=name) | {"source": source, "sender": {"identity": OWNER_MAIL}}
 
-    token = running.issue_token("connector.imap", Role.CONNECTOR)
+    token = running.issue_token("connector.imap", Role.CONNECTOR, Grant(channel="email"))
     headers = {"Authorization": f"Bearer {token}"}
     replies = [
         (await post(running, handed_in(mailbox, words), **headers)).json()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.identity import Role
+from butlers.butler.identity import Grant, Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import post
 from tests.system import running_system
@@ -20,7 +20,7 @@ async def test_whoever_only_hands_in_reads_nothing(
 ) -> None:
     async with running_system(tmp_path, postgres_server) as running:
         bearer = {"Authorization": f"Bearer {running.issue_token('somebody', role)}"}
-        accepted = await post(running, running.envelope("hello there"), **bearer)
+        accepted = await post(running, running.own_envelope("hello there", f"{role.value}:somebody"), **bearer)
         assert accepted.status_code == 202
         for path in READS:
             url = running.url(path=f"/api{path.format(id=accepted.json()['request_id'])}")
@@ -45,7 +45,7 @@ async def test_another_connector_cannot_make_an_event_look_like_a_repeat(
         document = running.envelope("a forged one", external_event_id=str(following), external_thread_id="1000")
         endpoint = context["source_endpoint_identity"]
         document["source"] = {"channel": "telegram", "provider": "telegram", "endpoint_identity": endpoint}
-        token = running.issue_token("connector.other", Role.CONNECTOR)
+        token = running.issue_token("connector.other", Role.CONNECTOR, Grant(channel="telegram", endpoint=endpoint))
         assert (await post(running, document, Authorization=f"Bearer {token}")).status_code == 202
         assert sent
         await running.says("the next real one")

@@ -25,3 +25,9 @@ class RequestContext(Value):
     trace_context: TraceContext = Field(
         default_factory=dict, description="W3C trace context headers, passed on unchanged"
     )
+
+    @property
+    def speaker(self) -> str:
+        """Whom the channel has authenticated, as one name: a sender at another endpoint or channel is another."""
+        endpoint = self.source_endpoint_identity.replace("%", "%25").replace(":", "%3A")
+        return f"{self.source_channel}:{endpoint}:{self.source_sender_identity}"

@@ -80,10 +80,12 @@ def content_key(
     sender_identity: str,
     payload: str,  # the normalized text of the call
     window: int,  # see window_number
+    external_event_id: str = "",  # opaque: two events are two, whatever their text
 ) -> str:
     """The key of an API or MCP call that came without one."""
     identifiers = (channel, endpoint_identity, sender_identity)
-    return _key("content", *map(_identifier, identifiers), _digest(_content(payload)), str(window))
+    event = (external_event_id.strip(),) if external_event_id else ()
+    return _key("content", *map(_identifier, identifiers), *event, _digest(_content(payload)), str(window))
 
 
 def window_number(now: datetime, seconds: int) -> int:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from butlers.butler.identity import Caller, Role
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, ErrorClass, FieldError, TimeoutExceeded, ValidationError
+from butlers.errors import ClassifiedError, ErrorClass, FieldError, Forbidden, TimeoutExceeded, ValidationError
 
 ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
 STATUS = {
@@ -67,6 +67,11 @@ def status_of(error: ClassifiedError) -> int:
     if error.error_class is ErrorClass.VALIDATION_ERROR and _UNKNOWN.search(error.message):
         return 404
     return STATUS.get(error.error_class, 500)
+
+
+def door_status(error: ClassifiedError) -> int:
+    """The HTTP status of a refusal that was made in this process, with its class and its fields."""
+    return 403 if isinstance(error, Forbidden) else STATUS.get(error.error_class, 500)
 
 
 def json_object(body: bytes) -> dict[str, Any]:

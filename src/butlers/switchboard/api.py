@@ -29,10 +29,10 @@ from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError, InternalError, ValidationError
 from butlers.switchboard.answers import (
     LOCAL,
-    STATUS,
     Refused,
     answer_refusal,
     bad_parameters,
+    door_status,
     error_answer,
     json_answer,
     json_object,
@@ -126,7 +126,7 @@ class Api:
             reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
             self.ingress.count_refusal(error)
-            raise Refused(STATUS.get(error.error_class, 500), error) from error
+            raise Refused(door_status(error), error) from error
         return json_answer(reply.to_wire(), 202)
 
     async def _ingest_batch(self, request: Request) -> Response:
@@ -135,7 +135,7 @@ class Api:
             body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
             return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
         except ClassifiedError as error:
-            raise Refused(STATUS.get(error.error_class, 500), error) from error
+            raise Refused(door_status(error), error) from error
 
     async def _list(
         self,

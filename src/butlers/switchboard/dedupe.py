@@ -1,9 +1,11 @@
 """When two events are one request (seed 003, "Idempotency and Deduplication Keys").
 
     telegram, email    the provider's own event id + the receiving bot or mailbox
-    api, mcp           the caller's idempotency key, else content + source within a sliding window
+    api, mcp           the caller's idempotency key, else the event's id + content + source within a sliding window
 
-Content never decides for Telegram or mail: saying "ok" twice is two messages.
+Content alone never decides: saying "ok" twice is two messages (decision 0081). Every key also holds who handed the
+event in, so nobody can use up, or find out, a key of somebody else's. Operators count as one: the person at this
+machine.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from butlers.butler.identity import Caller, Role
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.reliability.idempotency import content_key, event_key
 
@@ -24,29 +27,30 @@ class DedupeIdentity:
     strategy: Strategy
 
 
-def dedupe_identity(envelope: IngestEnvelope, *, connector: str | None) -> DedupeIdentity:
-    """`connector`: the name of the one that hands it in; None: somebody else does."""
-    source = envelope.source
+def dedupe_identity(envelope: IngestEnvelope, *, submitted_by: Caller) -> DedupeIdentity:
+    source, submitter = envelope.source, submitter_of(submitted_by)
     if source.channel in _NAMED_BY_PROVIDER:
-        return _named("event", envelope, envelope.event.external_event_id, connector=connector)
+        return _named("event", envelope, envelope.event.external_event_id, submitter)
     if envelope.control.idempotency_key is not None:
-        return _named("idempotency_key", envelope, envelope.control.idempotency_key)
+        return _named("idempotency_key", envelope, envelope.control.idempotency_key, submitter)
     key = content_key(
-        channel=source.channel,
+        channel=f"{source.channel}:{submitter}",
         endpoint_identity=source.endpoint_identity,
         sender_identity=envelope.sender.identity,
         payload=f"{envelope.control.pinned_target or ''}\n{envelope.payload.normalized_text}",
         window=0,  # the window slides: the age of the stored row is compared instead
+        external_event_id=envelope.event.external_event_id,
     )
     return DedupeIdentity(key=key, strategy="content")
 
 
-def _named(strategy: Strategy, envelope: IngestEnvelope, name: str, *, connector: str | None = None) -> DedupeIdentity:
-    # Whoever hands an event in by its number must not be able to make the connector's own one look like a repeat; nor
-    # may another connector.
-    seen_by = f"connector:{connector}" if connector is not None else "caller"
+def submitter_of(caller: Caller) -> str:
+    return "caller" if caller.role is Role.OPERATOR else f"{caller.role.value}:{caller.name}"
+
+
+def _named(strategy: Strategy, envelope: IngestEnvelope, name: str, submitter: str) -> DedupeIdentity:
     key = event_key(
-        channel=f"{envelope.source.channel}:{strategy}:{seen_by}",
+        channel=f"{envelope.source.channel}:{strategy}:{submitter}",
         endpoint_identity=envelope.source.endpoint_identity,
         external_event_id=name,
     )

@@ -29,6 +29,7 @@ from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 from butlers.switchboard.admission.admission import Admission
 from butlers.switchboard.admission.decision import Outcome
+from butlers.switchboard.authority import authorize
 from butlers.switchboard.ingest_record import IngestRecord
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.switchboard.submission import Offer, Placed, Submission, columns
@@ -89,8 +90,11 @@ class Ingress:
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
-        """Store one message, or find the request it repeats; raises `OverloadRejected` when there is no room."""
+        """Store one message, or find the request it repeats. Raises `Forbidden` when the caller may not speak for the
+        source, and `OverloadRejected` when there is no room.
+        """
         started = self._clock.monotonic()
+        authorize(submitted_by, envelope)
         if envelope.control.pinned_target is not None:
             await self._check_target(envelope.control.pinned_target)
         with self._telemetry.span(

@@ -33,7 +33,7 @@ class Remembering:
         """A message that was dealt with; one that an operator put back was remembered the first time."""
         if message.override is not None:
             return
-        speaker = message.context.source_sender_identity
+        speaker = message.context.speaker
         self._offered.append(
             NewEpisode(
                 source=SOURCE,

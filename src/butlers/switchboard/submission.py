@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.contracts.context import RequestContext
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.switchboard.admission.decision import Outcome
@@ -58,7 +58,7 @@ class Submission:
             source_thread_identity=envelope.event.external_thread_id,
             trace_context=offer.trace_context,
         )
-        identity = dedupe_identity(envelope, connector=caller.name if caller.role is Role.CONNECTOR else None)
+        identity = dedupe_identity(envelope, submitted_by=caller)
         return cls(
             envelope=envelope, context=context, identity=identity, submitted_by=caller.name, started=offer.started
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,20 @@ from tests.integration.processes.command import answer, answer_here, butlers, bu
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+def _own(name: str, text: str) -> dict[str, Any]:
+    """What a client says in its own name."""
+    own = f"client:{name}"
+    source = {"channel": "api", "provider": "internal", "endpoint_identity": own}
+    return telegram_event(601, 6101, text) | {"source": source, "sender": {"identity": own}}
+
+
 async def test_a_token_from_issue_to_revocation(running: Instance):
     where = ("--data-dir", running.data_dir)
     issued = answer("token", "issue", "ann", *where)
     assert (issued["name"], issued["role"]) == ("ann", "client")
     assert butlers_here("token", "show", "ann", *where).stdout.strip() == issued["token"]
     assert answer_here("token", "show", "ann", *where) == {"name": "ann", "token": issued["token"]}
-    accepted = await running.ingest(telegram_event(601, 6101, "with a token"), token=issued["token"])
+    accepted = await running.ingest(_own("ann", "with a token"), token=issued["token"])
     assert accepted.status_code == 202
 
     completed = butlers("token", "revoke", "ann", *where)
@@ -41,21 +49,48 @@ async def test_issuing_again_replaces_the_token(running: Instance):
     where = ("--data-dir", running.data_dir)
     old = butlers_here("token", "issue", "bob", *where).stdout.strip()
     new = butlers_here("token", "issue", "bob", *where).stdout.strip()
-    codes = [(await running.ingest(telegram_event(603, 6102, "hello"), token=t)).status_code for t in (old, new)]
+    codes = [(await running.ingest(_own("bob", "hello"), token=t)).status_code for t in (old, new)]
     assert codes == [401, 202]
 
 
 async def test_list_shows_names_and_roles_and_no_secrets(running: Instance):
-    secret = answer_here("token", "issue", "eve", "--role", "connector", "--data-dir", running.data_dir)["token"]
-    listed = {
-        row["name"]: row["role"] for row in answer_here("token", "list", "--data-dir", running.data_dir)["tokens"]
-    }
+    spoken = ("--channel", "telegram", "--endpoint", "far_bot", "--sender", "7", "--sender", "8")
+    where = ("--data-dir", running.data_dir)
+    issued = answer_here("token", "issue", "eve", "--role", "connector", *spoken, *where)
+    secret = issued["token"]
+    rows = answer_here("token", "list", *where)["tokens"]
+    listed = {row["name"]: row["role"] for row in rows}
+    grants = {row["name"]: row["grants"] for row in rows}
+    assert issued["grants"] == grants["eve"]
+    assert grants["eve"] == [{"channel": "telegram", "endpoint": "far_bot", "senders": ["7", "8"]}]
+    assert grants["operator"] == []
     assert listed["eve"] == "connector"
     assert listed["operator"] == "operator"
     assert listed["messenger"] == "butler"
     readable = butlers_here("token", "list", "--data-dir", running.data_dir)
     assert "eve" in readable.stdout
+    assert "speaks for senders 7 8 at telegram:far_bot" in readable.stdout
     assert secret not in readable.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (["--role", "connector"], "--channel"),
+        (["--role", "connector", "--channel", "telegram"], "--endpoint"),
+        (["--endpoint", "bot"], "--channel"),
+        (["--sender", "7"], "--channel"),
+        (["--channel", "Tele gram", "--endpoint", "bot"], "--channel"),
+        (["--channel", "telegram", "--endpoint", " "], "--endpoint"),
+        (["--channel", "telegram", "--endpoint", "bot", "--sender", ""], "--sender"),
+        (["--role", "operator", "--channel", "telegram", "--endpoint", "bot"], "--channel"),
+    ],
+)
+async def test_a_grant_that_says_too_little_is_refused(options, field, tmp_path):
+    refused = butlers_here("token", "issue", "eve", *options, "--json", "--data-dir", tmp_path)
+    assert refused.returncode == 2
+    assert [wrong["field"] for wrong in json.loads(refused.stdout)["error"]["fields"]] == [field]
+    assert not (tmp_path / "tokens.json").exists()
 
 
 async def test_only_the_owner_may_read_the_file(tmp_path):

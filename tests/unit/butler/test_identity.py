@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.butler.identity import Caller, Grant, Role, TokenFile
 from butlers.clock import ManualClock
-from butlers.errors import ConfigurationError
+from butlers.errors import ConfigurationError, ValidationError
 
 
 @pytest.fixture
@@ -127,3 +127,29 @@ def test_the_file_keeps_what_it_was_told(path: Path, tokens: TokenFile) -> None:
             {"name": "anna", "role": "connector", "secret": token.secret, "issued_at": "2026-01-01T00:00:00+00:00"}
         ]
     }
+
+
+def test_a_token_keeps_what_it_may_speak_for(path: Path) -> None:
+    grant = Grant(channel="telegram", endpoint="bot", senders=("7", "8"))
+    secret = TokenFile(path, ManualClock()).issue("bridge", Role.CLIENT, (grant,)).secret
+    caller = TokenFile(path, ManualClock()).caller_of(secret)
+    assert caller == Caller(name="bridge", role=Role.CLIENT, grants=(grant,))
+
+
+def test_a_file_of_an_earlier_version_loads_and_is_written_as_it_was(path: Path) -> None:
+    entry = {"name": "anna", "role": "client", "secret": "s3cret-s3cret", "issued_at": "2026-01-01T00:00:00+00:00"}
+    path.parent.mkdir(parents=True)
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"tokens": [entry]}))
+    tokens = TokenFile(path, ManualClock())
+    assert tokens.caller_of("s3cret-s3cret") == Caller(name="anna", role=Role.CLIENT)
+    tokens.issue("ben", Role.CLIENT)
+    assert entry in json.loads(path.read_text())["tokens"]
+
+
+def test_two_names_differ_in_more_than_case(path: Path) -> None:
+    tokens = TokenFile(path, ManualClock())
+    tokens.issue("anna", Role.CLIENT)
+    with pytest.raises(ValidationError, match="only in upper and lower case"):
+        tokens.issue("Anna", Role.CLIENT)
+    assert [token.name for token in tokens.tokens()] == ["anna"]

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.butler.identity import Caller, Role
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.switchboard.dedupe import DedupeIdentity, dedupe_identity
+
+CONNECTOR = Caller(name="connector.telegram", role=Role.CONNECTOR)
 
 
 def identity(
@@ -21,7 +24,7 @@ def identity(
     sender: str = "anna",
     text: str = "hello",
     key: str | None = None,
-    connector: str | None = "connector.telegram",
+    caller: Caller = CONNECTOR,
 ) -> DedupeIdentity:
     usual = {"telegram": "telegram", "email": "imap"}.get(channel, "internal")
     return dedupe_identity(
@@ -35,14 +38,24 @@ def identity(
                 "control": {"idempotency_key": key},
             }
         ),
-        connector=connector,
+        submitted_by=caller,
     )
 
 
 @pytest.mark.parametrize("channel", ["telegram", "email"])
 def test_an_event_handed_in_by_a_caller_never_passes_for_the_connectors_own(channel: str) -> None:
-    assert identity(channel=channel).key != identity(channel=channel, connector=None).key
-    assert identity(channel=channel).key != identity(channel=channel, connector="another").key
+    operator, another = Caller(name="ann", role=Role.OPERATOR), Caller(name="another", role=Role.CONNECTOR)
+    assert len({identity(channel=channel, caller=caller).key for caller in (CONNECTOR, operator, another)}) == 3
+
+
+@pytest.mark.parametrize("channel", ["telegram", "email", "api", "mcp"])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_two_submitters_never_share_a_key_and_operators_count_as_one(channel: str, key: str | None) -> None:
+    clients = [Caller(name=name, role=Role.CLIENT) for name in ("phone", "kiosk", "caller")]
+    connector = Caller(name="phone", role=Role.CONNECTOR)
+    operators = [Caller(name=name, role=Role.OPERATOR) for name in ("local", "ann")]
+    keys = {identity(channel=channel, key=key, caller=caller).key for caller in (*clients, connector, *operators)}
+    assert len(keys) == 5
 
 
 @pytest.mark.parametrize("channel", ["telegram", "email"])
@@ -72,10 +85,10 @@ def test_a_callers_key_decides_alone(channel: str) -> None:
 
 
 @pytest.mark.parametrize("channel", ["api", "mcp"])
-def test_without_a_key_the_content_and_its_source_decide(channel: str) -> None:
+def test_without_a_key_the_event_its_content_and_its_source_decide(channel: str) -> None:
     first = identity(channel=channel)
     assert first.strategy == "content"
-    assert first == identity(channel=channel, event="2")
+    assert first != identity(channel=channel, event="2"), "two events, whatever their text"
     assert first == identity(channel=channel, text=" hello\r\n")
     assert first != identity(channel=channel, text="Hello")
     assert first != identity(channel=channel, sender="ben")

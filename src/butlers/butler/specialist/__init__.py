@@ -18,6 +18,7 @@ from butlers.butler.notifier import Notifier
 from butlers.butler.sessions import Spawner
 from butlers.butler.specialist.local import is_question, local_answer, search_words
 from butlers.clock import Clock
+from butlers.contracts.context import RequestContext
 from butlers.contracts.route import RouteEnvelope
 from butlers.errors import from_wire
 from butlers.storage.database import Database
@@ -69,6 +70,7 @@ class Specialist:
             text,
             context.source_sender_identity,
             context.source_channel,
+            context.source_endpoint_identity,
             self.clock.now(),
         )
 
@@ -88,16 +90,18 @@ class Specialist:
                 text,
                 trigger_source="route",
                 request_id=context.request_id,
-                speaker=context.source_sender_identity,
+                speaker=context.speaker,
             )
             return result.text.strip() or "Done.", result.tokens
-        notes = await self._recall(context.source_sender_identity, text) if is_question(text) else []
+        notes = await self._recall(context, text) if is_question(text) else []
         return local_answer(self.name, text, notes), None
 
-    async def _recall(self, sender: str, question: str) -> list[tuple[str, date]]:
+    async def _recall(self, context: RequestContext, question: str) -> list[tuple[str, date]]:
+        """What this sender said before; nobody else's notes are ever read, whatever the question names."""
         if not (words := search_words(question)):
             return []
-        rows = await self.database.fetch(self.queries.recall, sender, " | ".join(words), RECALLED)
+        who = (context.source_channel, context.source_endpoint_identity, context.source_sender_identity)
+        rows = await self.database.fetch(self.queries.recall, *who, " | ".join(words), RECALLED)
         return [(row["text"], row["created_at"].date()) for row in rows]
 
     async def trace(self, request_id: UUID) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 -- name: keep
 -- Remember what was said, once per segment.
-INSERT INTO {schema}.entries (id, request_id, segment_id, kind, text, sender, source_channel, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO {schema}.entries
+    (id, request_id, segment_id, kind, text, sender, source_channel, source_endpoint, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (request_id, segment_id) DO NOTHING;
 
 -- name: entry
@@ -13,13 +14,14 @@ SELECT id, kind, text, answer FROM {schema}.entries WHERE request_id = $1 AND se
 UPDATE {schema}.entries SET answer = coalesce(answer, $3) WHERE request_id = $1 AND segment_id = $2 RETURNING answer;
 
 -- name: recall
--- Notes of one sender that share words with a question; those that share more words come first.
+-- Notes of one sender at one endpoint of a channel that share words with a question; those that share more words come
+-- first.
 SELECT text, created_at
 FROM {schema}.entries
-WHERE kind = 'note' AND sender = $1
-  AND to_tsvector('simple', text) @@ to_tsquery('simple', $2)
-ORDER BY ts_rank(to_tsvector('simple', text), to_tsquery('simple', $2)) DESC, created_at DESC
-LIMIT $3;
+WHERE kind = 'note' AND source_channel = $1 AND sender = $3 AND (source_endpoint = $2 OR source_endpoint IS NULL)
+  AND to_tsvector('simple', text) @@ to_tsquery('simple', $4)
+ORDER BY ts_rank(to_tsvector('simple', text), to_tsquery('simple', $4)) DESC, created_at DESC
+LIMIT $5;
 
 -- name: entries_of_request
 -- For tracing.

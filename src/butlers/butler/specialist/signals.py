@@ -33,6 +33,9 @@ class SignalArguments(Value):
     data: dict[str, Any] = Field(description="what was learned")
     sender: Identity = Field(description="who wrote the message")
     source_channel: Identity = Field(description="the channel that the request came in by")
+    source_endpoint: Identity | None = Field(
+        default=None, description="the bot, mailbox or client that the request came in by; absent: it was not recorded"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class SignalRecorder:
             as_note(signal.signal_type, signal.contact_hint, signal.data),
             signal.sender,
             signal.source_channel,
+            signal.source_endpoint,
             self.clock.now(),
         )
         return {"status": "recorded", "key": signal.key}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -21,6 +21,8 @@ from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_fr
 from butlers.daemon.client import SystemClient
 from butlers.errors import TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
+
+SPOKEN_FOR: Mapping[str, str] = {"telegram": "telegram"}  # channel -> provider
 
 
 class State(StrEnum):
@@ -77,12 +79,21 @@ def _requests(document: Document) -> Iterator[str]:
 def ingest(
     client: SystemClient,
     text: Annotated[str, typer.Argument(help="What is said; - reads an ingest.v1 envelope from stdin.")],
-    sender: Annotated[str, typer.Option("--from", help="Who says it.")] = "cli",
+    sender: Annotated[
+        str, typer.Option("--from", help="Who says it; telegram:ID speaks for that person on Telegram.")
+    ] = "cli",
     key: Annotated[str | None, typer.Option("--key", help="Idempotency key: the same key is the same message.")] = None,
     target: Annotated[str | None, typer.Option("--to", help="A butler's name, to skip routing.")] = None,
 ) -> Document:
     """Hand in a message through POST /api/ingest."""
-    return client.post("/api/ingest", _from_stdin(key, target) if text == "-" else _envelope(text, sender, key, target))
+    if text == "-":
+        return client.post("/api/ingest", _from_stdin(key, target))
+    channel, _, identity = sender.partition(":")
+    if channel not in SPOKEN_FOR or not identity:
+        source = {"channel": "api", "provider": "internal", "endpoint_identity": "cli"}
+        return client.post("/api/ingest", _envelope(text, source, {"identity": sender}, key, target))
+    source = {"channel": channel, "provider": SPOKEN_FOR[channel], "endpoint_identity": _endpoint(client, channel)}
+    return client.post("/api/ingest", _envelope(text, source, {"identity": identity}, key, target))
 
 
 @asking(explain.trace)
@@ -108,13 +119,26 @@ def _from_stdin(key: str | None, target: str | None) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _envelope(text: str, sender: str, key: str | None, target: str | None) -> bytes:
+def _endpoint(client: SystemClient, channel: str) -> str:
+    """The bot of the channel, as its connector reports it."""
+    rows = client.get("/api/connectors")["connectors"]
+    found = sorted({row["endpoint_identity"] for row in rows if row["connector_type"] == channel})
+    if len(found) != 1:
+        known = f"there are {', '.join(found)}" if found else "none has reported yet"
+        raise ValidationError(f"it is not plain which {channel} endpoint is meant: {known}; pass an envelope with -")
+    return str(found[0])
+
+
+def _envelope(text: str, source: Document, sender: Document, key: str | None, target: str | None) -> bytes:
     clock = SystemClock()
+    event: dict[str, Any] = {"external_event_id": str(Uuid7Factory(clock)()), "observed_at": clock.now()}
+    if source["channel"] == "telegram":  # a person's own chat with the bot has the person's number
+        event["external_thread_id"] = sender["identity"]
     envelope: dict[str, Any] = {
         "schema_version": "ingest.v1",
-        "source": {"channel": "api", "provider": "internal", "endpoint_identity": "cli"},
-        "event": {"external_event_id": str(Uuid7Factory(clock)()), "observed_at": clock.now()},
-        "sender": {"identity": sender},
+        "source": source,
+        "event": event,
+        "sender": sender,
         "payload": {"raw": {"text": text}, "normalized_text": text},
         "control": {"idempotency_key": key, "pinned_target": target},
     }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
 from butlers.butler.config import load_roster
-from butlers.butler.identity import OPERATOR, Role, TokenFile
+from butlers.butler.identity import OPERATOR, Grant, Role, TokenFile
 from butlers.clock import SystemClock
+from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.exits import exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
@@ -18,6 +20,8 @@ from butlers.errors import FieldError, ValidationError
 
 app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 
+RESERVED = frozenset({"local", "connector.telegram"})  # principals without a token
+_CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
@@ -28,6 +32,13 @@ Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
 def issue(
     name: Name,
     role: Annotated[Role, typer.Option(help="What the caller may do.")] = Role.CLIENT,
+    channel: Annotated[
+        str | None, typer.Option(help="A channel it may speak for, like telegram; without it only for itself.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(help="Where on that channel: the bot's name or the mailbox.")] = None,
+    sender: Annotated[
+        list[str] | None, typer.Option(help="Whom it may speak for there; repeat it. Without: everybody there.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Also for the system's own members.")] = False,
     data_dir: DataDir = None,
     config: Config = None,
@@ -35,15 +46,47 @@ def issue(
 ) -> int:
     """Make a token; an earlier one of the same name stops working at once."""
     settings = settings_from(data_dir=data_dir, config=config)
-    if not force and name in {OPERATOR, *load_roster(settings.roster_dir)}:
+    if not force and name in {OPERATOR, *RESERVED, *load_roster(settings.roster_dir)}:
         raise ValidationError(f"{name!r} is the system's own: a new token would take its place (--force does it)")
     if not _NAME.fullmatch(name):
         raise ValidationError(f"{name!r} cannot name a caller: use letters, digits, and . _ - between them")
+    grants = _grants(role, channel, endpoint, sender or [])
     places = _places(data_dir, config)
     places.create()
-    token = _tokens(places).issue(name, role)
-    print(json.dumps({"name": name, "role": role.value, "token": token.secret}) if as_json else token.secret)
+    token = _tokens(places).issue(name, role, grants)
+    told = {"name": name, "role": role.value, "token": token.secret, "grants": _told(grants)}
+    print(json.dumps(told) if as_json else token.secret)
     return 0
+
+
+def _grants(role: Role, channel: str | None, endpoint: str | None, senders: list[str]) -> tuple[Grant, ...]:
+    """What the token may speak for. A connector needs a channel and an endpoint: without them it could say nothing."""
+    given = channel is not None or endpoint is not None or bool(senders)
+    if not given and role is not Role.CONNECTOR:
+        return ()
+    if role not in (Role.CONNECTOR, Role.CLIENT):
+        raise invalid("--channel", f"is for connectors and clients; the role {role.value} has its own rules")
+    if channel is None or not _CHANNEL.fullmatch(channel):
+        raise invalid("--channel", "is required: the channel's name, like telegram or email")
+    if endpoint is None or not endpoint.strip():
+        raise invalid("--endpoint", "is required: the bot's name or the mailbox")
+    if any(not sender.strip() for sender in senders):
+        raise invalid("--sender", "must not be empty")
+    return (Grant(channel=channel, endpoint=endpoint.strip(), senders=tuple(sender.strip() for sender in senders)),)
+
+
+def _told(grants: tuple[Grant, ...]) -> list[dict[str, Any]]:
+    return [asdict(grant) for grant in grants]
+
+
+def _line(row: dict[str, Any]) -> str:
+    spoken = [_spoken(grant) for grant in row["grants"]]
+    return f"{row['name']:<20} {row['role']:<10} {row['issued_at']}  {', '.join(spoken)}".rstrip()
+
+
+def _spoken(grant: dict[str, Any]) -> str:
+    who = f"senders {' '.join(grant['senders'])}" if grant["senders"] else "any sender"
+    return f"speaks for {who} at {grant['channel']}:{grant['endpoint'] or '*'}"
 
 
 @app.command("show")
@@ -71,14 +114,14 @@ def revoke(name: Name, data_dir: DataDir = None, config: Config = None, as_json:
 @app.command("list")
 @exiting
 def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
-    """Names and roles; the secrets stay hidden."""
+    """Names, roles, and for whom each may speak beside itself; the secrets stay hidden."""
     tokens = _tokens(_places(data_dir, config)).tokens()
-    rows = [{"name": t.name, "role": t.role.value, "issued_at": t.issued_at} for t in tokens]
+    rows = [{"name": t.name, "role": t.role.value, "issued_at": t.issued_at, "grants": _told(t.grants)} for t in tokens]
     if as_json:
         print(json.dumps({"tokens": rows}))
     else:
         for row in rows:
-            print(f"{row['name']:<20} {row['role']:<10} {row['issued_at']}")
+            print(_line(row))
     return 0
 
 

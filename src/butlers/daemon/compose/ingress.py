@@ -8,7 +8,7 @@ from starlette.routing import Mount
 
 from butlers import __version__
 from butlers.butler.health import Check, Finding
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller, Grant, Role
 from butlers.connectors.heartbeat import Heart
 from butlers.connectors.source import Standing
 from butlers.connectors.telegram import TelegramConnector
@@ -109,10 +109,10 @@ def add_api(
 class _DirectDoor:
     """The connectors' way in when they live in this process."""
 
-    def __init__(self, ingress: Ingress, heartbeats: Heartbeats, connector: str) -> None:
+    def __init__(self, ingress: Ingress, heartbeats: Heartbeats, connector: Caller) -> None:
         self._ingress = ingress
         self._heartbeats = heartbeats
-        self._submitted_by = Caller(name=connector, role=Role.CONNECTOR)
+        self._submitted_by = connector
 
     async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
         return await self._ingress.accept(envelope, submitted_by=self._submitted_by)
@@ -125,7 +125,8 @@ def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) ->
     process, telegram = butler.process, butler.config.modules.telegram
     if telegram is None or not telegram.bot.enabled:
         return
-    door = _DirectDoor(ingress, heartbeats, "connector.telegram")
+    principal = Caller(name="connector.telegram", role=Role.CONNECTOR, grants=(Grant(channel="telegram"),))
+    door = _DirectDoor(ingress, heartbeats, principal)
     connector = TelegramConnector(
         token=process.environment[telegram.bot.token_env],
         base_url=process.settings.telegram_api_url,

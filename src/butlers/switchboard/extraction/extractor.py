@@ -123,6 +123,7 @@ class Extractor:
             "data": row["data"],
             "sender": row["sender"],
             "source_channel": row["source_channel"],
+            "source_endpoint": row["source_endpoint"],
         }
         try:
             await self._call(arguments)

@@ -18,9 +18,9 @@ RETURNING request_id;
 -- name: add_extraction
 -- One thing that was learned: decided by rule when it is sure, else to be decided by a person.
 INSERT INTO {schema}.extraction_queue
-    (id, request_id, position, signal_type, confidence, contact_hint, data, preview, sender, source_channel, status,
-     decided_by, decided_at, expires_at, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+    (id, request_id, position, signal_type, confidence, contact_hint, data, preview, sender, source_channel,
+     source_endpoint, status, decided_by, decided_at, expires_at, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
 -- name: log_extraction
 -- What happened to something that was learned.
@@ -31,7 +31,7 @@ FROM {schema}.extraction_queue WHERE id = $2;
 
 -- name: undispatched
 -- Confirmed and not yet recorded by its butler, oldest first.
-SELECT id, request_id, position, signal_type, contact_hint, data, sender, source_channel, attempts
+SELECT id, request_id, position, signal_type, contact_hint, data, sender, source_channel, source_endpoint, attempts
 FROM {schema}.extraction_queue
 WHERE status = 'confirmed' AND dispatched_at IS NULL AND (not_before IS NULL OR not_before <= $1)
 ORDER BY created_at

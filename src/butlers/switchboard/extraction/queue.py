@@ -34,6 +34,7 @@ class Told:
     text: str  # the parts that went there
     sender: str
     source_channel: str
+    source_endpoint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +120,7 @@ class ExtractionQueue:
             preview_of(told.text),
             told.sender,
             told.source_channel,
+            told.source_endpoint,
             "confirmed" if one.is_high else "pending",
             RULE if one.is_high else None,
             now if one.is_high else None,
@@ -141,6 +143,7 @@ def told_by(message: ClaimedMessage, decision: Decision, butler: str) -> Told:
         text="\n".join(message.text[start:end] for start, end in spans),
         sender=message.context.source_sender_identity,
         source_channel=message.context.source_channel,
+        source_endpoint=message.context.source_endpoint_identity,
     )
 
 
@@ -154,4 +157,5 @@ def _told(row: Record, butler: str) -> Told:
         text="\n".join(text[segment["start"] : segment["end"]] for segment in segments),
         sender=context["source_sender_identity"],
         source_channel=context["source_channel"],
+        source_endpoint=context["source_endpoint_identity"],
     )

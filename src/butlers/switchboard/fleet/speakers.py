@@ -1,4 +1,6 @@
-"""Who may speak for a connector: whoever registered it, with a connector's token, and nobody else."""
+"""Who may speak for a connector: a connector's token that grants its channel and endpoint, and of several such tokens
+the one that registered it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from butlers.butler.identity import Caller, Role
 from butlers.contracts.envelope import invalid
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
+from butlers.switchboard.authority import may_report_for
 from butlers.switchboard.fleet.refusals import unknown_connector
 
 
@@ -18,11 +21,12 @@ class Speakers:
 
     async def registering(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
         """The caller's name; one that nobody spoke for yet becomes the caller's."""
-        owner = await self._owner(connector_type, endpoint_identity)
-        return _speaker(caller, owner)
+        _check_grant(caller, connector_type, endpoint_identity)
+        return _speaker(caller, await self._owner(connector_type, endpoint_identity))
 
     async def registered(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
         """The caller's name, when it has reported for this connector."""
+        _check_grant(caller, connector_type, endpoint_identity)
         owner = await self._owner(connector_type, endpoint_identity)
         name = _speaker(caller, owner)
         if owner is None:
@@ -32,6 +36,12 @@ class Speakers:
     async def _owner(self, connector_type: str, endpoint_identity: str) -> str | None:
         owner: str | None = await self.database.fetchval(self.queries.principal_of, connector_type, endpoint_identity)
         return owner
+
+
+def _check_grant(caller: Caller | None, connector_type: str, endpoint: str) -> None:
+    if caller is not None and caller.role is Role.CONNECTOR and not may_report_for(caller, connector_type, endpoint):
+        how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
+        raise invalid("authorization", f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})")
 
 
 def _speaker(caller: Caller | None, owner: str | None) -> str:

@@ -1,0 +1,111 @@
+"""For whom a caller may speak at the ingest door. Pure.
+
+    operator     for everybody: a person with the operator's token, or at this machine (decision 0027)
+    the others   for what their token grants: senders at an endpoint of a channel
+                 and for themselves: channel api or mcp, endpoint and sender both "client:NAME"
+
+What an envelope says about its source is the caller's words; it counts only when the caller may say it. Nothing is
+stamped over: a caller that writes something else is told what to write, and nothing is stored.
+
+An answer goes to the conversation that a message came from. A channel's own connector has seen that conversation;
+another caller with a grant has not, so it can name no conversation but the sender's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+
+from butlers.butler.identity import Caller, Grant, Role
+from butlers.contracts.ingest import PROVIDERS_OF, IngestEnvelope
+from butlers.errors import FieldError, Forbidden
+
+OWN_CHANNELS = frozenset({"api", "mcp"})
+# Butlers that bring messages in: Messenger reads the mailbox that it writes from.
+BUTLER_GRANTS: Mapping[str, tuple[Grant, ...]] = MappingProxyType({"messenger": (Grant(channel="email"),)})
+ANSWERED_IN_THREAD = frozenset({"telegram"})  # where an answer goes to the conversation and not to the sender
+
+
+def own_identity(caller: Caller) -> str:
+    """The endpoint and the sender of what a caller says for itself. No other channel's identities look like it."""
+    return f"{caller.role.value}:{caller.name}"
+
+
+def speaks_for_itself(caller: Caller, envelope: IngestEnvelope) -> bool:
+    own = own_identity(caller)
+    source = envelope.source
+    return source.channel in OWN_CHANNELS and source.endpoint_identity == own and envelope.sender.identity == own
+
+
+def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
+    """Raises `Forbidden` unless the caller may speak for the source and the sender that the envelope names."""
+    if caller.role is Role.OPERATOR or speaks_for_itself(caller, envelope):
+        return
+    source, sender = envelope.source, envelope.sender.identity
+    of_channel = [grant for grant in _grants(caller) if grant.channel == source.channel]
+    at_endpoint = [grant for grant in of_channel if _is(grant.endpoint, source.endpoint_identity)]
+    if not of_channel:
+        raise _not_itself(caller, envelope)
+    if not at_endpoint:
+        allowed = _listed(grant.endpoint or "" for grant in of_channel)
+        raise _forbidden(caller, ("source.endpoint_identity", f"must be {allowed} for this token"))
+    if not any(_includes(grant.senders, sender) for grant in at_endpoint):
+        allowed = _listed(name for grant in at_endpoint for name in grant.senders)
+        raise _forbidden(caller, ("sender.identity", f"must be {allowed} for this token"))
+    if caller.role is not Role.CONNECTOR and source.channel in ANSWERED_IN_THREAD:
+        _check_thread(caller, envelope)
+
+
+def may_report_for(caller: Caller, connector_type: str, endpoint: str) -> bool:
+    """Whether a connector's token is for this connector: its type names the channel, or a provider of it."""
+    return any(
+        _is(grant.endpoint, endpoint)
+        and connector_type in {grant.channel, *PROVIDERS_OF.get(grant.channel, frozenset())}
+        for grant in _grants(caller)
+    )
+
+
+def _grants(caller: Caller) -> tuple[Grant, ...]:
+    own = BUTLER_GRANTS.get(caller.name, ()) if caller.role is Role.BUTLER else ()
+    return (*caller.grants, *own)
+
+
+def _check_thread(caller: Caller, envelope: IngestEnvelope) -> None:
+    sender, thread = envelope.sender.identity, envelope.event.external_thread_id
+    if thread not in (None, sender):
+        problem = f"must be the sender's own ({sender!r}) or absent: only the channel's connector knows other ones"
+        raise _forbidden(caller, ("event.external_thread_id", problem))
+
+
+def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
+    """Every field in which the envelope is not the caller's own."""
+    own = own_identity(caller)
+    granted = sorted({grant.channel for grant in _grants(caller)})
+    channels = [*sorted(OWN_CHANNELS), *(channel for channel in granted if channel not in OWN_CHANNELS)]
+    wrong: list[tuple[str, str]] = []
+    if envelope.source.channel not in channels:
+        wrong.append(("source.channel", f"must be {_listed(channels)} for this token"))
+    if envelope.source.endpoint_identity != own:
+        wrong.append(("source.endpoint_identity", f"must be {own!r} for this token"))
+    if envelope.sender.identity != own:
+        wrong.append(("sender.identity", f"must be {own!r} for this token"))
+    return _forbidden(caller, *wrong)
+
+
+def _forbidden(caller: Caller, *wrong: tuple[str, str]) -> Forbidden:
+    fields = tuple(FieldError(field=field, error=error) for field, error in wrong)
+    told = "; ".join(f"{field.field} {field.error}" for field in fields)
+    how = "an operator grants more with: butlers token issue NAME --channel CHANNEL --endpoint ENDPOINT"
+    return Forbidden(f"{own_identity(caller)} may not speak for this source: {told} ({how})", fields=fields)
+
+
+def _is(granted: str | None, said: str) -> bool:
+    return granted is None or granted.casefold() == said.casefold()
+
+
+def _includes(granted: Collection[str], said: str) -> bool:
+    return not granted or said.casefold() in {sender.casefold() for sender in granted}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " or ".join(repr(name) for name in dict.fromkeys(names))
