@@ -6,28 +6,24 @@ import asyncio
 import os
 import signal
 from collections import Counter
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.system import RunningSystem, running_system
 
-MESSAGES = 60
-CHATS = range(7001, 7009)
+MESSAGES = 24  # by each of the two ways in
+CHATS = range(7001, 7005)
+BUTLERS = ("switchboard", "messenger", "general")
 PATIENT_S = 120.0  # the machine may be busy; `scripts/chaos database` measures how long it takes
 
 
 async def hand_in(running: RunningSystem, number: int) -> str:
-    """As a caller does: the same event again until it is accepted. Returns the request's id."""
-    chat = str(CHATS[number % len(CHATS)])
-    body = running.envelope(f"note number {number}", external_event_id=f"event-{number}", external_thread_id=chat)
-    body |= {
-        "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
-        "sender": {"identity": chat},
-    }
+    """At the HTTP door, as a caller does: the same event again until it is accepted. Returns the request's id."""
+    body = running.envelope(f"handed in {number}", external_event_id=f"event-{number}")
 
     async def accepted() -> str:
         try:
@@ -40,50 +36,82 @@ async def hand_in(running: RunningSystem, number: int) -> str:
     return await running.until(accepted, deadline_s=PATIENT_S)
 
 
+def killable_system(tmp_path: Path, postgres_server: EmbeddedPostgres) -> AbstractAsyncContextManager[RunningSystem]:
+    """With an embedded database of its own; durable, so that what callers were told is written when it is killed."""
+    return running_system(tmp_path, postgres_server, names=BUTLERS, database_url=None, database_durable=True)
+
+
 def postmaster(running: RunningSystem) -> int:
     pid = EmbeddedPostgres(running.settings.data_dir).pid
     assert pid is not None
     return pid
 
 
-async def readiness(running: RunningSystem) -> dict[str, Any]:
-    document: dict[str, Any] = (await running.http.get(running.url(path="/readyz"))).json()
-    return document
-
-
-async def is_ready(running: RunningSystem) -> bool:
-    return (await running.http.get(running.url(path="/readyz"))).status_code == 200
-
-
-async def wait_for_readiness(running: RunningSystem) -> None:
-    await running.until(lambda: is_ready(running), deadline_s=PATIENT_S)
-
-
 async def test_a_killed_database_is_back_and_everything_accepted_is_finished_once(
-    tmp_path: Path, postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
-    async with running_system(tmp_path, postgres_server, database_url=None, database_durable=True) as running:
-        killed: list[int] = []
+    async with killable_system(tmp_path, postgres_server) as running:
+        killed = postmaster(running)
+        half = MESSAGES // 2
+        handed_in = [asyncio.create_task(hand_in(running, number)) for number in range(half)]
+        for number in range(half):
+            await running.says(f"note number {number}", chat=CHATS[number % len(CHATS)])
+        os.kill(killed, signal.SIGKILL)
+        handed_in += [asyncio.create_task(hand_in(running, number)) for number in range(half, MESSAGES)]
+        for number in range(half, MESSAGES):
+            await running.says(f"note number {number}", chat=CHATS[number % len(CHATS)])
 
-        async def kill_after(accepted: int) -> None:
-            async def enough() -> bool:
-                return sum(task.done() for task in tasks) >= accepted
-
-            await running.until(enough, deadline_s=PATIENT_S)
-            killed.append(postmaster(running))
-            os.kill(killed[-1], signal.SIGKILL)
-
-        tasks = [asyncio.create_task(hand_in(running, number)) for number in range(MESSAGES // 2)]
-        await kill_after(10)
-        tasks += [asyncio.create_task(hand_in(running, number)) for number in range(MESSAGES // 2, MESSAGES)]
-        requests = await asyncio.gather(*tasks)
-
+        requests = await asyncio.gather(*handed_in)
         assert len(set(requests)) == MESSAGES
         for request in requests:
             assert (await running.finished(request, deadline_s=PATIENT_S))["lifecycle_state"] == "parsed"
-        answers = Counter([text for chat in CHATS for text in await running.answers(chat)])
-        assert answers == Counter(f"[general] Noted: note number {number}" for number in range(MESSAGES))
-        assert postmaster(running) not in killed
-        await wait_for_readiness(running)
-        [database] = [part for part in (await readiness(running))["parts"] if part["part"] == "database"]
-        assert (database["state"], database["restarts"]) == ("ok", 1)
+        expected = Counter(f"[general] Noted: note number {number}" for number in range(MESSAGES))
+
+        async def answers() -> Counter[str]:
+            return Counter([text for chat in CHATS for text in await running.answers(chat)])
+
+        async def all_answered() -> bool:
+            return expected <= await answers()
+
+        await running.until(all_answered, deadline_s=PATIENT_S)
+        assert await answers() == expected
+        assert postmaster(running) != killed
+        assert await database_part(running) == {"part": "database", "state": "ok", "restarts": 1}
+
+
+async def database_part(running: RunningSystem) -> dict[str, Any]:
+    """What `/readyz` says of the database, once everything is ready."""
+
+    async def ready() -> dict[str, Any]:
+        response = await running.http.get(running.url(path="/readyz"))
+        return response.json() if response.status_code == 200 else {}
+
+    document = await running.until(ready, deadline_s=PATIENT_S)
+    [part] = [part for part in document["parts"] if part["part"] == "database"]
+    return dict(part)
+
+
+async def test_a_database_that_does_not_come_back_is_named_by_readyz_and_served_when_it_does(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with killable_system(tmp_path, postgres_server) as running:
+        pgdata = running.settings.data_dir / "postgres"
+        control = pgdata / "global" / "pg_control"
+        hidden = pgdata / "hidden"
+        control.rename(hidden)
+        os.kill(postmaster(running), signal.SIGKILL)
+
+        async def failing() -> dict[str, Any]:
+            response = await running.http.get(running.url(path="/readyz"))
+            parts = [part for part in response.json()["parts"] if part["part"] == "database"]
+            return parts[0] if response.status_code == 503 and parts[0].get("deaths", 0) > 1 else {}
+
+        part = await running.until(failing, deadline_s=PATIENT_S)
+        assert part["state"] == "failing"
+        assert "The embedded database died" in part["sentence"]
+        assert "postgres/log" in part["remedy"]
+        assert (await running.http.get(running.url(path="/healthz"))).status_code == 200
+
+        hidden.rename(control)
+        assert (await database_part(running))["state"] == "ok"
+        assert (await running.finished(await hand_in(running, 1), deadline_s=PATIENT_S))["lifecycle_state"] == "parsed"

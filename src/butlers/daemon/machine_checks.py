@@ -20,7 +20,7 @@ from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.errors import ConfigurationError
 from butlers.storage.address import SOURCE, describe_address, with_database
 from butlers.storage.connecting import open_connection
-from butlers.storage.private_folder import is_open
+from butlers.storage.private_folder import is_open, is_used
 from butlers.storage.server_account import choose_account
 from butlers.storage.server_programs import run_program
 
@@ -54,7 +54,7 @@ def data_directory(root: Path) -> Check:
     if here != root:
         return ok(name, f"{root} will be made at the first start")
     if is_open(root):
-        kind = fail if any(root.iterdir()) else ok  # an empty one is made private by the start
+        kind = fail if is_used(root) else ok  # an unused one is made private by the start
         return kind(name, f"{root} can be read by other users", f"chmod 700 {root}")
     return ok(name, f"{root} is writable and private")
 

@@ -7,14 +7,15 @@ from pathlib import Path
 from butlers.errors import ConfigurationError
 
 SOURCE = "--data-dir"
+_SETTINGS_FILE = "butlers.toml"  # an operator may put it there before the first start
 
 
 def make_private(folder: Path) -> None:
     """Make a folder for its owner alone. One with content that others may enter is refused, not changed."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if is_open(folder) and not any(folder.iterdir()):
-            folder.chmod(0o700)  # nothing is in it yet, so nobody can rely on its permissions
+        if is_open(folder) and not is_used(folder):
+            folder.chmod(0o700)
         open_to_others = is_open(folder)
     except OSError as error:
         raise ConfigurationError(
@@ -35,3 +36,8 @@ def make_private(folder: Path) -> None:
 def is_open(folder: Path) -> bool:
     """Whether users other than the owner may enter, list or write a folder."""
     return bool(folder.stat().st_mode & 0o077)
+
+
+def is_used(folder: Path) -> bool:
+    """Whether a folder holds more than the settings: then somebody may rely on its permissions."""
+    return any(path.name != _SETTINGS_FILE for path in folder.iterdir())

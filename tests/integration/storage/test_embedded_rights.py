@@ -195,9 +195,10 @@ def test_a_folder_with_content_that_others_may_enter_is_refused(tmp_path: Path):
     assert [path.name for path in open_folder.iterdir()] == ["letter"]
 
 
-def test_an_empty_folder_is_made_private(tmp_path: Path):
+def test_a_folder_with_nothing_but_settings_is_made_private(tmp_path: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
+    (empty / "butlers.toml").touch()
     empty.chmod(0o755)
     server = EmbeddedPostgres(empty, durable=False)
     server.start()
