@@ -11,6 +11,7 @@
     │   ├── TimeoutExceeded             timeout                retryable
     │   ├── OverloadRejected            overload_rejected      retryable       + retry_after
     │   └── InternalError               internal_error         not retryable
+    │       └── Quarantined             the same class on the wire, known by its first words
     ├── ConfigurationError              file, key and remedy: stops the start
     └── LeaseLost                       somebody else owns the work now; drop the result
 
@@ -123,6 +124,17 @@ class OverloadRejected(ClassifiedError):
 
 class InternalError(ClassifiedError):
     error_class = ErrorClass.INTERNAL_ERROR
+
+
+class Quarantined(InternalError):
+    """Attempts at the work were begun and never ended, too often: it is not begun again."""
+
+    OPENING: ClassVar[str] = "quarantined after "  # how the message begins, also where it comes over the wire
+
+    @classmethod
+    def after(cls, attempts: int, last_failure: str | None) -> Quarantined:
+        why = last_failure or "the process that worked on it ended"
+        return cls(f"{cls.OPENING}{attempts} attempts that did not end; the last time: {why}")
 
 
 class ConfigurationError(ButlersError):

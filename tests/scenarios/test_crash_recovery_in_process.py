@@ -15,6 +15,8 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
+from butlers.butler.specialist import Specialist
+from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.places import Places
 from butlers.daemon.simulation import OWNER_CHAT
 from butlers.ids import Uuid7Factory
@@ -192,16 +194,18 @@ async def test_more_requests_than_the_queue_holds_are_all_recovered(running: Run
 async def test_a_request_that_kills_its_workers_is_given_up(running: RunningSystem) -> None:
     await running.stop()
     remains = Remains(running)
-    last_chance = await remains.message("the fifth one got it", "progress", **remains.claim(attempts=4))
-    poison = await remains.message("nobody got it", "progress", **remains.claim(attempts=5))
+    last_chance = await remains.message("the third one got it", "progress", **remains.claim(attempts=2))
+    poison = await remains.message("nobody got it", "progress", **remains.claim(attempts=3))
     await running.start()
 
     await ended(running, last_chance, "parsed")
     trace = await ended(running, poison, "errored")
     assert trace["lifecycle_error"]["class"] == "internal_error"
     assert trace["lifecycle_error"]["retryable"] is False
-    assert "gave up after 5 attempts" in trace["lifecycle_error"]["message"]
-    assert await running.answers() == ["[general] Noted: the fifth one got it"]
+    assert trace["lifecycle_error"]["message"] == (
+        "quarantined after 3 attempts that did not end; the last time: the process that worked on it ended"
+    )
+    assert await running.answers() == ["[general] Noted: the third one got it"]
 
 
 # --- a butler's rows -------------------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ async def test_route_inbox_lifecycle(running: RunningSystem) -> None:
     accepted = await remains.routed("health", "accepted only", "accepted")
     abandoned = await remains.routed("health", "left half way", "processing")
     held = await remains.routed("health", "held by the dead", "processing", **remains.claim(left_s=1.2))
-    poison = await remains.routed("health", "deadly", "processing", **remains.claim(attempts=5))
+    poison = await remains.routed("health", "deadly", "processing", **remains.claim(attempts=3))
     await running.start()
 
     async def all_over() -> bool:
@@ -236,7 +240,7 @@ async def test_route_inbox_lifecycle(running: RunningSystem) -> None:
     for request_id, state in ((accepted, "processed"), (abandoned, "processed"), (held, "processed")):
         assert (await row(running, "health.route_inbox", request_id))["lifecycle_state"] == state
     errored = await row(running, "health.route_inbox", poison)
-    assert (errored["lifecycle_state"], errored["attempts"]) == ("errored", 6)
+    assert (errored["lifecycle_state"], errored["attempts"]) == ("errored", 4)
     assert errored["response"]["error"]["class"] == "internal_error"
     assert sorted(await running.answers())[1:] == [
         "[health] Noted: accepted only",
@@ -248,14 +252,14 @@ async def test_route_inbox_lifecycle(running: RunningSystem) -> None:
 async def test_poisonous_work_of_a_butler_ends_its_request_visibly(running: RunningSystem) -> None:
     await running.stop()
     remains = Remains(running)
-    text = "five butlers died over me"
+    text = "three butlers died over me"
     request_id = await remains.message(text, "progress", **decided("health", text))
-    await remains.routed("health", text, "processing", request_id, **remains.claim(attempts=5))
+    await remains.routed("health", text, "processing", request_id, **remains.claim(attempts=3))
     await running.start()
 
     trace = await ended(running, request_id, "errored")
     assert trace["lifecycle_error"]["class"] == "internal_error"
-    assert "gave up after 5 attempts" in trace["lifecycle_error"]["message"]
+    assert "quarantined after 3 attempts" in trace["lifecycle_error"]["message"]
     [hop] = trace["butlers"]["health"]["route_inbox"]
     assert hop["lifecycle_state"] == "errored"
     [dispatch] = trace["routing"]["dispatches"]
@@ -317,6 +321,35 @@ async def test_requests_in_flight_at_a_hard_stop_are_each_answered_once(running:
         "SELECT DISTINCT lifecycle_state FROM switchboard.message_inbox WHERE normalized_text LIKE 'parcel%'"
     )
     assert [state["lifecycle_state"] for state in states] == ["parsed"]
+
+
+async def test_a_stop_is_no_death(running: RunningSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle four times, which would be one death too many."""
+    begun, handle = asyncio.Event(), Specialist.handle
+
+    async def slow(_self: Specialist, _envelope: RouteEnvelope) -> dict[str, Any]:
+        begun.set()
+        await asyncio.Event().wait()
+        return {}
+
+    monkeypatch.setattr(Specialist, "handle", slow)
+    await running.restart()
+    request_id = (await running.ingest("what a day"))["request_id"]
+    for _ in range(4):
+        async with asyncio.timeout(30):
+            await begun.wait()
+        await running.stop()
+        message = await row(running, "switchboard.message_inbox", request_id)
+        routed = await row(running, "general.route_inbox", request_id)
+        assert (message["lifecycle_state"], message["attempts"]) == ("progress", 0)
+        assert (routed["lifecycle_state"], routed["attempts"]) == ("processing", 0)
+        begun.clear()
+        await running.start()
+    await running.stop()
+    monkeypatch.setattr(Specialist, "handle", handle)
+    await running.start()
+    trace = await ended(running, request_id, "parsed")
+    assert trace["ingress"]["attempts"] == 1
 
 
 async def test_a_patient_stop_finishes_what_is_in_hand(

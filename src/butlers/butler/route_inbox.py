@@ -22,8 +22,9 @@ from uuid import UUID
 from butlers.butler.route_execute import RouteHandler
 from butlers.clock import Clock
 from butlers.contracts.route import RouteEnvelope, WireError
-from butlers.errors import ClassifiedError, InternalError, LeaseLost, TimeoutExceeded, from_wire
+from butlers.errors import ClassifiedError, InternalError, LeaseLost, Quarantined, TimeoutExceeded, from_wire
 from butlers.reliability.lease import LeasePolicy
+from butlers.reliability.suspects import MOST_DEATHS, SUSPECT_AFTER, SuspectGate
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -31,13 +32,14 @@ from butlers.telemetry.catalogue import ROUTE_INBOX_RECOVERED
 
 log = get_logger("butlers.route_inbox")
 
+GIVE_BACK_S = 5.0  # for work that is stopped, to be given back
 Key = tuple[UUID, str]  # request_id, segment_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboxPolicy:
     lease: LeasePolicy = field(default_factory=LeasePolicy)
-    max_attempts: int = 5  # crashes of the worker before the work counts as poisonous
+    max_attempts: int = MOST_DEATHS  # of the worker before the work is quarantined
     grace_s: float = 10.0  # accepted work younger than this is being started by its own call
     poll_s: float = 0.2  # how often to look when another process holds the work
     batch: int = 50
@@ -70,14 +72,24 @@ class RouteInboxStore:
             self._clock.now(),
         )
 
-    async def claim(self, key: Key, *, owner: str, ttl_s: float) -> Claim | None:
+    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> Claim | None:
         token, now = self._new_id(), self._clock.now()
         row = await self._database.fetchrow(
-            self._queries.claim_route, *key, token, owner, now, now + timedelta(seconds=ttl_s)
+            self._queries.claim_route,
+            *key,
+            token,
+            owner,
+            now,
+            now + timedelta(seconds=ttl_s),
+            suspect,
+            SUSPECT_AFTER,
         )
         if row is None:
             return None
         return Claim(token=token, attempts=row["attempts"], envelope=RouteEnvelope.parse(row["envelope"]))
+
+    async def give_back(self, key: Key, token: UUID) -> None:
+        await self._database.execute(self._queries.give_route_back, *key, token, self._clock.now())
 
     async def renew(self, key: Key, token: UUID, *, ttl_s: float) -> bool:
         now = self._clock.now()
@@ -123,6 +135,7 @@ class RouteInbox:
         owner: str,
         clock: Clock,
         telemetry: Telemetry,
+        suspects: SuspectGate,
         policy: InboxPolicy = InboxPolicy(),
         wait_s: float = 60.0,
     ) -> None:
@@ -131,8 +144,10 @@ class RouteInbox:
         self._owner = owner
         self._clock = clock
         self._telemetry = telemetry
+        self._suspects = suspects
         self._policy = policy
         self._wait_s = wait_s
+        self._owed: dict[UUID, Key] = {}  # token -> what is to be given back to the database
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._draining = False
 
@@ -157,12 +172,30 @@ class RouteInbox:
         """Join our own run of it, or claim it; return when that run ends. Another process's run is left alone."""
         task = self._running.get(key)
         if task is None:
-            claim = await self._store.claim(key, owner=self._owner, ttl_s=self._policy.lease.ttl)
-            if claim is None:
-                return
-            task = self._start(key, claim)
+            task = await self._claimed(key)
+        if task is None:
+            return
         # The work outlives an impatient caller: its outcome is stored and answers the next call.
         await asyncio.wait([task])
+
+    async def _claimed(self, key: Key) -> asyncio.Task[None] | None:
+        """The run of work that was free; a suspect runs alone (`reliability/suspects.py`)."""
+        ttl_s = self._policy.lease.ttl
+        if (claim := await self._store.claim(key, owner=self._owner, ttl_s=ttl_s)) is not None:
+            return self._start(key, claim)
+        if not self._suspects.enter(key[0]):
+            return None
+        try:
+            claim = await self._store.claim(key, owner=self._owner, ttl_s=ttl_s, suspect=True)
+        except BaseException:
+            self._suspects.leave()
+            raise
+        if claim is None:
+            self._suspects.leave()
+            return None
+        task = self._start(key, claim)
+        task.add_done_callback(lambda _: self._suspects.leave())
+        return task
 
     def _start(self, key: Key, claim: Claim) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(key, claim), name=f"route {key[0]} {key[1]}")
@@ -177,12 +210,28 @@ class RouteInbox:
             await self._store.finish(key, claim.token, outcome)
         except LeaseLost:
             log.warning("claim was taken over", request_id=key[0], segment_id=key[1])
+        except asyncio.CancelledError:
+            if self._draining:  # otherwise the claim was lost over a long silence, which counts
+                await self._give_back((claim.token, key))
+            raise
+        except ClassifiedError:
+            await self._give_back((claim.token, key))  # the database was away: that is not the work's fault
         finally:
             renewal.cancel()
 
+    async def _give_back(self, *more: tuple[UUID, Key]) -> None:
+        """What the database cannot hear now it hears with the next rescue."""
+        self._owed.update(more)
+        try:
+            for token, key in list(self._owed.items()):
+                await self._store.give_back(key, token)
+                self._owed.pop(token, None)
+        except ClassifiedError:
+            log.warning("an attempt is given back later", reason="database_away")
+
     async def _outcome_of(self, claim: Claim) -> dict[str, Any] | ClassifiedError:
         if claim.attempts > self._policy.max_attempts:
-            return InternalError(f"gave up after {self._policy.max_attempts} attempts that never finished")
+            return Quarantined.after(self._policy.max_attempts, None)
         try:
             return await self._work(claim.envelope)
         except ClassifiedError as error:
@@ -205,12 +254,9 @@ class RouteInbox:
         grace = self._policy.grace_s if grace_s is None else grace_s
         before = self._clock.now() - timedelta(seconds=grace)
         rescued = 0
+        await self._give_back()
         for key in await self._store.abandoned(before, self._policy.batch):
-            if key in self._running:
-                continue
-            claim = await self._store.claim(key, owner=self._owner, ttl_s=self._policy.lease.ttl)
-            if claim is not None:
-                self._start(key, claim)
+            if key not in self._running and await self._claimed(key) is not None:
                 rescued += 1
         if rescued:
             self._telemetry.count(ROUTE_INBOX_RECOVERED, rescued)
@@ -224,6 +270,8 @@ class RouteInbox:
             _, late = await asyncio.wait(tasks, timeout=timeout_s)
             for task in late:
                 task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=GIVE_BACK_S)
 
 
 def _unwrap(response: dict[str, Any]) -> dict[str, Any]:

@@ -149,6 +149,11 @@ class RoutingSection(Section):
         ge=0,
         description="seconds in which a chat line that says nothing itself goes where the last one went",
     )
+    decision_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="seconds for deciding who gets a message, the model included; then it goes to general",
+    )
     rule: list[RuleSection] = Field(default=[])
     plan: list[PlanSection] = Field(default=[])
     circuit: CircuitSection = CircuitSection()

@@ -15,6 +15,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.errors import LeaseLost
+from butlers.reliability.suspects import SUSPECT_AFTER
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress import MessageRef
@@ -40,6 +41,7 @@ class ClaimedMessage:
     progress_at: datetime | None = None  # when a worker first had it in hand
     first: bool = True  # nobody had it in hand before
     calls: int = 0  # of butlers and models that were made for it before
+    last_failure: str | None = None  # why the last attempt did not end, when its worker could still say so
 
     @property
     def waiting_since(self) -> datetime:
@@ -82,7 +84,10 @@ class MessageInbox:
         self._clock = clock
         self._new_id = new_id
 
-    async def claim(self, ref: MessageRef, *, worker: str, lease_s: float) -> ClaimedMessage | None:
+    async def claim(
+        self, ref: MessageRef, *, worker: str, lease_s: float, suspect: bool = False
+    ) -> ClaimedMessage | None:
+        """None: somebody else has it, it is not its turn, or it is a suspect and `suspect` is not said."""
         now, token = self._clock.now(), self._new_id()
         row = await self._database.fetchrow(
             self._queries.claim_message,
@@ -92,6 +97,8 @@ class MessageInbox:
             worker,
             now + timedelta(seconds=lease_s),
             now,
+            suspect,
+            SUSPECT_AFTER,
         )
         return _claimed(ref, token, row, now) if row else None
 
@@ -104,6 +111,12 @@ class MessageInbox:
     async def release(self, workers: Sequence[str]) -> int:
         """Free what these had in hand; they are known to be dead."""
         return len(await self._database.fetch(self._queries.release_claims, list(workers), self._clock.now()))
+
+    async def give_back(self, message: ClaimedMessage, *, failure: str | None = None) -> None:
+        """The attempt ended early: with a failure it counts, and that is noted; without one it never was."""
+        ref = message.ref
+        values = (message.claim_token, failure is None, failure, self._clock.now())
+        await self._database.execute(self._queries.give_message_back, ref.request_id, ref.received_at, *values)
 
     async def record_routing(self, message: ClaimedMessage, routing_output: Mapping[str, Any]) -> None:
         versions = (routing_output.get("prompt_version"), routing_output.get("model_version"))
@@ -184,4 +197,5 @@ def _claimed(ref: MessageRef, token: UUID, row: Record, now: datetime) -> Claime
         progress_at=row["progress_at"],
         first=row["progress_at"] == now,
         calls=row["calls"],
+        last_failure=row["last_failure"],
     )

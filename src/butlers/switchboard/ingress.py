@@ -48,6 +48,7 @@ class MessageRef:
     received_at: datetime
     policy_tier: str
     source_channel: str = ""  # whose turn it is, within a tier
+    attempts: int = 0  # that were begun and have not ended, when it was found
 
 
 class HotPath(Protocol):

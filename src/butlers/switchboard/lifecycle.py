@@ -7,6 +7,9 @@ A request is `parsed` when every required target finished well, `errored` with c
 that is not there now (it restarts, or starts later) is no reason to give a message up: it is put off until
 `patience_s` after its arrival. Later messages of its thread to other butlers go on; those to the same butler wait
 behind it.
+
+An attempt counts from its claim on. One that a stop or an absent database ended is given back; work that kills its
+workers is quarantined after `MOST_DEATHS`, and runs alone before that (`reliability/suspects.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from uuid import UUID
 
 from butlers.butler.routing_config import RoutingSection
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError, InternalError, LeaseLost, ValidationError
+from butlers.errors import ClassifiedError, LeaseLost, Quarantined, ValidationError
 from butlers.reliability.lease import LeasePolicy
+from butlers.reliability.suspects import MOST_DEATHS, SUSPECT_AFTER, SuspectGate
 from butlers.storage.database import Database
 from butlers.switchboard.fanout.executor import Fanout, FanoutResult
 from butlers.switchboard.fanout.outcome import SegmentOutcome
@@ -41,7 +45,7 @@ log = get_logger("butlers.lifecycle")
 
 PUT_OFF_S = 5.0
 REMIND_MARGIN_S = 0.05  # not before it may be claimed
-MAX_ATTEMPTS = 5  # workers that may die over one message before it counts as poisonous
+ALONE_S = 1.0  # when a suspect asks again whether it may run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +72,12 @@ class RequestProcessor:
     lease: LeasePolicy
     patience_s: float  # how long after its arrival a message waits for a butler that is away
     clock: Clock
+    suspects: SuspectGate
     offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
     offer_later: Callable[[MessageRef, float], None] = lambda _ref, _seconds: None  # what was put off, after so long
     after: Callable[[ClaimedMessage, Decision], None] = lambda _message, _decision: None  # when a request was parsed
     _held: dict[UUID, Work] = field(default_factory=dict, init=False)  # claim token -> what is in hand
+    _owed: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)  # to be given back to the database
 
     # --- in hand -----------------------------------------------------------------------------------------------------
 
@@ -79,7 +85,18 @@ class RequestProcessor:
         """Bring one request to its end; false when somebody else holds it, or an earlier one of its thread does."""
         if any(work.message.ref.request_id == ref.request_id for work in self._held.values()):
             return False  # ours: a stepping clock may make a fresh lease look old
-        message = await self.inbox.claim(ref, worker=self.worker, lease_s=self.lease.ttl)
+        if ref.attempts < SUSPECT_AFTER:
+            return await self._process_now(ref, suspect=False)
+        if not self.suspects.enter(ref.request_id):
+            self.offer_later(ref, ALONE_S)
+            return False
+        try:
+            return await self._process_now(ref, suspect=True)
+        finally:
+            self.suspects.leave()
+
+    async def _process_now(self, ref: MessageRef, *, suspect: bool) -> bool:
+        message = await self.inbox.claim(ref, worker=self.worker, lease_s=self.lease.ttl, suspect=suspect)
         if message is None:
             return False
         budget = RequestBudget.begin(self.settings.tier, ref.policy_tier, self.clock.monotonic(), calls=message.calls)
@@ -89,11 +106,23 @@ class RequestProcessor:
         try:
             with self.observe.in_hand(message):
                 await _ended(task)
+        except BaseException as error:
+            await self._give_back(message, error)
+            raise
         finally:
             self._held.pop(message.claim_token, None)
         if (following := await self.inbox.next_in_thread(message)) is not None:
             self.offer(following)
         return True
+
+    async def _give_back(self, message: ClaimedMessage, error: BaseException) -> None:
+        """A stop and an absent database are not the request's fault; anything else counts as an attempt."""
+        passing = not isinstance(error, Exception) or (isinstance(error, ClassifiedError) and error.retryable)
+        try:
+            await self.inbox.give_back(message, failure=None if passing else f"it raised {type(error).__name__}")
+        except ClassifiedError:  # the database is away: it is told when it is back
+            if passing:
+                self._owed[message.claim_token] = message
 
     def abort(self, request_id: UUID) -> None:
         """Stop working on a request whose claim was taken away."""
@@ -105,6 +134,9 @@ class RequestProcessor:
         """Renew the leases of everything in hand; runs beside the workers."""
         while True:
             await self.clock.sleep(self.lease.renew_every)
+            for token, message in list(self._owed.items()):
+                await self.inbox.give_back(message)
+                self._owed.pop(token, None)
             if held := {token: work.message.ref.received_at for token, work in self._held.items()}:
                 standing = await self.inbox.renew([*held], oldest=min(held.values()), lease_s=self.lease.ttl)
                 for token in held.keys() - standing:
@@ -158,8 +190,8 @@ class RequestProcessor:
     async def _decision(self, message: ClaimedMessage, budget: RequestBudget) -> tuple[Decision, FanoutPlan]:
         if not message.text.strip():
             raise ValidationError("there is no text to work on")
-        if message.attempts > MAX_ATTEMPTS:
-            raise InternalError(f"gave up after {MAX_ATTEMPTS} attempts that never finished")
+        if message.attempts > MOST_DEATHS:
+            raise Quarantined.after(MOST_DEATHS, message.last_failure)
         if (stored := message.routing_output) is not None:
             return _stored_decision(stored, self.settings, strict=budget.section.strict)
         with self.observe.decision() as observed:

@@ -37,20 +37,21 @@ WHERE dedupe_key = ANY($1::text[]) AND (strategy <> 'content' OR received_at >= 
 
 -- name: claim_message
 -- One worker takes one message: new, or abandoned by a dead worker; never one whose thread has an earlier one to do. One
--- that is put off is not to do now.
+-- that is put off is not to do now. The attempt counts from here on; a suspect ($8 deaths) is taken only on purpose ($7).
 UPDATE {schema}.message_inbox AS message
 SET lifecycle_state = 'progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5, attempts = attempts + 1,
     progress_at = coalesce(progress_at, $6), updated_at = $6
 WHERE request_id = $1 AND received_at = $2
   AND ((lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $6))
        OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
+  AND ($7 OR attempts < $8)
   AND NOT EXISTS (
       SELECT 1 FROM {schema}.message_inbox AS earlier
       WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
         AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
         AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $6))
 RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
-          routing_output, dispatch_outcomes, attempts, raw_payload, thread_key, override, progress_at, calls;
+          routing_output, dispatch_outcomes, attempts, last_failure, raw_payload, thread_key, override, progress_at, calls;
 
 -- name: renew_messages
 -- Keep what is still being worked on; returns the claims that stand. A row that somebody has locked is just being ended.
@@ -71,6 +72,15 @@ UPDATE {schema}.message_inbox SET lease_expires_at = $2
 WHERE lifecycle_state = 'progress' AND claimed_by = ANY($1::text[]) AND lease_expires_at > $2
 RETURNING 1;
 
+-- name: give_message_back
+-- An attempt ended before its work did: it does not count ($4), or its failure is noted ($5). Whoever has the message by
+-- now keeps it.
+UPDATE {schema}.message_inbox
+SET attempts = CASE WHEN $4 THEN greatest(attempts - 1, 0) ELSE attempts END,
+    last_failure = coalesce($5, last_failure),
+    lease_expires_at = CASE WHEN $4 AND claim_token = $3 THEN $6 ELSE lease_expires_at END
+WHERE request_id = $1 AND received_at = $2 AND lifecycle_state = 'progress';
+
 -- name: record_routing
 -- The decision is durable before anything is dispatched, so that a repeat dispatches the same.
 UPDATE {schema}.message_inbox SET routing_output = $4, prompt_version = $5, model_version = $6, updated_at = $7
@@ -82,6 +92,7 @@ RETURNING 1;
 -- unless somebody has had a part of it already, an operator decided, or deciding was dear ($8).
 UPDATE {schema}.message_inbox
 SET lifecycle_state = 'accepted', not_before = $4, waiting_for = $6, dispatch_outcomes = $7, attempts = 0,
+    last_failure = NULL,
     routing_output = CASE WHEN $8 OR jsonb_array_length($7) > 0 OR override IS NOT NULL THEN routing_output END,
     calls = $9,
     claim_token = NULL, lease_expires_at = NULL, updated_at = $5
@@ -104,7 +115,7 @@ RETURNING 1;
 
 -- name: next_in_thread
 -- What may be worked on now that an earlier message of the thread is out of the way.
-SELECT request_id, received_at, policy_tier, source_channel FROM {schema}.message_inbox
+SELECT request_id, received_at, policy_tier, source_channel, attempts FROM {schema}.message_inbox
 WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $2)
 ORDER BY received_at, request_id
 LIMIT 1;
@@ -119,12 +130,12 @@ WHERE thread_key = $1 AND lifecycle_state IN ('accepted', 'progress') AND (recei
 -- name: waiting_messages
 -- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first. The channels
 -- take turns, each its oldest first: one that is flooded does not hide the others.
-SELECT found.request_id, found.received_at, found.policy_tier, found.source_channel
+SELECT found.request_id, found.received_at, found.policy_tier, found.source_channel, found.attempts
 FROM (SELECT DISTINCT source_channel AS name FROM {schema}.message_inbox
       WHERE lifecycle_state IN ('accepted', 'progress')) AS channel
 CROSS JOIN LATERAL (
     SELECT message.request_id, message.received_at, message.policy_tier, message.source_channel,
-           row_number() OVER (ORDER BY message.received_at) AS turn
+           message.attempts, row_number() OVER (ORDER BY message.received_at) AS turn
     FROM {schema}.message_inbox AS message
     WHERE message.source_channel = channel.name
       AND ((message.lifecycle_state = 'accepted' AND message.received_at <= $1

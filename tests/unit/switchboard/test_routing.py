@@ -14,7 +14,7 @@ from butlers.butler.routing_config import RoutingSection
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import RoutingError
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.routing.cascade import Cascade
+from butlers.switchboard.routing.cascade import Cascade, LlmAnswer
 from butlers.switchboard.routing.classifier import LocalClassifier
 from butlers.switchboard.routing.decision import Decision
 from butlers.switchboard.routing.question import RoutingQuestion
@@ -105,6 +105,32 @@ def test_the_doors_themselves_are_never_targets(door: str) -> None:
 
 def test_general_does_not_compete() -> None:
     assert chosen("prune the hedge", [GARDEN, butler("general", "prune", "hedge", "the")])[0] == "garden"
+
+
+class NeverAnswers:
+    """A record, or a model, that does not come to an end."""
+
+    async def of(self, _question: RoutingQuestion, _names: frozenset[str]) -> Decision | None:
+        await asyncio.Event().wait()
+        return None
+
+    async def follow_up(self, _question: RoutingQuestion, _names: frozenset[str]) -> Decision | None:
+        return None
+
+    async def route(self, _question: RoutingQuestion, _butlers: Any) -> LlmAnswer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("step", ["threads", "llm"])
+def test_deciding_has_a_deadline_and_then_the_whole_text_goes_to_general(step: str) -> None:
+    settings, text = RoutingSection(decision_timeout_s=0.05), "blorp wug zindle"
+    cascade = Cascade(settings=settings, local=CLASSIFIER, **{step: NeverAnswers()})
+    decision = asyncio.run(cascade.decide(RoutingQuestion(text=text, pinned_target=None), BUTLERS))
+    (segment,) = decision.segments
+    assert (decision.router, decision.fallback_reason) == ("fallback", "classification_failed")
+    assert (segment.butler, text[segment.start : segment.end]) == ("general", text)
+    assert decision.to_wire()["why"] == "deciding took longer than 0.05 s"
 
 
 def test_without_anybody_the_request_can_be_tried_again() -> None:

@@ -79,6 +79,7 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
         lease=process.lease,
         patience_s=process.settings.request_patience_s,
         clock=process.clock,
+        suspects=process.suspects,
         offer=offer,
         offer_later=offer_later,
         after=_after(butler, routing),

@@ -18,6 +18,7 @@ from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.reliability.lease import LeasePolicy
+from butlers.reliability.suspects import SuspectGate
 from butlers.storage.database import Database
 from butlers.telemetry import Telemetry
 
@@ -35,6 +36,7 @@ class Process:
     new_id: Callable[[], UUID]
     instance: str  # one per process, names its leases and wire logs
     tool_boxes: dict[str, ToolBox] = field(default_factory=dict)
+    suspects: SuspectGate = field(default_factory=SuspectGate)  # one for all that may die here
     health: Health = field(default_factory=Health)  # what all butlers of the process depend on: database, disk
 
     @property

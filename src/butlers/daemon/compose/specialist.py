@@ -48,6 +48,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         clock=process.clock,
         telemetry=butler.telemetry,
         policy=InboxPolicy(lease=process.lease),
+        suspects=process.suspects,
         wait_s=config.butler.registry.route_timeout_s,
     )
     queries = route_queries(butler)

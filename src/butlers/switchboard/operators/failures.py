@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
-from butlers.errors import ClassifiedError, ErrorClass
+from butlers.errors import ClassifiedError, ErrorClass, Quarantined
 
 Outcome = Mapping[str, Any]  # one entry of `dispatch_outcomes`
 
@@ -30,7 +30,7 @@ class Failure:
     segment_id: str  # as it was first called
     subrequest_id: UUID | None
     target_butler: str | None
-    category: str  # retries_exhausted | non_retryable | budget_exhausted | classification
+    category: str  # retries_exhausted | non_retryable | budget_exhausted | classification | quarantined
     error_class: str
     reason: str
     attempts: int | None  # None: as often as the request was claimed
@@ -97,6 +97,8 @@ def _whole(error: ClassifiedError, category: str | None) -> Failure:
 
 
 def _category(error: Mapping[str, Any], *, answered: bool) -> str:
+    if error["message"].startswith(Quarantined.OPENING):
+        return "quarantined"
     if error["class"] in _UNDECIDED:
         return "classification"
     if error.get("retryable"):

@@ -102,7 +102,8 @@ WHERE request_id = $1 AND received_at = $2;
 UPDATE {schema}.message_inbox
 SET lifecycle_state = 'accepted', lifecycle_error = NULL, pinned_target = $3, routing_output = $4,
     dispatch_outcomes = $5, aggregated_reply = NULL, override = $6, final_state_at = NULL, signal_pending = false,
-    claim_token = NULL, lease_expires_at = NULL, attempts = 0, calls = 0, not_before = NULL, waiting_for = NULL, updated_at = $7
+    claim_token = NULL, lease_expires_at = NULL, attempts = 0, calls = 0, last_failure = NULL,
+    not_before = NULL, waiting_for = NULL, updated_at = $7
 WHERE request_id = $1 AND received_at = $2;
 
 -- name: restore_request

@@ -3,11 +3,13 @@
     hard rules  >  the thread it belongs to  >  local classifier  >  LLM, when configured and needed  >  general
 
 Each step either decides or leaves it to the next; what none is sure of goes whole to `general`. Who is eligible, and
-whom a rule forbids, is settled before anybody guesses, so that no guess can reach further than that.
+whom a rule forbids, is settled before anybody guesses, so that no guess can reach further than that. All steps together
+have `decision_timeout_s`; a message over which they take longer goes whole to `general`, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -80,6 +82,19 @@ class Cascade:
         barred = policy.forbidden(question, self.settings.rule)
         open_to = [butler for butler in butlers if butler.takes_routes and butler.name not in barred]
         names = frozenset(butler.name for butler in open_to)
+        limit_s = self.settings.decision_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                return await self._guess(question, open_to, names)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        log.warning("deciding took too long", request_id=question.request_id)
+        return _to_general(question, names, f"deciding took longer than {limit_s:g} s", "classification_failed")
+
+    async def _guess(
+        self, question: RoutingQuestion, open_to: Sequence[RegisteredButler], names: frozenset[str]
+    ) -> Decision:
         if self.threads is not None and (decision := await self._in_thread(self.threads, question, names)) is not None:
             return decision
         answer = self.local.classify(question.text, open_to)
