@@ -70,7 +70,7 @@ def test_a_mistake_names_its_source_and_key(tmp_path: Path, case: dict[str, Any]
 
 @pytest.mark.parametrize("number", ["0", "-1", "65536", "x"])
 def test_what_is_no_port_is_refused(tmp_path: Path, number: str) -> None:
-    with pytest.raises(ConfigurationError, match="ports"):
+    with pytest.raises(ConfigurationError, match="--port general"):
         load_settings({"data_dir": tmp_path, "ports": {"general": number}}, {})
 
 
