@@ -30,6 +30,8 @@ READ_BY_COMMANDS = {
     ("Settings", "roster"): "decides which roster there is, before a system exists",
     ("Settings", "simulators"): "decides what is simulated, before a system exists",
     ("Settings", "log_level"): "is the process's, not the system's",
+    ("Settings", "log_max_bytes"): "is the process's, and the embedded server's",
+    ("Settings", "log_keep"): "is the process's, and the embedded server's",
     ("Settings", "spark_master"): "read when a job of the pipeline is due",
     ("Settings", "spark_memory"): "read when a job of the pipeline is due",
     ("Settings", "spark_limit_s"): "read when a job of the pipeline is due",

@@ -151,7 +151,7 @@ class Scheduler:
         try:
             outcome = await self._dispatch(task)
         except ClassifiedError as error:
-            log.warning("schedule failed", schedule=name, error_class=error.error_class.value)
+            log.warning("schedule failed", schedule=name, error=error, error_class=error.error_class)
             outcome = {"status": "error", "error": error.describe()}
         except Exception as error:
             log.error("schedule failed", error=error, schedule=name)

@@ -169,7 +169,7 @@ class Spawner:
         return result
 
     async def _end_failed(self, session_id: UUID, started: float, error: ClassifiedError) -> None:
-        log.warning("session failed", session_id=session_id, error_class=error.error_class.value)
+        log.warning("session failed", session_id=session_id, error=error, error_class=error.error_class)
         await self._end(session_id, started, status="failed", error=error)
 
     async def _end(

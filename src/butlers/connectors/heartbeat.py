@@ -65,11 +65,16 @@ class Heart:
     async def run(self) -> None:
         """Beat until cancelled; a heartbeat that nobody takes is made up for by the next."""
         endpoint = await self._connector.endpoint()
+        failures = 0
         while True:
             try:
                 await self._port.beat(self.envelope(endpoint))
+                if failures:
+                    log.info("heartbeats are taken again", attempts=failures)
+                failures = 0
             except ClassifiedError as error:
-                log.warning("heartbeat was not taken", error_class=error.error_class)
+                failures += 1
+                log.warning("heartbeat was not taken", error=error, error_class=error.error_class)
             await self._clock.sleep(self._every_s)
 
     def envelope(self, endpoint: str) -> HeartbeatEnvelope:

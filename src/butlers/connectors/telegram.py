@@ -84,10 +84,12 @@ class TelegramConnector:
         while True:
             try:
                 await self.poll_once()
+                if self._failures:
+                    log.info("polling works again", attempts=self._failures)
                 self._failures, self._problem = 0, None
             except ClassifiedError as error:
                 self._failures, self._problem = self._failures + 1, error
-                log.warning("polling failed", error_class=error.error_class, attempt=self._failures)
+                log.warning("polling failed", error=error, error_class=error.error_class, attempt=self._failures)
                 decision = next_retry(
                     _PATIENCE, attempt=self._failures, retryable=True, retry_after=error.retry_after, random=0.5
                 )

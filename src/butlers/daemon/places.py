@@ -19,7 +19,8 @@ class Places:
         self.root = root.expanduser().absolute()
         self.tokens = self.root / "tokens.json"
         self.log = self.root / "logs" / "butlers.jsonl"
-        self.simulator_log = self.root / "logs" / "simulators.log"
+        self.simulator_log = self.root / "logs" / "simulators.jsonl"
+        self.simulator_errors = self.root / "logs" / "simulators.log"  # what it said beside its log, since its start
         self.wire_logs = self.root / "messenger"
         self.workers = self.root / "switchboard"
         self.simulators = self.root / "simulators"

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TextIO
@@ -42,7 +42,7 @@ def serve_all(settings: Settings) -> int:
     simulated = what_to_simulate(settings, roster, os.environ)
     places = _prepare(settings)
     with places.owned():
-        simulators = SimulatorProcess(settings, simulated, log=places.simulator_log)
+        simulators = SimulatorProcess(settings, simulated, log=places.simulator_errors)
         return _loop(_run(settings, roster, list(roster), simulated, places, simulators=simulators))
 
 
@@ -78,6 +78,9 @@ async def _simulate(settings: Settings, simulated: Simulated, *, with_parent: bo
     stop = _stop_event()
     if with_parent:
         _stop_with_parent(stop)
+        places = Places(settings.data_dir)
+        places.create()
+        _log_to(places.simulator_log, settings)
     from butlers.daemon.simulator_servers import run_simulators  # noqa: PLC0415 - heavy, and needed nowhere else
 
     await run_simulators(settings, simulated, SystemClock(), stop)
@@ -100,8 +103,14 @@ def _prepare(settings: Settings) -> Places:
     places = Places(settings.data_dir)
     places.create()
     secrets = [value for key, value in os.environ.items() if any(word in key for word in SECRETS) and len(value) > 7]
-    configure_logging(places.log, settings.log_level, secrets=secrets)
+    _log_to(places.log, settings, secrets)
     return places
+
+
+def _log_to(path: Path, settings: Settings, secrets: Sequence[str] = ()) -> None:
+    configure_logging(
+        path, settings.log_level, secrets=secrets, max_bytes=settings.log_max_bytes, keep=settings.log_keep
+    )
 
 
 async def _run(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError
@@ -12,6 +13,7 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.services")
 
 RESTART_S = 1.0
+SETTLED_S = 30.0  # a loop that failed and then ran this long runs again
 REMEMBERED_S = 60.0  # how long a failure shows in the health of its butler
 Loop = Callable[[], Awaitable[None]]
 
@@ -21,6 +23,7 @@ class Services:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}  # when, and what
+        self._in_a_row: dict[str, int] = {}  # failures of a loop that has not run for a while since
 
     def start(self, name: str, loop: Loop) -> None:
         self._tasks[name] = asyncio.create_task(self._supervise(name, loop), name=name)
@@ -50,15 +53,33 @@ class Services:
         return {name: failure for name, failure in ages.items() if failure[0] < REMEMBERED_S}
 
     async def _supervise(self, name: str, loop: Loop) -> None:
+        service = name.replace(" ", "_")  # in one word: what holds a blank is withheld from the log
         while True:
             try:
-                await loop()
+                async with self._watched(name, service):
+                    await loop()
             except Exception as error:
+                self._in_a_row[name] = failures = self._in_a_row.get(name, 0) + 1
                 self._failures[name] = (self._clock.monotonic(), _problem(error))
-                log.error("service failed, starting it again", error=error, job_name=name)
+                log.error("service failed, starting it again", error=error, job_name=service, attempts=failures)
             else:
-                log.warning("service ended, starting it again", job_name=name)
+                log.warning("service ended, starting it again", job_name=service)
             await self._clock.sleep(RESTART_S)
+
+    @asynccontextmanager
+    async def _watched(self, name: str, service: str) -> AsyncIterator[None]:
+        """Say that a service that failed runs again, when it has done so for a while."""
+
+        async def say() -> None:
+            await self._clock.sleep(SETTLED_S)
+            log.info("service runs again", job_name=service, attempts=self._in_a_row.pop(name))
+
+        saying = asyncio.create_task(say()) if name in self._in_a_row else None
+        try:
+            yield
+        finally:
+            if saying is not None:
+                saying.cancel()
 
 
 def _problem(error: Exception) -> str:

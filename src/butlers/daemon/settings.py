@@ -125,6 +125,12 @@ class Settings(BaseModel):
     )
     spark_limit_s: float = Field(default=3600.0, gt=0, description="a scheduled job that takes longer is ended")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="of the log file")
+    log_max_bytes: int = Field(
+        default=10_485_760,
+        ge=4_096,
+        description="size at which a log file is put aside, also the database's",
+    )
+    log_keep: int = Field(default=5, ge=1, le=1_000, description="old log files that are kept of each")
 
     @model_validator(mode="after")
     def _renewed_before_stale(self) -> Self:

@@ -171,7 +171,8 @@ class SimulatorProcess:
         names = [name for name, on in asdict(self._simulated).items() if on]
         command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent", "--json"]
         command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
-        command += ["--set", f"host={settings.host}"]
+        for name in ("host", "log_level", "log_max_bytes", "log_keep"):
+            command += ["--set", f"{name}={getattr(settings, name)}"]
         if settings.roster is not None:  # whose names may stand among the ports of the environment or the settings file
             command += ["--set", f"roster={settings.roster}"]
         for name in EVERY_SIMULATOR.keys() & settings.ports.keys():

@@ -7,6 +7,7 @@ stop    sources, then drain (while targets are up), doors, loops, database
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -38,6 +39,8 @@ from butlers.storage.server_watch import ServerState, ServerWatch
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.system")
+
+LOG_PRUNING_S = 600.0  # how often the embedded database's old log files are looked for
 
 _COMPOSERS = {name: f"butlers.daemon.compose.{name}" for name in ("switchboard", "messenger")}
 
@@ -90,6 +93,7 @@ class System:
         self._stack = AsyncExitStack()
         self._servers: list[GuestServer] = []
         self._watch: ServerWatch | None = None  # over the embedded database
+        self._server: EmbeddedPostgres | None = None  # None: DATABASE_URL names one
         self.butlers: list[Butler] = []
 
     async def start(self) -> None:
@@ -128,6 +132,9 @@ class System:
         at_home = any(butler.name == "switchboard" for butler in self.butlers)
         if at_home:
             await self._register_all(first=True)
+        if (server := self._server) is not None and self.butlers:
+            prune = functools.partial(asyncio.to_thread, server.prune_logs)
+            self.butlers[0].services.every("database log", LOG_PRUNING_S, prune)
         for butler in self.butlers:
             await butler.begin()
             butler.services.every("registry heartbeat", self._settings.heartbeat_s, self._heartbeat(butler))
@@ -177,7 +184,12 @@ class System:
         if self._settings.database_url is not None:
             return self._settings.database_url
         self._progress("starting the embedded database")
-        server = EmbeddedPostgres(self._places.root, durable=self._settings.database_durable)
+        server = self._server = EmbeddedPostgres(
+            self._places.root,
+            durable=self._settings.database_durable,
+            log_bytes=self._settings.log_max_bytes,
+            log_keep=self._settings.log_keep,
+        )
         await asyncio.to_thread(server.start)
         self._stack.push_async_callback(asyncio.to_thread, server.stop)
         self._watch = ServerWatch(server, clock=SystemClock(), report=_log_server_state)
@@ -235,7 +247,7 @@ class System:
             if not patient:
                 raise
             # Switchboard may start later in another process; the heartbeat tries again.
-            log.warning("not registered yet", butler=butler.name, error_class=error.error_class)
+            log.warning("not registered yet", butler=butler.name, error=error, error_class=error.error_class)
 
     def _heartbeat(self, butler: Butler) -> Callable[[], Awaitable[None]]:
         async def beat() -> None:
@@ -247,7 +259,7 @@ class System:
                 if not error.retryable:
                     raise
                 # Switchboard is away, which is nothing wrong here; the next heartbeat tries again.
-                log.warning("heartbeat not heard", butler=butler.name, error_class=error.error_class)
+                log.warning("heartbeat not heard", butler=butler.name, error=error, error_class=error.error_class)
 
         return beat
 

@@ -56,9 +56,8 @@ _SETTINGS = {
     "log_timezone": "UTC",
     "logging_collector": "on",
     "log_directory": "log",
-    "log_filename": "postgres-%a.log",  # one file per weekday, so that a week of log is kept
-    "log_truncate_on_rotation": "on",
-    "log_rotation_size": "0",
+    "log_filename": "postgres-%Y%m%d-%H%M%S.log",  # a new one each day, or when it is large; see prune_logs
+    "log_checkpoints": "off",  # a line every few minutes about nothing
 }
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
@@ -66,7 +65,15 @@ _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes":
 class EmbeddedPostgres:
     """One process's share in the server that lives in a data directory."""
 
-    def __init__(self, data_dir: Path, *, durable: bool = True, max_connections: int = 200) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        durable: bool = True,
+        max_connections: int = 200,
+        log_bytes: int = 10 << 20,  # of one log file
+        log_keep: int = 5,  # older log files
+    ) -> None:
         self._data_dir = data_dir.absolute()
         self._pgdata = self._data_dir / "postgres"
         self._secret_file = self._data_dir / "postgres.secret"
@@ -75,8 +82,10 @@ class EmbeddedPostgres:
         self._settings = (
             _SETTINGS
             | {"max_connections": str(max_connections), "cluster_name": self._name}
+            | {"log_rotation_size": f"{max(1, log_bytes >> 10)}kB"}
             | ({} if durable else _NOT_DURABLE)
         )
+        self._log_keep = log_keep
         self._process = ServerProcess(pgdata=self._pgdata, mark=self._name)
         self._users = FileLock(self._data_dir / "postgres.users")
         self._lock_path = self._data_dir / "postgres.lock"
@@ -106,6 +115,7 @@ class EmbeddedPostgres:
                 self._convert(account)
             if not self._adopt():
                 self._launch(account)
+            self.prune_logs()
             self._secret = server_roles.read_secret(self._secret_file) or ""
             self._folder = os.open(self._pgdata, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._users.share()
@@ -121,6 +131,12 @@ class EmbeddedPostgres:
                 return False
             self._launch(self._account())
             return True
+
+    def prune_logs(self) -> None:
+        """Remove the oldest of the server's log files; it starts new ones and removes none."""
+        files = sorted((self._pgdata / "log").glob("postgres-*.log"), key=lambda log: log.stat().st_mtime)
+        for old in files[: -1 - self._log_keep]:
+            old.unlink(missing_ok=True)
 
     def stop(self) -> bool:
         """Leave; true when nobody else uses the server, in which case it has been stopped."""

@@ -10,10 +10,14 @@ Three things keep content and secrets out:
 
 1. The names of fields are a fixed list (`log_fields`); another name raises `ValueError`.
 2. A text value that contains a blank or is long is not an id or a code, so it is withheld.
-3. Exceptions are logged as type and frames. Their messages quote values, so they are left out.
+3. Exceptions are logged as type, frames and, where the words are our own, message. What a library says quotes values,
+   and so does what we say of a caller's input (`ValidationError`): those messages are left out.
 
 Records of libraries (uvicorn, httpx2, mcp, asyncio) go through the same formatter: first line only, cut, and scrubbed
 by `Redaction`; below INFO they are dropped, because that is where libraries print what they carry.
+
+A warning or an error that says the same again is held back for ten minutes and counted (`repeats`); the file is renamed
+when it is large (`log_file`).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
@@ -33,7 +37,9 @@ from uuid import UUID
 from pydantic_core import PydanticSerializationError, to_json
 
 from butlers.clock import SystemClock
-from butlers.telemetry.log_fields import FIELDS
+from butlers.errors import ButlersError, ClassifiedError, ValidationError
+from butlers.telemetry.log_fields import FIELDS, NUMBERS
+from butlers.telemetry.log_file import Repeats, RotatingFile
 from butlers.telemetry.redaction import Redaction
 
 _FIELDS_KEY = "butlers_fields"
@@ -44,6 +50,7 @@ _DEEPEST_CAUSE = 5
 _DEEPEST_FRAMES = 20
 _WORDS = 1_000
 _USUAL = frozenset({str, int, UUID, type(None)})  # looked up faster than the whole list is gone through
+_CHATTY = frozenset({"httpx2", "httpcore2", "mcp"})
 _WITH_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "fastapi")
 
 Field = str | int | float | bool | UUID | Enum | datetime | None
@@ -105,18 +112,26 @@ def get_logger(name: str, **bound: Field) -> Logger:
 
 
 def configure_logging(
-    target: IO[str] | Path, level: int | str = logging.INFO, *, secrets: Iterable[str] = ()
+    target: IO[str] | Path,
+    level: int | str = logging.INFO,
+    *,
+    secrets: Iterable[str] = (),
+    max_bytes: int = 10 << 20,  # of the file, before it is renamed
+    keep: int = 5,  # renamed ones
 ) -> logging.Handler:
     """Send every record of the process to `target` as JSON lines; calling it again replaces the first handler."""
-    handler = _handler(target)
+    handler = _handler(target, max_bytes, keep)
     handler.setFormatter(JsonLines(Redaction(secrets)))
     handler.addFilter(_is_ours_or_important)
+    handler.addFilter(Repeats(_said))
     root = logging.getLogger()
     for previous in [h for h in root.handlers if isinstance(h.formatter, JsonLines)]:
         root.removeHandler(previous)
         previous.close()
     root.addHandler(handler)
     root.setLevel(level)
+    if root.level > logging.DEBUG:
+        handler.addFilter(_is_no_chatter)
     for name in _WITH_OWN_HANDLERS:
         _route_to_root(logging.getLogger(name))
     logging.captureWarnings(capture=True)
@@ -139,8 +154,12 @@ class JsonLines(logging.Formatter):
             "event": self._event(record),
         }
         line |= {name: self._value(value) for name, value in _fields(record).items()}
+        if repeats := getattr(record, "repeats", 0):
+            line["repeats"] = repeats
         if record.exc_info and record.exc_info[1] is not None:
-            line["error"] = describe_exception(record.exc_info[1])
+            error = record.exc_info[1]
+            expected = record.levelno < logging.ERROR and isinstance(error, ClassifiedError)
+            line["error"] = describe_exception(error, redact=self._redaction, frames=not expected)
         try:
             return to_json(line, inf_nan_mode="constants").decode()
         except PydanticSerializationError:  # half of a character
@@ -172,19 +191,43 @@ class JsonLines(logging.Formatter):
         return self._redaction(text)
 
 
-def describe_exception(error: BaseException, depth: int = 0) -> dict[str, Any]:
-    """Types and places, outermost first; no messages, because they quote values."""
-    places = [
+_PLAIN_REDACTION = Redaction()
+
+
+def describe_exception(
+    error: BaseException, depth: int = 0, *, redact: Redaction = _PLAIN_REDACTION, frames: bool = True
+) -> dict[str, Any]:
+    """Types, messages that are our own words, and places, outermost first."""
+    described: dict[str, Any] = {"type": _type_name(error)}
+    if words := own_words(error):
+        described["message"] = redact(words.partition("\n")[0])[:_LONGEST_MESSAGE]
+    if frames:
+        described["frames"] = _places(error)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and depth < _DEEPEST_CAUSE:
+        described["cause"] = describe_exception(cause, depth + 1, redact=redact, frames=frames)
+    if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST_CAUSE:
+        members = error.exceptions[:_DEEPEST_CAUSE]
+        described["errors"] = [describe_exception(e, depth + 1, redact=redact, frames=frames) for e in members]
+    return described
+
+
+def own_words(error: BaseException) -> str:
+    """What may be said of an error: our own sentence, the system's fixed one, or PostgreSQL's code and names."""
+    if isinstance(error, ButlersError):
+        return "" if isinstance(error, ValidationError) else str(error)
+    if isinstance(error, OSError):
+        return error.strerror or ""
+    names = (getattr(error, name, None) for name in ("sqlstate", "table_name", "constraint_name"))
+    return " ".join(name for name in names if isinstance(name, str))
+
+
+def _places(error: BaseException) -> list[str]:
+    found = [
         f"{_short(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
         for frame, line in walk_tb(error.__traceback__)
     ]
-    described: dict[str, Any] = {"type": _type_name(error), "frames": places[-_DEEPEST_FRAMES:]}
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None and depth < _DEEPEST_CAUSE:
-        described["cause"] = describe_exception(cause, depth + 1)
-    if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST_CAUSE:
-        described["errors"] = [describe_exception(e, depth + 1) for e in error.exceptions[:_DEEPEST_CAUSE]]
-    return described
+    return found[-_DEEPEST_FRAMES:]
 
 
 def _checked(fields: Mapping[str, Field]) -> dict[str, Field]:
@@ -201,8 +244,21 @@ def _fields(record: logging.LogRecord) -> dict[str, Field]:
     return fields
 
 
+def _said(record: logging.LogRecord) -> Hashable:
+    """What makes two lines the same: everything but numbers, which tell how often or how long."""
+    told = tuple((name, str(value)) for name, value in sorted(_fields(record).items()) if name not in NUMBERS)
+    error = record.exc_info[1] if record.exc_info else None
+    cause = (_type_name(error), own_words(error)) if error is not None else None
+    return (record.name, record.levelno, str(record.msg), str(record.args), told, cause)
+
+
 def _is_ours_or_important(record: logging.LogRecord) -> bool:
     return hasattr(record, _FIELDS_KEY) or record.levelno >= logging.INFO
+
+
+def _is_no_chatter(record: logging.LogRecord) -> bool:
+    """One line per HTTP request is what a poll writes all day."""
+    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in _CHATTY
 
 
 def _timestamp(record: logging.LogRecord) -> str:
@@ -219,10 +275,10 @@ def _short(filename: str) -> str:
     return "/".join(PurePath(filename).parts[-3:])
 
 
-def _handler(target: IO[str] | Path) -> logging.Handler:
+def _handler(target: IO[str] | Path, max_bytes: int, keep: int) -> logging.Handler:
     if isinstance(target, Path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        return logging.FileHandler(target, encoding="utf-8")
+        return RotatingFile(target, max_bytes=max_bytes, keep=keep)
     return logging.StreamHandler(target)
 
 

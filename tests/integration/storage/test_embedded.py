@@ -136,6 +136,26 @@ async def test_the_server_is_durable_unless_told_otherwise(tmp_path: Path, make_
     assert [await answer(quick, f"show {name}") for name in embedded._NOT_DURABLE] == ["off", "off", "off"]
 
 
+async def test_the_log_is_cut_into_files_of_which_a_few_are_kept(tmp_path: Path):
+    server = EmbeddedPostgres(tmp_path, durable=False, log_bytes=64 << 10, log_keep=2)
+    server.start()
+    try:
+        connection = await asyncpg.connect(server.uri())
+        assert await connection.fetchval("show log_rotation_size") == "64kB"
+        assert await connection.fetchval("show log_checkpoints") == "off"
+        await connection.close()
+        for number in range(5):
+            old = server.pgdata / "log" / f"postgres-2020010{number}-000000.log"
+            old.write_text("old")
+            os.utime(old, (number, number))
+        server.prune_logs()
+        kept = {file.name for file in (server.pgdata / "log").glob("postgres-*.log")}
+        assert len(kept) == 3
+        assert {"postgres-20200103-000000.log", "postgres-20200104-000000.log"} < kept, "the youngest stay"
+    finally:
+        server.stop()
+
+
 def test_starting_and_stopping_twice_is_harmless(make_server: MakeServer):
     server = make_server()
     server.start()

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
+from butlers.contracts.envelope import invalid
+from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.telemetry import Redaction, configure_logging, get_logger
+from butlers.telemetry.log_file import RotatingFile
 
 REQUEST_ID = UUID("01890000-0000-7000-8000-000000000000")
 BOT_TOKEN = "123456789:AAFakeFakeFakeFakeFakeFakeFakeFakeFa"
@@ -134,6 +138,83 @@ def test_exception_is_type_and_frames_without_messages(lines: Lines) -> None:
     assert error["cause"]["type"] == "KeyError"
     assert "salary" not in lines.text
     assert "4711" not in lines.text
+
+
+def test_our_own_words_about_an_error_are_logged_and_scrubbed(lines: Lines) -> None:
+    log = get_logger("butlers.test")
+    log.error("work failed", error=TargetUnavailable("the mail server says no to correct-horse", remedy="x"))
+    assert lines.last()["error"]["message"] == "the mail server says no to [redacted]"
+    log.warning("work failed", error=TimeoutExceeded("no answer within 5 s"))
+    error = lines.last()["error"]
+    assert error == {"type": "butlers.errors.TimeoutExceeded", "message": "no answer within 5 s"}
+    log.error("work failed", error=ConnectionRefusedError(111, "Connection refused", "/home/ann/salary"))
+    assert lines.last()["error"]["message"] == "Connection refused"
+
+
+def test_words_about_what_a_caller_wrote_are_not_logged(lines: Lines) -> None:
+    get_logger("butlers.test").error("work failed", error=invalid("my salary", "is 'five thousand'"))
+    assert "message" not in lines.last()["error"]
+    assert "salary" not in lines.text
+
+
+def test_a_refusal_of_the_database_is_named_by_code_and_constraint(lines: Lines) -> None:
+    error = asyncpg.CheckViolationError('new row violates "nothing_fits": (my salary)')
+    error.constraint_name, error.table_name = "nothing_fits", "state"  # as the driver sets them
+    get_logger("butlers.test").error("work failed", error=error)
+    assert lines.last()["error"]["message"] == "23514 state nothing_fits"
+    assert "salary" not in lines.text
+
+
+def test_a_failure_that_lasts_is_written_rarely_and_counted(lines: Lines) -> None:
+    def fails(at_s: float, *, provider: str = "telegram", attempt: int = 1) -> None:
+        fields = {"provider": provider, "attempt": attempt}
+        record = logging.makeLogRecord(
+            {"name": "butlers.test", "levelno": 30, "levelname": "WARNING", "msg": "polling failed", "created": at_s}
+        )
+        record.butlers_fields = fields
+        lines.handler.handle(record)
+
+    for second in range(0, 1_300, 10):
+        fails(second, attempt=second)
+    fails(1_300, provider="email")
+    assert [(line["provider"], line.get("repeats")) for line in lines.all()] == [
+        ("telegram", None),
+        ("telegram", 59),
+        ("telegram", 59),
+        ("email", None),
+    ]
+
+
+def test_failures_of_different_requests_are_all_written(lines: Lines) -> None:
+    log = get_logger("butlers.test")
+    for number in range(20):
+        log.warning("route failed", request_id=UUID(int=number))
+    assert len(lines.all()) == 20
+
+
+def test_a_poll_of_an_idle_system_writes_nothing(lines: Lines) -> None:
+    lines.handler = configure_logging(lines.stream, logging.INFO)
+    logging.getLogger("httpx2").info("HTTP Request: POST http://127.0.0.1/bot/getUpdates")
+    logging.getLogger("mcp.server").info("Processing request")
+    assert lines.text == ""
+    logging.getLogger("httpx2").warning("a connection broke")
+    assert lines.last()["event"] == "a connection broke"
+
+
+def test_a_large_file_is_put_aside_and_old_ones_go(tmp_path: Path) -> None:
+    """Two handlers stand for two processes that write to one file."""
+    path = tmp_path / "butlers.jsonl"
+    writers = [RotatingFile(path, max_bytes=2_000, keep=3) for _ in range(2)]
+    for number in range(200):
+        writers[number % 2].handle(logging.makeLogRecord({"msg": f"line {number:03} {'x' * 90}"}))
+    for writer in writers:
+        writer.close()
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["butlers.jsonl", *(f"butlers.jsonl.{n}" for n in (1, 2, 3))]
+    assert all(file.stat().st_size < 2_200 for file in files)
+    kept = [int(line.split()[1]) for file in [*files[:0:-1], files[0]] for line in file.read_text().splitlines()]
+    assert kept == list(range(kept[0], 200)), "in order, without a gap, up to the last line"
+    assert len(kept) > 60
 
 
 def test_exception_group_names_its_members(lines: Lines) -> None:

@@ -142,7 +142,9 @@ class ActionRunner:
         try:
             await self._finish(claim, await self._outcome_of(claim))
         except ClassifiedError as error:  # the database is away: the lease runs out, and the action is taken over
-            log.warning("outcome could not be stored", action_id=claim.action_id, error_class=error.error_class)
+            log.warning(
+                "outcome could not be stored", action_id=claim.action_id, error=error, error_class=error.error_class
+            )
         finally:
             renewal.cancel()
 

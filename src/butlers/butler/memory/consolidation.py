@@ -69,7 +69,7 @@ class Consolidation:
         try:
             reading = await self._reader.read(batch)
         except ClassifiedError as error:
-            log.warning("episodes not read", error_class=error.error_class.value, count=len(batch))
+            log.warning("episodes not read", error=error, error_class=error.error_class, count=len(batch))
             return await self._give_back(token, batch, tally, problem=error.message, excused=error.retryable)
         except Exception as error:
             log.error("episodes not read", error=error, count=len(batch))

@@ -115,7 +115,7 @@ class EmailChannel:
         try:
             held = await self._imap.holds(self._sent_folder, identifier)
         except ClassifiedError as error:
-            log.warning("the Sent folder cannot be read", error_class=error.error_class)
+            log.warning("the Sent folder cannot be read", error=error, error_class=error.error_class)
             return None
         return identifier if held else None
 

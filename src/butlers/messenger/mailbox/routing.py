@@ -95,7 +95,9 @@ class InboxRouter:
         except IsolationFailed:
             raise
         except ClassifiedError as error:
-            log.warning("mail was not handed in", error_class=error.error_class, reason=str(error.retryable))
+            log.warning(
+                "mail was not handed in", error=error, error_class=error.error_class, reason=str(error.retryable)
+            )
             if error.retryable:
                 raise _NotNow("the mail was not handed in: " + error.message) from error
             counts.failed += 1

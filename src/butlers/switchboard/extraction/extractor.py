@@ -70,7 +70,7 @@ class Extractor:
             try:
                 more = await self.run_once()
             except ClassifiedError as error:
-                log.warning("extraction failed", error_class=error.error_class)
+                log.warning("extraction failed", error=error, error_class=error.error_class)
                 more = False
             if not more:
                 await self._woken()
@@ -111,7 +111,9 @@ class Extractor:
             try:
                 return self.model.version, await self.model.extract(told.text, told.request_id)
             except ClassifiedError as error:
-                log.warning("the model took nothing out", request_id=told.request_id, error_class=error.error_class)
+                log.warning(
+                    "the model took nothing out", request_id=told.request_id, error=error, error_class=error.error_class
+                )
         return local.VERSION, local.extract(told.text, told.received_at.date())
 
     async def _dispatch(self, row: Record) -> None:
@@ -128,7 +130,9 @@ class Extractor:
         try:
             await self._call(arguments)
         except ClassifiedError as error:
-            log.warning("extraction was not recorded", request_id=row["request_id"], error_class=error.error_class)
+            log.warning(
+                "extraction was not recorded", request_id=row["request_id"], error=error, error_class=error.error_class
+            )
             await self._failed(row, error)
         else:
             await self.queue.dispatched(row["id"], RECIPIENT)

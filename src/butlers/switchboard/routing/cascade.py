@@ -129,7 +129,9 @@ class Cascade:
         try:
             answer = await llm.route(question, butlers)
         except ClassifiedError as error:
-            log.warning("the model gave no decision", request_id=question.request_id, error_class=error.error_class)
+            log.warning(
+                "the model gave no decision", request_id=question.request_id, error=error, error_class=error.error_class
+            )
             decision = _to_general(question, names, f"the model was asked: {error.message}", "classification_failed")
             asked = error.partial or {}
             return replace(
