@@ -11,6 +11,7 @@ from typing import Any
 from butlers.clock import SystemClock
 
 TOTAL = int(os.environ.get("BUTLERS_FUZZ", "10000"))
+WHOLE_PROOF = 100_000
 SHARES = {
     "bytes": 0.25,  # envelopes as spoilt bytes
     "structure": 0.25,  # envelopes of the wrong shape
@@ -29,6 +30,11 @@ assert abs(sum(SHARES.values()) - 1) < 1e-9
 
 def tries(kind: str) -> int:
     return max(20, round(TOTAL * SHARES[kind]))
+
+
+def hostile_messages() -> int:
+    """Texts that are routed: all of the whole proof, a twentieth of a smaller one."""
+    return TOTAL if TOTAL >= WHOLE_PROOF else TOTAL // 20
 
 
 def dice_of(kind: str, number: int) -> random.Random:

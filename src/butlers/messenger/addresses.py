@@ -20,7 +20,7 @@ from email.headerregistry import Address
 
 MAX_ADDRESS = 320  # characters (RFC 5321: 64 + @ + 255)
 _CHAT = re.compile(r"-?[0-9]{1,20}|@[A-Za-z][A-Za-z0-9_]{3,31}")
-_CHAT_NUMBER = re.compile(r"(-?)0*([0-9]+)")
+_CHAT_NUMBER = re.compile(r"(-?)0*(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"\+?[0-9]{3,15}")  # E.164, or a short code
 _PUNCTUATION = re.compile(r"[\s().-]")
 

@@ -42,7 +42,7 @@ log = get_logger("butlers.pipeline")
 
 Watch = Callable[[SparkSession], AbstractContextManager[None]]
 
-_MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[[^\]]+\]|spark://\S+|yarn|k8s://\S+")
+_MASTER = re.compile(r"local(\[[^\[\]]+\])?|local-cluster\[[^\[\]]+\]|spark://\S+|yarn|k8s://\S+")
 _MEMORY = re.compile(r"([1-9]\d{0,8})([kmgt])b?", re.IGNORECASE)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 LEAST_MEMORY = 512 << 20  # bytes; Spark wants 450 MiB of heap, and Java keeps some of what it is given

@@ -28,7 +28,7 @@ from butlers.errors import ConfigurationError
 from butlers.storage.database import Database, Executor
 from butlers.storage.identifiers import fill_schema
 
-_FILE_NAME = re.compile(r"(?P<version>\d{4})_(?P<title>[a-z0-9_]+)\.sql")
+_FILE_NAME = re.compile(r"\b(?P<version>\d{4})_(?P<title>[a-z0-9_]+)\.sql")
 _LOCK = int.from_bytes(hashlib.sha256(b"butlers migrations").digest()[:8], signed=True)
 _PATIENCE = 3600.0  # seconds; a migration may rewrite a large table, or wait for another process that does
 

@@ -62,8 +62,8 @@ _POINTING = frozenset(
     | {"everyone", "nobody"}
 )
 _REMARK = re.compile(
-    r"\s+(?:because|since|but|although|when|if|so|very much|a lot|too|now|(?:last|this|next) (?:year|month|week))\b"
-    r"|\s[-–(]",
+    r" (?:because|since|but|although|when|if|so|very much|a lot|too|now|(?:last|this|next) (?:year|month|week))\b"
+    r"| [-–(]",
     re.IGNORECASE,
 )
 _OPINIONS = {
@@ -99,7 +99,7 @@ def _read(sentence: str, speaker: str) -> Iterator[Statement]:
 
 def _things(text: str) -> list[str]:
     """ "nuts, milk and eggs" as three."""
-    parts = (_thing(part) for part in re.split(r",\s*(?:and |or )?|\s+(?:and|or)\s+", text))
+    parts = (_thing(part) for part in re.split(r", ?(?:and |or )?| (?:and|or) ", text))
     return [part for part in parts if part]
 
 

@@ -7,7 +7,6 @@ smaller batches, so that one that cannot be read does not take the others with i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -39,7 +38,7 @@ permanence: permanent, stable, standard, volatile or ephemeral. confidence: 0 to
 corrections: wishes about how the assistant should act, each as one instruction.
 Keep no passwords, codes or card numbers. With nothing to keep, both lists are empty."""
 
-_BLOCK = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*)\n```\s*\Z", re.DOTALL)
+_FENCE = "```"
 _Number = Annotated[int, Field(ge=1)]
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"\S")]
 _Content = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CONTENT, pattern=r"\S")]
@@ -104,14 +103,21 @@ def understood(text: str, numbered: Mapping[int, Episode]) -> Reading:
 
 
 def _parsed(text: str) -> Answer:
-    block = _BLOCK.match(text)
-    inside = block["inside"] if block else text
+    inside = _unfenced(text)
     if "\x00" in inside or "\\u0000" in inside:
         raise ClassificationError("the model's answer holds characters that cannot be stored")
     try:
         return Answer.model_validate_json(inside)
     except (pydantic.ValidationError, UnicodeEncodeError):
         raise ClassificationError("the model's answer is not in the form that was asked for") from None
+
+
+def _unfenced(text: str) -> str:
+    """What stands in a block of Markdown that is the whole text, or the text."""
+    block = text.strip()
+    language, line_end, inside = block.removeprefix(_FENCE).removesuffix(_FENCE).partition("\n")
+    fenced = len(block) > 2 * len(_FENCE) and block.startswith(_FENCE) and block.endswith(f"\n{_FENCE}")
+    return inside if fenced and line_end and language.strip() in ("", "json") else text
 
 
 def _fact(read: ReadFact, episode: Episode) -> NewFact:

@@ -28,7 +28,7 @@ _LONGEST_WAIT = 10**9  # seconds; more is not meant as a time
 
 _RETRY_AFTER = re.compile(r"retry after (\d{1,9})", re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"?')
-_TOKEN = re.compile(r"\d{6,}:[\w-]{20,}")
+_TOKEN = re.compile(r"(?<!\d)\d{6,}:[\w-]{20,}")
 _CANNOT_PARSE = "can't parse entities"
 
 

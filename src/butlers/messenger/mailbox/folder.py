@@ -19,7 +19,7 @@ _MAX_ABOUT = 8_000  # bytes of what a server says about one mail beside its cont
 _LIST_HEADERS = "FROM TO SUBJECT DATE MESSAGE-ID"
 _UID = re.compile(rb"\bUID (\d+)")
 _SIZE = re.compile(rb"\bRFC822\.SIZE (\d+)")
-_FLAGS = re.compile(rb"\bFLAGS \(([^)]*)\)")
+_FLAGS = re.compile(rb"\bFLAGS \(([^()]*)\)")
 _DATE = re.compile(rb'\bINTERNALDATE "([^"]{1,40})"')
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-_TAG_NAME = re.compile(r"/?\s*([a-zA-Z][a-zA-Z0-9]*)")
+_TAG_NAME = re.compile(r"/?\s{0,8}([a-zA-Z][a-zA-Z0-9]*)")
 _BREAKS = frozenset({"p", "br", "div", "li", "tr", "h1", "h2", "h3", "h4", "table", "blockquote"})
 _CLOSING = {
     name: re.compile(rf"</\s{{0,8}}{name}(?![a-zA-Z0-9])", re.IGNORECASE)

@@ -29,7 +29,7 @@ _FORMATS: Mapping[str, str] = {
     ".json": "json",
     ".parquet": "parquet",
 }
-_IN_FILE = re.compile(r"file:/+[^\s,'\"]+")
+_IN_FILE = re.compile(r"file:/[^\s,'\"]+")
 _OTHER_HEADER = "CSV header does not conform to the schema"
 
 

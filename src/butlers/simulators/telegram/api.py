@@ -27,7 +27,7 @@ from butlers.simulators.telegram.world import World
 
 GET_UPDATES = "getUpdates"
 _CANONICAL = {name.lower(): name for name in (*METHODS, GET_UPDATES)}
-_TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
+_TOKEN = re.compile(r"(?<![0-9])[0-9]+:[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ def _gift(match: re.Match[str], sentence: str, _today: date) -> Mapping[str, Any
     occasion = re.search(
         r"\bfor (?:her|his|their|the)?\s?(birthday|wedding|christmas|anniversary|graduation)\b", sentence, re.I
     )
-    what = re.sub(r"\s+for (?:her|his|their|the|christmas)\b.*$", "", _rest(match["what"]), flags=re.IGNORECASE)
+    what = re.sub(r" for (?:her|his|their|the|christmas)\b.*$", "", _rest(match["what"]), flags=re.IGNORECASE)
     return {"description": what, "occasion": occasion[1].casefold() if occasion else None} if what else None
 
 

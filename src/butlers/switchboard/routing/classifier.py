@@ -23,9 +23,11 @@ from butlers.switchboard.routing.features import Token, tokens
 from butlers.switchboard.routing.folding import Folded, fold
 from butlers.switchboard.routing.model import CLASSES, Model, shipped, softmax
 from butlers.switchboard.routing.orders import BUTLER_NAMES, Orders, ordered
-from butlers.switchboard.routing.words import holds_phrase, words
+from butlers.switchboard.routing.words import holds_phrase, side_by_side, words
 
-READ_AT_MOST = 6_000  # characters; the subject of a message is clear by then
+# The subject of a message is clear by then. Classifying runs on the event loop: these bound what one message can take.
+READ_AT_MOST = 4_096  # characters
+MOST_TOKENS = 1_000
 TRIGGERED = (0.0, 0.75, 0.9)  # how sure one trigger word of a butler's makes it, and several
 # Messages that the model had not seen were right less often than its probabilities say; with this they agree.
 TEMPERATURE = 1.25
@@ -78,6 +80,8 @@ class Inquiry:
     def __init__(
         self, model: Model, prices: Prices, text: str, folded: Folded, butlers: Sequence[RegisteredButler]
     ) -> None:
+        every = tokens(folded.cut(READ_AT_MOST).text, MOST_TOKENS)
+        folded = folded.cut(READ_AT_MOST if len(every) < MOST_TOKENS else every[-1].end)
         self._prices, self._text, self._folded = prices, text, folded
         self._gate: Sequence[float] = model.header.get("gate", ())
         self._known: dict[tuple[int, int], Odds] = {}
@@ -90,7 +94,6 @@ class Inquiry:
         }
         pieces = clauses(folded.text)
         orders = ordered(folded.text, pieces)
-        every = tokens(folded.text)
         self._ordered = bool(orders.spans)
         # Whom an order names gets nothing by a guess: the order's other words may speak for it, too.
         self._named = {token.text for token in every if orders.hold(token.start)} & BUTLER_NAMES
@@ -131,8 +134,10 @@ class Inquiry:
         if first == last:
             return {FALLBACK: 1.0}
         odds = dict(zip(CLASSES, softmax(self._reading.score(first, last)), strict=True))
+        if not self._triggers:
+            return odds
+        spoken = side_by_side(token.text for token in self._reading.said[first:last])
         for name, triggers in self._triggers.items():
-            spoken = [token.text for token in self._reading.said[first:last]]
             hits = sum(len(words(trigger)) for trigger in triggers if holds_phrase(spoken, trigger))
             if hits:
                 sure = TRIGGERED[min(hits, len(TRIGGERED) - 1)]

@@ -23,11 +23,12 @@ _JOINING = (
     "and|but|then|while|und|aber|sowie|et|mais|puis|y|pero|e|ma|poi|mas|en|maar|i|oraz|ale|и|а|но|ve|ama|och|men|og"
     "|और|و|та|і"
 )
+# A run of white space is looked at once, from its first character: whatever begins with white space begins there.
 _CUT = re.compile(
     rf"""
-    (?P<hard>(?:\n\s*)+(?:[-*•–]\s+|\d+[.)]\s+)?|(?<=[.!?…])\s+(?=\S)|(?<=[。！？])|;\s+|\s+(?=</\w))
-  | (?P<change>(?:[,;:.\s)]\s*)(?:[-–—]\s*)?(?=(?:{_TOPIC_CHANGE})\b)|\s+[-–—]+\s+|\s+/\s+|\s\+\s)
-  | (?P<soft>,?\s+(?=(?:{_JOINING})\s))
+    (?P<hard>\n\s*(?:[-*•–]\s+|\d{{1,9}}[.)]\s+)?|(?<=[.!?…])\s+(?=\S)|(?<=[。！？])|;\s+|(?<!\s)\s+(?=</\w))
+  | (?P<change>(?:[,;:.)]\s*|(?<!\s)\s+)(?:[-–—]\s*)?(?=(?:{_TOPIC_CHANGE})\b)|(?<!\s)\s+(?:[-–—]+|/)\s+|\s\+\s)
+  | (?P<soft>(?:,|(?<![\s,]))\s+(?=(?:{_JOINING})\s))
   | (?P<faint>,\s+|、|，)
     """,
     re.VERBOSE | re.IGNORECASE,

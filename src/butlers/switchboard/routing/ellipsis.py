@@ -9,6 +9,7 @@ from __future__ import annotations
 from butlers.switchboard.routing.words import words
 
 FEW_WORDS = 8
+FEW_CHARACTERS = 1_000  # nobody writes more to say nothing
 # Function words, answers, and words for time and order; English, German, French, Spanish, Italian, Portuguese, Dutch.
 _EMPTY = frozenset(
     """
@@ -37,5 +38,7 @@ _EMPTY = frozenset(
 
 def says_nothing_itself(text: str) -> bool:
     """Only words that point at something said before, numbers, or signs."""
+    if len(text) > FEW_CHARACTERS:
+        return False
     said = words(text)
     return len(said) <= FEW_WORDS and all(word in _EMPTY or word.isdigit() for word in said)

@@ -8,6 +8,7 @@ measurements, phone numbers, flight numbers. Scripts that write without spaces a
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -38,15 +39,15 @@ _TOKEN = re.compile(
   | (?P<clock>\b\d{{1,2}}:\d\d(?::\d\d)?(?:\s?[ap]m)?\b|\b\d{{1,2}}\s?[ap]m\b|\b\d{{1,2}}h\d\d\b)
   | (?P<pressure>\b\d{{2,3}}\s?(?:/|over)\s?\d{{2,3}}\b(?!/))
   | (?P<date>\b\d{{4}}-\d\d-\d\d\b|\b\d{{1,2}}[./-]\d{{1,2}}(?:[./-]\d{{2,4}})?\.?(?!\w))
-  | (?P<dose>\d[\d.,]*\s?(?:{_UNITS["dose"]})\b)
-  | (?P<body>\d[\d.,]*\s?(?:{_UNITS["body"]})\b)
-  | (?P<food>\d[\d.,]*\s?(?:{_UNITS["food"]})\b)
-  | (?P<sport>\d[\d.,]*\s?(?:{_UNITS["sport"]})\b)
-  | (?P<heat>\d[\d.,]*\s?(?:{_UNITS["heat"]})(?!\w))
+  | (?P<dose>\d[\d.,]{{0,15}}\s?(?:{_UNITS["dose"]})\b)
+  | (?P<body>\d[\d.,]{{0,15}}\s?(?:{_UNITS["body"]})\b)
+  | (?P<food>\d[\d.,]{{0,15}}\s?(?:{_UNITS["food"]})\b)
+  | (?P<sport>\d[\d.,]{{0,15}}\s?(?:{_UNITS["sport"]})\b)
+  | (?P<heat>\d[\d.,]{{0,15}}\s?(?:{_UNITS["heat"]})(?!\w))
   | (?P<phone>\+?\d[\d\s()-]{{7,16}}\d)
   | (?P<flight>\b[a-z]{{2}}\s?\d{{2,4}}\b(?![.,:/]\d|\s?(?:[{_CURRENCY[:-2]}%°]|(?:{_MONEY_WORDS}|{_EVERY_UNIT})\b)))
   | (?P<cents>\b\d+[.,]\d\d\b)
-  | (?P<percent>\d[\d.,]*\s?%)
+  | (?P<percent>\d[\d.,]{{0,15}}\s?%)
   | (?P<number>\d+(?:[.,]\d+)*)
   | (?P<far>[\u3040-\u30ff\u3400-\u9fff\u0e00-\u0e7f])
   | (?P<word>[^\W\d_]+(?:'[^\W\d_]{{1,3}}\b)?)
@@ -65,10 +66,15 @@ class Token:
     kind: str
 
 
-def tokens(folded: str) -> list[Token]:
-    lower = "".join(lower if len(lower := character.lower()) == 1 else character for character in folded)
+def tokens(folded: str, most: int = sys.maxsize) -> list[Token]:
+    """The tokens of a text, at most so many of them."""
+    lower = folded.lower()
+    if len(lower) != len(folded):  # some letters become two
+        lower = "".join(lower if len(lower := character.lower()) == 1 else character for character in folded)
     found: list[Token] = []
     for match in _TOKEN.finditer(lower):
+        if len(found) >= most:
+            break
         kind = match.lastgroup or "word"
         text = match.group()
         if kind == "number":

@@ -17,7 +17,9 @@ an order has nothing there. Who speaks of the router at home loses nothing: that
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from butlers.switchboard.routing.clauses import HARD, Clause
@@ -30,7 +32,11 @@ _AFTER = (
     "butler|agent|bot|desk|folder|queue|section|mode|matter|thing|only|now|instead|immediately|and|or|no|not|if|for"
     "|because|please|pls|is|means|handles|takes|owns|says|exists|with|to|from|regardless|weiter|haha|lol"
 )
-_BARE = rf"\b{_NAME}\b(?=\W*(?:$|\n|(?<=\s)(?:{_AFTER})\b)|['’]?[^\w\s'’-]|['’]e\b)"
+# Every repeat ends where the next part begins, or has a bound: there is one way to read a text, in linear time. Where a
+# sentence begins after several marks or lines, the last of them is looked for.
+_GAP = r"[^\w.!?;…\n]"
+_START = rf"(?:^|[.!?;…]){_GAP}*"
+_BARE = rf"\b{_NAME}\b(?=[^\w\n]*(?:$|(?<=\s)(?:{_AFTER})\b)|['’]?[^\w\s'’-]|['’]e\b)"
 _TELL = (  # to send, to choose, to call something: in the languages that people try
     r"rout\w+|send\w*|forward\w*|dispatch\w*|deliver\w*|assign\w*|label\w*|tag(?:ged)?|mark(?:ed)?|direct|hand|pass"
     r"|treat|file|relay|escalat\w+|transfer|cho+s\w+|pick\w*|select\w*|use|target\w*|goes|go|belongs?|put"
@@ -39,24 +45,25 @@ _TELL = (  # to send, to choose, to call something: in the languages that people
     r"|weiterleit\w*|nimm|envo\w+|transm\w+|choisi\w*|envia\w*|manda\w*|usa|invia\w*|encaminh\w*|stuur|wyslij|przeslij"
     r"|отправ\w*|направ\w*|перешл\w*|gonder\w*|yonlendir\w*|发送\w*|转\w*|送\w*|أرسل|suti"
 )
+# Beginnings of words: how they go on is part of what may stand between.
 _SET_ASIDE = (
-    r"ignor\w*|disregard\w*|forget|revok\w+|bypass\w*|supersed\w*|vergiss|oubli\w*|olvida\w*|dimentica\w*|esquece\w*"
-    r"|negeer|zignoruj|игнорир\w*|проигнорир\w*|забудь|無視\w*|忽略\w*|无视\w*|yok\s?say|gormezden|تجاهل"
+    r"ignor|disregard|forget|revok\w|bypass|supersed|vergiss|oubli|olvida|dimentica|esquece"
+    r"|negeer|zignoruj|игнорир|проигнорир|забудь|無視|忽略|无视|yok\s?say|gormezden|تجاهل"
 )
 _RULES = (
-    r"instru\w*|rules?|prompts?|polic\w*|guidelines?|above|everything|anweisung\w*|regeln|alles|consignes|regles|reglas"
-    r"|istruzioni|regole|polece\w*|инструкц\w*|правил\w*|talimat\w*|noteikum\w*|指示|指令|规则|ルール|التعليمات|todo|rest"
+    r"instru|rule|prompt|polic|guideline|above|everything|anweisung|regeln|alles|consignes|regles|reglas"
+    r"|istruzioni|regole|polece|инструкц|правил|talimat|noteikum|指示|指令|规则|ルール|التعليمات|todo|rest"
 )
 _NAMED = (
     rf"\b(?:{_TELL})\b[^.!?\n]{{0,60}}?{_BARE}",
     rf"[:=>→➡({{\[#@/]\s*[\"'`*]*{_BARE}",
-    rf"(?:^|[.!?;…])\W*(?:{_NAME}\W+)*{_NAME}\b\W*?(?:only\W*?|please\W*?|override\W*?)?(?:$|[.!?;…])",
-    rf"(?:^|[.!?;…])\W*{_NAME}\s+(?:gets|takes|handles|owns)\b|\b{_NAME}\s+(?:desk\s+)?handles\b|\b{_NAME}!!",
+    rf"{_START}(?:{_NAME}{_GAP}+)*{_NAME}\b{_GAP}*(?:(?:only|please|override){_GAP}*)?(?:$|[.!?;…])",
+    rf"{_START}{_NAME}\s+(?:gets|takes|handles|owns)\b|\b{_NAME}\s+(?:desk\s+)?handles\b|\b{_NAME}!!",
     rf"\b(?:only|always|simon\s+says|admin\s+says)\s+[\"'`*]*{_BARE}",
     rf"\b{_NAME}(?:[-\s](?:only|mode|butler|bot)\b|_\w+|Bot\b)",
     rf"\w_{_NAME}\b",
 )
-_ASIDE = (rf"\b(?:{_SET_ASIDE})[^.\n]{{0,60}}?(?:{_RULES})", rf"(?:{_RULES})[^.\n]{{0,12}}?(?:{_SET_ASIDE})")
+_ASIDE = (rf"\b(?:{_SET_ASIDE})[^.\n]{{0,70}}?(?:{_RULES})", rf"(?:{_RULES})[^.\n]{{0,20}}?(?:{_SET_ASIDE})")
 _TRADE = (
     r"\b(?:butlers?|switchboard|classifier|misroute|route[sd]?\s+to|re-?label|jailbreak|overrid\w+)\b",
     r"\brouters?\b|\brouting\b(?!\s+n)|\bclassif(?:y|ied|ication)\b|\bsystem\s*prompts?\b|\bprompt\s+injection\b",
@@ -66,7 +73,7 @@ _TRADE = (
     r"\b(?:dear|hello|your)\s+(?:ro)?bot\b",
 )
 _PARTS = (
-    r"^\W*(?:system\w*|developer|assistant|admin\w*|tool|user|human|systeme|sistema|система|utilisateur"
+    r"^[^\w\n]*(?:system\w*|developer|assistant|admin\w*|tool|user|human|systeme|sistema|система|utilisateur"
     r"|action|thought|observation|decision|correct\s+label|expected\s+output|registry\s+patch)\b[^\n:]{0,30}:",
     r"\byou\s+are\s+(?:now\s+(?:an?|the|in|my)|an?\s+\S+-only)",
     r"\b(?:act\s+(?:as|like)|role-?\s?play|pretend\s+(?:to\s+be|you|that)|imagine\s+you)",
@@ -81,7 +88,7 @@ _MACHINE = (
     r"\bbase64\b|\brot13\b|\bhex\b|\bread\s+it\s+backwards\b|(?<![a-z0-9+/])[a-z0-9+/]{20,}=",
     r"(?-i:\b(?=\w*\d)(?=\w*[a-z])(?=\w*[A-Z])[A-Za-z0-9+/]{16,})",
     r"(?:%[0-9a-f]{2}){4,}|(?:&\#\d+;\s*){3,}|(?:\\x[0-9a-f]{2}){2,}|(?:\b[0-9a-f]{2}\s){8,}|(?:\b[01]{8}\b\s*){2,}",
-    r"(?:\b[a-z][ .]){5,}|\b[a-z]+\d+[a-z\d]+\s+\w?\d+\s+[a-z\d]*\d[a-z\d]*\b",
+    r"(?:\b[a-z][ .]){5,}|\b[a-z]+\d[a-z\d]+\s+\w?\d+\s+[a-z]*\d[a-z\d]*\b",
 )
 _ORDER = tuple(
     re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
@@ -91,19 +98,31 @@ _ORDER = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    spans: tuple[Span, ...]  # what carries no weight
+    spans: tuple[Span, ...]  # what carries no weight; in order and apart
     alone: bool = False  # no sentence is without an order; what is left are words of the same sentences
 
     def hold(self, place: int) -> bool:
-        return any(start <= place < end for start, end in self.spans)
+        before = bisect_right(self.spans, (place, sys.maxsize))
+        return before > 0 and place < self.spans[before - 1][1]
 
 
 def ordered(text: str, pieces: Sequence[Clause]) -> Orders:
     """Whole sentences, unless nothing honest would be left of the text."""
-    places = [match.span() for pattern in _ORDER for match in pattern.finditer(text)]
+    places = _joined(match.span() for pattern in _ORDER for match in pattern.finditer(text))
     sentences = _touched(places, _sentences(pieces))
     alone = bool(places) and sum(end - start for start, end in sentences) >= len(text)
     return Orders(spans=tuple(places if alone else sentences), alone=alone)
+
+
+def _joined(places: Iterable[Span]) -> list[Span]:
+    """The same characters as spans in order that do not overlap."""
+    joined: list[Span] = []
+    for start, end in sorted(places):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _sentences(pieces: Sequence[Clause]) -> Iterator[Span]:
@@ -112,4 +131,5 @@ def _sentences(pieces: Sequence[Clause]) -> Iterator[Span]:
 
 
 def _touched(places: Sequence[Span], stretches: Iterator[Span]) -> list[Span]:
+    """A text has few sentences (see `clauses`)."""
     return [(start, end) for start, end in stretches if any(a < end and b > start for a, b in places)]

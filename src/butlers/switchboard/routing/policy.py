@@ -10,7 +10,7 @@ from butlers.errors import RoutingError
 from butlers.switchboard.registry import NOT_ROUTABLE, RegisteredButler
 from butlers.switchboard.routing.decision import Decision, whole
 from butlers.switchboard.routing.question import RoutingQuestion
-from butlers.switchboard.routing.words import holds_phrase, words
+from butlers.switchboard.routing.words import holds_phrase, side_by_side, words
 
 
 def forced(
@@ -55,7 +55,7 @@ def _like(value: str, pattern: str) -> bool:
 
 
 def _says_one(text: str, phrases: Iterable[str]) -> bool:
-    said = words(text)
+    said = side_by_side(words(text))
     return any(holds_phrase(said, phrase) for phrase in phrases)
 
 

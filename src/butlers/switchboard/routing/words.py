@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+# Two letters that stand for a whole sentence: written out, a text of them would be eighteen times as long.
+_SENTENCES = ("\ufdfa", "\ufdfb")
 
 
 def words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    if not text.isascii():
+        for letter in _SENTENCES:
+            text = text.replace(letter, " ")
+        text = unicodedata.normalize("NFKC", text)
+    return _WORD.findall(text.casefold())
 
 
-def holds_phrase(said: Sequence[str], phrase: str) -> bool:
-    """Whether the words of a phrase stand there, side by side and in order."""
+def side_by_side(said: Iterable[str]) -> str:
+    """Words in the form in which phrases are looked for."""
+    return f" {' '.join(said)} "
+
+
+def holds_phrase(said: str, phrase: str) -> bool:
+    """Whether the words of a phrase stand in `side_by_side` words, in order."""
     wanted = words(phrase)
-    return bool(wanted) and f" {' '.join(wanted)} " in f" {' '.join(said)} "
+    return bool(wanted) and side_by_side(wanted) in said

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from butlers.simulators.telegram.formatting.text import Builder, Formatted, byte_offset, cannot_parse
 
-_TAG = re.compile(r"""<(/?)([a-zA-Z0-9-]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
-_ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+)""")
+_TAG = re.compile(r"""<(/?)([a-zA-Z0-9-]*)(?![a-zA-Z0-9-])((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
+_ATTRIBUTE = re.compile(r"""(?<![a-zA-Z-])([a-zA-Z-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s>"']+)""")
 _REFERENCE = re.compile(r"&(lt|gt|amp|quot|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});")
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"'}
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # Where one thought may end: after a full stop and the like, or at a line break.
-_BORDER = re.compile(r"(?:[.!?…。！？]+[\"'»”’)\]]*(?:\s+|$))|\n+")
+_BORDER = re.compile(r"(?:(?<![.!?…。！？])[.!?…。！？]+[\"'»”’)\]]*(?:\s+|$))|\n+")
 _ORDINAL_DAY = re.compile(r"\d\.\s+(?:jan|feb|mär|apr|mai|jun|jul|aug|sep|okt|nov|dez)", re.IGNORECASE)
 _UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 _UNSEEN_LETTERS = (
