@@ -72,6 +72,14 @@ class LimitsSection(Section):
         return value
 
 
+class AnswerBrakeSection(Section):
+    """How often one correspondent, or one thread, is answered by mail; beyond it mail is kept and not answered."""
+
+    burst: int = Field(default=4, ge=1, le=1000, description="answers in a row to one correspondent or in one thread")
+    every_s: float = Field(default=600.0, gt=0, description="seconds after which one more is possible")
+    per_day: int = Field(default=30, ge=1, le=100_000, description="answers to one correspondent in a day")
+
+
 class BreakerSection(Section):
     failure_threshold: int = Field(default=5, ge=1, description="failures in a row that open a channel's circuit")
     recovery_timeout_s: float = Field(default=60.0, gt=0, description="seconds from the trip to the first probe")
@@ -129,6 +137,7 @@ class RetentionSection(Section):
 
 class DeliverySection(Section):
     limits: LimitsSection = LimitsSection()
+    answer_brake: AnswerBrakeSection = AnswerBrakeSection()
     breaker: BreakerSection = BreakerSection()
     recipients: RecipientsSection = RecipientsSection()
     error_budget: ErrorBudgetSection = ErrorBudgetSection()

@@ -68,7 +68,13 @@ def mail_address(text: str) -> str:
         raise ValueError("beyond what SMTP carries without an extension")
     try:
         address = Address(addr_spec=text).addr_spec
-    except (MessageError, ValueError, IndexError) as error:  # the parser's own ways to say that it is none
+    except (
+        MessageError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # the parser's own ways to say that it is none
         raise ValueError("not an address") from error
     if not address.isprintable() or address.strip() != address:
         raise ValueError("not an address")

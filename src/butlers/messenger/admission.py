@@ -1,6 +1,6 @@
 """May this delivery be taken on now? (seed 001 section 8)
 
-    provider throttle -> in flight -> global -> channel -> recipient -> fair share -> circuit
+    provider throttle -> in flight -> mail loop -> global -> channel -> recipient -> fair share -> circuit
 
 The first rule that objects names the refusal; a refused delivery has paid nothing, because the buckets are drawn from
 together or not at all. An answer costs a part of what an unasked message costs.
@@ -10,6 +10,11 @@ has had its share may go on only with what the others have not been promised: `c
 each has had. Alone it may use everything. Wanting counts even when it is refused, so a newcomer's share is kept for it
 from its first request on. Answers take precedence, so nothing is kept back from them for messages nobody asked for;
 among themselves they are shared out in the same way, lest one butler's flood of answers keep another's waiting.
+
+Mail loop: an automatic answer to a mail also draws from buckets of its correspondent and its thread, which hold a few
+answers, refill slowly and are kept in the database like the others. A responder that answers every answer empties them
+within a few rounds, whatever its mails look like; a person does not write that fast. The refusal is final: the mail was
+kept, and once we are silent the loop is over.
 
 Everything here is a function of its arguments. The intake calls it with the shared state locked, the dry run with the
 same state merely read.
@@ -44,6 +49,15 @@ _LOOK_AGAIN_S = 1.0  # the hint where nobody knows when there will be room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerBrake:
+    """How often one correspondent, or one thread, is answered by mail."""
+
+    burst: float = 4.0  # answers in a row
+    every_s: float = 600.0  # seconds after which one more is possible
+    per_day: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     max_in_flight: int = 100
     global_per_minute: float = 60.0
@@ -51,6 +65,7 @@ class Limits:
     recipient_per_minute: float = 10.0
     reply_multiplier: float = 2.0
     reaction_multiplier: float = 50.0
+    answer_brake: AnswerBrake = AnswerBrake()
 
     def channel(self, name: str) -> float:
         return self.channel_per_minute.get(name, self.channel_per_minute.get("default", 30.0))
@@ -64,6 +79,7 @@ class Wish:
     recipient: str
     origin: str
     intent: str
+    brakes: tuple[str, ...] = ()  # the buckets of an automatic answer to a mail
 
     @property
     def is_answer(self) -> bool:
@@ -107,6 +123,9 @@ class Refused:
 
 GLOBAL = "global"
 _ANSWERS = "answers:"  # before the name of a bucket: the part of it that answers take
+_BRAKE, _BRAKE_PER_DAY = "brake:", "brake:day:"
+_LONGEST_THREAD = 500  # characters that tell threads apart
+_DAY_S = 86_400.0
 
 
 def layers(wish: Wish) -> tuple[str, str, str]:
@@ -120,6 +139,17 @@ def share_layers(wish: Wish) -> tuple[str, ...]:
     return (*wide, *(f"{_ANSWERS}{layer}" for layer in wide)) if wish.is_answer else wide
 
 
+def bucket_names(wish: Wish) -> tuple[str, ...]:
+    """Every bucket that an admission has to know."""
+    return *layers(wish), *share_layers(wish), *wish.brakes
+
+
+def brakes(*, correspondent: str, thread: str | None) -> tuple[str, ...]:
+    """The buckets that stop a mail loop; a responder that changes its address still answers in the thread."""
+    of_thread = (f"{_BRAKE}thread:{thread[:_LONGEST_THREAD]}",) if thread else ()
+    return f"{_BRAKE}correspondent:{correspondent}", f"{_BRAKE_PER_DAY}correspondent:{correspondent}", *of_thread
+
+
 def recipient_bucket(wish: Wish) -> str:
     return f"recipient:{wish.channel}:{wish.recipient}"
 
@@ -131,8 +161,10 @@ def throttle_scopes(wish: Wish) -> tuple[str, str]:
 def admit(wish: Wish, *, limits: Limits, breaker: BreakerPolicy, budgets: Budgets, now: datetime) -> Admitted | Refused:
     for refusal in _objections(wish, limits, budgets, now):
         return refusal
-    taken = take_all(_draws(wish, limits, budgets, now), now)
+    taken = take_all([*_brake_draws(wish, limits, budgets, now), *_draws(wish, limits, budgets, now)], now)
     unfair = _unfair(wish, limits, budgets, now)
+    if isinstance(taken, RefusedBy) and taken.name.startswith(_BRAKE):
+        return _braked(taken.name, limits.answer_brake)
     if isinstance(taken, RefusedBy):
         tight = budgets.stances.get(wish.channel) is Stance.TIGHT
         return _over(taken.name.partition(":")[0], wish, _later(taken.retry_after, unfair), tight=tight)
@@ -188,6 +220,27 @@ def _objections(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> 
 def _draws(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
     cost = wish.cost(limits)
     return [Draw(layer, _bucket(layer, wish, limits, budgets, now), cost) for layer in layers(wish)]
+
+
+def _brake_draws(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
+    return [Draw(name, _brake_bucket(name, limits.answer_brake, budgets, now), 1.0) for name in wish.brakes]
+
+
+def _brake_bucket(name: str, brake: AnswerBrake, budgets: Budgets, now: datetime) -> Bucket:
+    by_day = name.startswith(_BRAKE_PER_DAY)
+    size, rate = (brake.per_day, brake.per_day / _DAY_S) if by_day else (brake.burst, 1.0 / brake.every_s)
+    fresh, stored = full(capacity=size, refill_per_second=rate, now=now), budgets.buckets.get(name)
+    return _cut(stored, fresh, now) if stored is not None else fresh
+
+
+def _braked(name: str, brake: AnswerBrake) -> Refused:
+    whom = "in this thread" if name.startswith(f"{_BRAKE}thread:") else "to this correspondent"
+    often = f"{brake.per_day:g} a day" if name.startswith(_BRAKE_PER_DAY) else f"{brake.burst:g} in a row"
+    text = (
+        f"not answered, lest two machines answer each other: {often} automatic answers {whom} are enough; "
+        "the mail is kept; raise delivery.answer_brake if a person writes that often"
+    )
+    return Refused(rule="mail_loop", error=OverloadRejected(text, retryable=False))
 
 
 def _bucket(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:

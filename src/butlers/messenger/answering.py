@@ -1,7 +1,9 @@
 """When a mail may be answered by a machine, and how the answer's subject reads (RFC 3834, RFC 5322).
 
 A butler's answer is an automatic one. Two machines that answer each other never stop, so nothing that a machine or a
-list sent is answered, nothing whose sender wants no answer (the null return path), and never we ourselves.
+list sent is answered, nothing whose sender wants no answer (the null return path), and never we ourselves. Headers are
+a courtesy, and a responder may have none: what no header can defeat is the brake in `admission.py`, by correspondent,
+by thread and by count.
 """
 
 from __future__ import annotations
@@ -14,8 +16,21 @@ MAX_MESSAGE_ID = 500  # characters of one Message-ID; longer ones do not fit on 
 _MESSAGE_ID = re.compile(r"<[!-;=?-~]+>")  # printable ASCII without angle brackets
 _REPLY = re.compile(r"(?:re|aw|sv|antw)\s?(?:[\[(]\d{1,3}[\])])?\s?:", re.IGNORECASE)
 _TOKEN = re.compile(r"\[[^\[\]]{1,64}\]")
-_BULK = frozenset({"bulk", "list", "junk"})
-_DAEMON = "mailer-daemon"
+_BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
+# Headers of `source_event` whose presence says that a machine wrote, or that machines are not to answer.
+_OF_MACHINES = {
+    "x_auto_response_suppress": "X-Auto-Response-Suppress",
+    "x_autoreply": "X-Autoreply",
+    "x_autorespond": "X-Autorespond",
+    "x_loop": "X-Loop",
+    "list_id": "List-Id",
+    "list_unsubscribe": "List-Unsubscribe",
+    "feedback_id": "Feedback-ID",
+}
+_SEPARATORS = {ord(sign): None for sign in "-_."}
+_NO = frozenset({"", "no", "none"})
+_MACHINES = frozenset({"mailerdaemon", "postmaster", "bounce", "bounces"})
+_UNREAD = ("noreply", "donotreply")  # how the name of a mailbox that nobody reads begins
 
 
 def may_answer(source_event: Mapping[str, Any] | None, own_address: str) -> str | None:
@@ -25,8 +40,9 @@ def may_answer(source_event: Mapping[str, Any] | None, own_address: str) -> str 
         return "the message was sent by a machine (Auto-Submitted)"
     if _first_word(event.get("precedence")) in _BULK:
         return "the message is bulk mail (Precedence)"
-    if _text(event.get("list_id")):
-        return "the message came over a mailing list (List-Id)"
+    for field, header in _OF_MACHINES.items():
+        if _first_word(event.get(field)) not in _NO:
+            return f"the message was sent by a machine or over a list ({header})"
     return _unanswerable_sender(event, own_address)
 
 
@@ -34,12 +50,21 @@ def _unanswerable_sender(event: Mapping[str, Any], own_address: str) -> str | No
     return_path = event.get("return_path")
     if isinstance(return_path, str) and return_path.strip() in ("", "<>"):
         return "the message wants no answer (null return path)"
-    senders = {_address(event.get("from")), _address(return_path)} - {""}
-    if own_address.strip().lower() in senders:
+    senders = {mailbox_of(_address(event.get("from"))), mailbox_of(_address(return_path))} - {""}
+    if mailbox_of(own_address) in senders:
         return "the message is our own"
-    if any(sender.partition("@")[0] == _DAEMON for sender in senders):
+    names = [sender.partition("@")[0].translate(_SEPARATORS) for sender in senders]
+    if any(name in _MACHINES for name in names):
         return "the message was sent by a mail server"
+    if any(name.startswith(_UNREAD) for name in names):
+        return "nobody reads the sender's mailbox (no-reply)"
     return None
+
+
+def mailbox_of(address: str) -> str:
+    """Whose mail it is: in small letters, and without what stands behind a plus."""
+    name, at, domain = address.strip().lower().rpartition("@")
+    return f"{name.partition('+')[0]}{at}{domain}"
 
 
 def message_ids(value: Any) -> list[str]:

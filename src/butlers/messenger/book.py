@@ -173,7 +173,7 @@ class Book:
         now: datetime,
         conversations: Sequence[str] = (),
     ) -> Snapshot:
-        names = {layer for wish in wishes for layer in (*admission.layers(wish), *admission.share_layers(wish))}
+        names = {name for wish in wishes for name in admission.bucket_names(wish)}
         scopes = {scope for wish in wishes for scope in admission.throttle_scopes(wish)}
         recipients = sorted({(wish.channel.partition(".")[0], wish.recipient) for wish in wishes})
         row = await connection.fetchrow(

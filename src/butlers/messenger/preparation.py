@@ -33,9 +33,10 @@ class Preparation:
     ) -> NewDelivery:
         """Check what only the whole can tell, and make the delivery. Raises `validation_error`."""
         self._check_channel(notify, identity_scope)
-        self._check_answer(notify, source_event)
         resolution = await resolve_target(notify, self.contacts)
-        return self._delivery(notify, resolution, source_event, identity_scope)
+        new = self._delivery(notify, resolution, source_event, identity_scope)
+        self._check_answer(new)
+        return new
 
     def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
         """The same delivery, now that its contact's identifier is known."""
@@ -51,10 +52,8 @@ class Preparation:
         if notify.delivery.intent == "react" and notify.delivery.channel != "telegram":
             raise invalid("delivery.intent", f"react is not possible on {notify.delivery.channel}")
 
-    def _check_answer(self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None) -> None:
-        if (notify.delivery.channel, notify.delivery.intent) != ("email", "reply"):
-            return
-        if (reason := may_answer(source_event, self.own_address)) is not None:
+    def _check_answer(self, new: NewDelivery) -> None:
+        if new.answers_mail and (reason := may_answer(new.source_event, self.own_address)) is not None:
             raise invalid("delivery.intent", f"must not be a reply: {reason}")
 
     def _delivery(

@@ -24,6 +24,12 @@ _FIELDS: Mapping[str, str] = {
     "auto-submitted": "auto_submitted",
     "precedence": "precedence",
     "list-id": "list_id",
+    "list-unsubscribe": "list_unsubscribe",
+    "feedback-id": "feedback_id",
+    "x-auto-response-suppress": "x_auto_response_suppress",
+    "x-autoreply": "x_autoreply",
+    "x-autorespond": "x_autorespond",
+    "x-loop": "x_loop",
     "return-path": "return_path",
     "from": "from",
 }

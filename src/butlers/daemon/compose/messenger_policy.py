@@ -9,7 +9,7 @@ from functools import cache
 
 from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.process import Process
-from butlers.messenger.admission import Limits
+from butlers.messenger.admission import AnswerBrake, Limits
 from butlers.messenger.execution import ExecutionPolicy
 from butlers.messenger.judgement import AdmissionPolicy
 from butlers.messenger.recipients import RecipientPolicy
@@ -30,6 +30,7 @@ def admission_policy(config: ButlerConfig) -> AdmissionPolicy:
             recipient_per_minute=section.recipient_per_minute,
             reply_multiplier=section.reply_multiplier,
             reaction_multiplier=section.reaction_multiplier,
+            answer_brake=AnswerBrake(**config.delivery.answer_brake.model_dump()),
         ),
         breaker=breaker_policy(config),
         recipients=RecipientPolicy(allow=recipients.allow, deny=recipients.deny),

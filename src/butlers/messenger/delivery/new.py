@@ -9,7 +9,8 @@ from typing import Any, Self
 from uuid import UUID
 
 from butlers.contracts.notify import DeliveryStatus, NotifyEnvelope
-from butlers.messenger.admission import Wish
+from butlers.messenger.admission import Wish, brakes
+from butlers.messenger.answering import mailbox_of
 from butlers.messenger.channel import Outgoing
 from butlers.messenger.delivery.claim import Claim, ClaimedDelivery
 from butlers.messenger.delivery.decision import Decision
@@ -53,7 +54,23 @@ class NewDelivery:
             recipient=self.target or "",
             origin=self.notify.origin_butler,
             intent=self.notify.delivery.intent,
+            brakes=self._brakes() if self.answers_mail else (),
         )
+
+    @property
+    def answers_mail(self) -> bool:
+        """Whether a machine, which we are, answers a mail: by a reply, or by writing to whoever wrote."""
+        delivery, context = self.notify.delivery, self.notify.request_context
+        if delivery.channel != "email" or delivery.intent == "reply":
+            return delivery.channel == "email"
+        if context is None or context.source_channel != "email":
+            return False
+        return mailbox_of(self.target or "") == mailbox_of(context.source_sender_identity or "")
+
+    def _brakes(self) -> tuple[str, ...]:
+        context = self.notify.request_context
+        thread = context.source_thread_identity if context is not None else None
+        return brakes(correspondent=mailbox_of(self.target or ""), thread=thread)
 
     @property
     def labels(self) -> dict[str, str]:

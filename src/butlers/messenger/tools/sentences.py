@@ -27,6 +27,7 @@ _TOPICS = {
     "in_flight": "Whether too much is under way",
     "global": "The budget of all channels",
     "channel": "The channel's budget",
+    "mail_loop": "Whether two machines might be answering each other",
     "fair_share": "The butler's share of the budget",
     "breaker": "Whether the channel's circuit lets it through",
     "certainty": "What to do when nobody knows whether it arrived",
