@@ -278,6 +278,7 @@ async def running_system(
     reactions: bool = False,  # True: people see the eyes, the thumb, and what failed, as the roster says
     start: bool = True,
     simulated: Simulated = EVERY_PROVIDER,  # who is not among them has no credentials
+    owner_chat_known: bool = True,  # False: nobody has said which Telegram chat is the owner's
     **settings: Any,
 ) -> AsyncIterator[RunningSystem]:
     """Everything started; `settings` are fields of `Settings`. Stopped, drained and dropped at the end."""
@@ -298,6 +299,7 @@ async def running_system(
         given = {"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False}
         given |= {"spark_master": "none"} | settings  # a start of Spark is ten seconds: tests that want it say so
         chosen = simulated_settings(Settings(**given, ports=ports), simulated)
+        chosen = chosen if owner_chat_known else chosen.model_copy(update={"owner_telegram": None})
         credentials = simulated_environment(simulated, roster, environment or {})
         build = _builder(chosen, roster, names or [*roster], credentials, clock)
         running = RunningSystem(

@@ -5,6 +5,7 @@
     │   ├── ClassificationError         classification_error   not retryable   Switchboard alone
     │   ├── ValidationError             validation_error       not retryable   + fields
     │   │   └── Forbidden               the same class on the wire; 403 over HTTP
+    │   │       └── SenderRefused       who wrote a message is not served
     │   ├── RoutingError                routing_error          not retryable   Switchboard alone
     │   ├── TargetUnavailable           target_unavailable     retryable       + retry_after
     │   │   └── CircuitOpenError        the same class on the wire
@@ -97,6 +98,14 @@ class ValidationError(ClassifiedError):
 
 class Forbidden(ValidationError):
     """The caller is known, and may not do this; the fields say what it may."""
+
+
+class SenderRefused(Forbidden):
+    """A message is not taken in because of who wrote it. Handing it in again changes nothing."""
+
+    def __init__(self, channel: str, reason: str) -> None:
+        problem = f"is not served on {channel}: {reason}"
+        super().__init__(f"the sender {problem}", fields=(FieldError(field="sender.identity", error=problem),))
 
 
 class RoutingError(ClassifiedError):

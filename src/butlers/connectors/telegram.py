@@ -18,7 +18,7 @@ from butlers.clock import Clock
 from butlers.connectors.source import Counters, IngestPort, Standing, state_after
 from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
-from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
+from butlers.errors import ClassifiedError, SenderRefused, TargetUnavailable, ValidationError
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.serving import is_loopback
 from butlers.telemetry import get_logger
@@ -136,6 +136,8 @@ class TelegramConnector:
             if envelope is None:
                 return
             reply = await self._ingest.ingest(envelope)
+        except SenderRefused:
+            return  # counted and listed at the door; there is nothing to come back to
         except (ValidationError, KeyError, ValueError, TypeError, AttributeError) as error:
             # Not our format, and it never will be: polling it again would block everything behind it.
             self.counters.messages_failed += 1

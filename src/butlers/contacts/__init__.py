@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.storage.database import Database, Record
+from butlers.storage.database import Database, Executor, Record
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 
@@ -55,6 +55,36 @@ class Contacts:
             for channel, value in identifiers.items():
                 await connection.execute(self._queries.set_primary_info, self._new_id(), owner, channel, value, now)
         return owner
+
+    async def is_owner(self, channel: str, identity: str) -> bool | None:
+        """Whether this sender on a channel is the owner; None: it is nobody that we know."""
+        found: bool | None = await self._database.fetchval(self._queries.is_owner_identity, channel, identity)
+        return found
+
+    async def owner_writes_by(self, channel: str) -> bool:
+        """Whether messages on the channel can be known to be the owner's."""
+        return bool(await self._database.fetchval(self._queries.owner_writes_by, channel))
+
+    async def add(self, connection: Executor, channel: str, identity: str, name: str) -> UUID:
+        """The contact who has this identity, made when there is none."""
+        known: UUID | None = await connection.fetchval(self._queries.contact_of_identity, channel, identity)
+        if known is not None:
+            return known
+        contact, now = self._new_id(), self._clock.now()
+        await connection.execute(self._queries.add_contact, contact, name, channel, now)
+        await connection.execute(self._queries.add_identity, self._new_id(), contact, channel, identity, now)
+        return contact
+
+    async def add_to_owner(self, connection: Executor, channel: str, identity: str, name: str) -> UUID:
+        """The owner, who has this identity from now on; `name` counts when there was no owner."""
+        now = self._clock.now()
+        owner: UUID = await connection.fetchval(self._queries.keep_owner, self._new_id(), name, channel, now)
+        await connection.execute(self._queries.add_identity, self._new_id(), owner, channel, identity, now)
+        return owner
+
+    async def remove(self, channel: str, identity: str) -> None:
+        """The identity is nobody's any more, unless it is the owner's."""
+        await self._database.execute(self._queries.remove_identity, channel, identity)
 
 
 def _contact(row: Record | None) -> Contact | None:

@@ -36,3 +36,47 @@ WITH others AS (
 INSERT INTO {schema}.contact_info (id, contact_id, type, value, label, is_primary, created_at)
 VALUES ($1, $2, $3, $4, 'configured', true, $5)
 ON CONFLICT (type, value) DO UPDATE SET contact_id = excluded.contact_id, is_primary = true;
+
+-- name: is_owner_identity
+-- Whether the person who has this identity on a channel is the owner; no row: nobody has it.
+SELECT contact.is_owner
+FROM {schema}.contact_info AS info JOIN {schema}.contacts AS contact ON contact.id = info.contact_id
+WHERE info.type = $1 AND lower(info.value) = lower($2) AND NOT info.secured
+ORDER BY contact.is_owner DESC
+LIMIT 1;
+
+-- name: owner_writes_by
+-- Whether the owner has an identity on a channel that a message can come from; a Telegram user is a number, while a name
+-- or a group is only where to write to.
+SELECT EXISTS (
+    SELECT FROM {schema}.contact_info AS info JOIN {schema}.contacts AS contact ON contact.id = info.contact_id
+    WHERE contact.is_owner AND info.type = $1 AND NOT info.secured AND (info.type <> 'telegram' OR info.value ~ '^[0-9]+$'));
+
+-- name: contact_of_identity
+-- Who has this identity on a channel.
+SELECT contact_id FROM {schema}.contact_info WHERE type = $1 AND lower(value) = lower($2) AND NOT secured LIMIT 1;
+
+-- name: add_contact
+-- A person.
+INSERT INTO {schema}.contacts (id, name, preferred_channel, created_at, updated_at) VALUES ($1, $2, $3, $4, $4);
+
+-- name: keep_owner
+-- The owner as it is, or a new one.
+INSERT INTO {schema}.contacts AS known (id, name, is_owner, preferred_channel, created_at, updated_at)
+VALUES ($1, $2, true, $3, $4, $4)
+ON CONFLICT (is_owner) WHERE is_owner
+DO UPDATE SET preferred_channel = coalesce(known.preferred_channel, excluded.preferred_channel), updated_at = excluded.updated_at
+RETURNING id;
+
+-- name: add_identity
+-- An identity of a person, the primary one when there is no other; somebody else's becomes this person's.
+INSERT INTO {schema}.contact_info (id, contact_id, type, value, label, is_primary, created_at)
+SELECT $1, $2, $3, $4, 'paired',
+       NOT EXISTS (SELECT FROM {schema}.contact_info WHERE contact_id = $2 AND type = $3 AND NOT secured), $5
+ON CONFLICT (type, value) DO UPDATE SET contact_id = excluded.contact_id;
+
+-- name: remove_identity
+-- The identity is nobody's any more; the owner's stays.
+DELETE FROM {schema}.contact_info AS info USING {schema}.contacts AS contact
+WHERE contact.id = info.contact_id AND NOT contact.is_owner
+  AND info.type = $1 AND lower(info.value) = lower($2) AND NOT info.secured;

@@ -22,6 +22,7 @@ from butlers.butler.runtimes import DIALECTS
 from butlers.clock import SystemClock
 from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
+from butlers.daemon.access_checks import who_may_write
 from butlers.daemon.check import Check, fail, ok, refused
 from butlers.daemon.places import Places
 from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy
@@ -77,6 +78,7 @@ def _roster_checks(
     yield database(settings, roster, places)
     yield from ports(settings, roster, simulated, places)
     yield from credentials(settings, roster, simulated, environment)
+    yield from who_may_write(settings, simulated)
     yield from delivery.adapters(roster, environment)
     yield from delivery.channel_names(roster)
     yield from delivery.gated_tools(roster)

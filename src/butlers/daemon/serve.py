@@ -146,6 +146,8 @@ async def _run(
         stack.callback(places.withdraw, role)
         places.announce(description, role)
         _welcome(description, role)
+        for notice in await system.notices():
+            _say(notice, to=sys.stdout)
         await stop.wait()
         _progress("stopping (ctrl-C again to stop at once)")
     _say("butlers: stopped")

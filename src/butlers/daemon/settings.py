@@ -19,6 +19,7 @@ from butlers.errors import ConfigurationError
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 MailTls = Literal["auto", "starttls", "implicit", "none"]
+WhoMayWrite = Literal["owner", "contacts", "pairing", "open"]
 PREFIX = "BUTLERS_"
 PORT_PREFIX = "BUTLERS_PORT_"
 VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
@@ -96,6 +97,24 @@ class Settings(BaseModel):
     owner_name: str = Field(default="Owner", description="the person this system works for")
     owner_telegram: str | None = Field(default=None, description="the owner's Telegram chat id")
     owner_email: str | None = Field(default=None, description="the owner's mail address")
+    who_may_write_telegram: WhoMayWrite | None = Field(
+        default=None,
+        description="whose Telegram messages are served: owner, contacts, pairing (strangers get a code that the owner "
+        "approves), open; default: owner with a real token, open with the simulator",
+    )
+    who_may_write_email: WhoMayWrite | None = Field(
+        default=None,
+        description="the same for mail; default: owner with a real mailbox, open with the simulator",
+    )
+    mail_authentication: Literal["required", "off"] | None = Field(
+        default=None,
+        description="required: a mail counts as its sender's only when the receiving server says so "
+        "(Authentication-Results); default: required with a real mailbox, off with the simulator",
+    )
+    mail_authserv_id: str | None = Field(
+        default=None,
+        description="name of that server, as its Authentication-Results headers begin, such as mx.google.com",
+    )
     api_token_required: bool = Field(default=False, description="true: callers on this machine need a token, too")
     max_body_bytes: int = Field(default=1_048_576, ge=1_024, description="largest request body of POST /api/ingest")
     content_dedupe_window_s: float = Field(
@@ -137,6 +156,11 @@ class Settings(BaseModel):
         if self.lease_renew_s >= self.lease_ttl_s:
             raise ValueError("lease_renew_s must be shorter than lease_ttl_s")
         return self
+
+    def who_may_write(self, channel: str) -> WhoMayWrite:
+        """Whose messages are served on a channel that people write by."""
+        given = {"telegram": self.who_may_write_telegram, "email": self.who_may_write_email}[channel]
+        return given or "owner"
 
     def port(self, name: str, usual: int) -> int:
         """The port of a butler or simulator."""

@@ -86,11 +86,14 @@ def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
         port = settings.simulator_port("telegram_simulator")
         changes["telegram_api_url"] = f"http://{settings.host}:{port}"
         changes["owner_telegram"] = settings.owner_telegram or OWNER_CHAT
+        changes["who_may_write_telegram"] = settings.who_may_write_telegram or "open"
     if simulated.mail:
         changes |= {"smtp_host": settings.host, "smtp_port": settings.simulator_port("smtp_simulator")}
         changes |= {"imap_host": settings.host, "imap_port": settings.simulator_port("imap_simulator")}
         changes |= {"smtp_tls": "none", "imap_tls": "none", "mail_login": None, "smtp_login": None}
         changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
+        changes["who_may_write_email"] = settings.who_may_write_email or "open"
+        changes["mail_authentication"] = settings.mail_authentication or "off"
     if simulated.calendar:
         origin = f"http://{settings.host}:{settings.simulator_port('calendar_simulator')}"
         changes |= {"calendar_api_url": f"{origin}/calendar/v3", "calendar_token_url": f"{origin}/token"}

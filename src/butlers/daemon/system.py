@@ -141,6 +141,10 @@ class System:
         if not at_home:
             await self._register_all(first=True)
 
+    async def notices(self) -> list[str]:
+        """What whoever started the system is to know and to do."""
+        return [told for butler in self.butlers for notice in butler.notices if (told := await notice()) is not None]
+
     async def stop(self) -> None:
         """Drain and close; what does not finish in time is taken up again by the next start."""
         for butler in self.butlers:

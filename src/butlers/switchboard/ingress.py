@@ -57,6 +57,11 @@ class HotPath(Protocol):
     def full(self) -> bool: ...
 
 
+class Gate(Protocol):
+    async def admit(self, envelope: IngestEnvelope, submitted_by: Caller) -> bool:
+        """True: to be worked on; false: it was a command and is done. Raises `SenderRefused`."""
+
+
 class Ingress:
     """Accepts envelopes."""
 
@@ -67,6 +72,7 @@ class Ingress:
         schema: str,
         hot_path: HotPath,
         admission: Admission,
+        gate: Gate,
         roster: Collection[str],
         registry: Registry,  # knows butlers beyond the roster, too
         clock: Clock,
@@ -80,6 +86,7 @@ class Ingress:
         self._queries = Queries.load("butlers.switchboard", schema=schema)
         self._hot_path = hot_path
         self._admission = admission
+        self._gate = gate
         self._roster = roster
         self._registry = registry
         self._clock = clock
@@ -92,10 +99,13 @@ class Ingress:
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats. Raises `Forbidden` when the caller may not speak for the
-        source, and `OverloadRejected` when there is no room.
+        source, `SenderRefused` when its sender may not write in, and `OverloadRejected` when there is no room.
         """
         started = self._clock.monotonic()
         authorize(submitted_by, envelope)
+        if not await self._gate.admit(envelope, submitted_by):
+            # A command to the door itself: it is done, and nothing is left to be worked on.
+            return IngestReply(request_id=self._new_id(), duplicate=False)
         if envelope.control.pinned_target is not None:
             await self._check_target(envelope.control.pinned_target)
         with self._telemetry.span(

@@ -80,6 +80,12 @@ MESSAGE_REJECTED = _counter(
     "Messages that were refused at the door",
     "source_channel error_class",
 )
+SENDER_REFUSED = _counter(
+    "butlers.switchboard.sender_refused",
+    "{message}",
+    "Messages that were not taken in because of who wrote them",
+    "source_channel reason",
+)
 ADMISSION = _counter(
     "butlers.switchboard.admission_total",
     "{message}",
@@ -157,6 +163,7 @@ SWITCHBOARD: tuple[Metric, ...] = (
     MESSAGE_RECEIVED,
     MESSAGE_DEDUPLICATED,
     MESSAGE_REJECTED,
+    SENDER_REFUSED,
     ADMISSION,
     SUBROUTE_DISPATCHED,
     SUBROUTE_RESULT,

@@ -36,7 +36,7 @@ from tests.integration.simulators.mail_support import controlling
 from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, STRANGER
 
 OPERATOR = Caller(name="operator", role=Role.OPERATOR)
-NOTHING = {"routed": 0, "duplicates": 0, "bounces": 0, "skipped": 0, "failed": 0}
+NOTHING = {"routed": 0, "duplicates": 0, "bounces": 0, "skipped": 0, "refused": 0, "failed": 0}
 
 
 @dataclass(slots=True)

@@ -168,3 +168,25 @@ async def test_a_sender_that_looks_like_mark_up_does_not_break_the_list(running:
     readable = butlers_here("requests", "--limit", 1, "--data-dir", running.data_dir, environment={"COLUMNS": "200"})
     assert readable.returncode == 0
     assert "api:[/red]" in readable.stdout
+
+
+async def test_senders_are_listed_let_in_and_removed(running: Instance):
+    where = ("--data-dir", running.data_dir)
+    assert answer("senders", "refused", *where) == {"senders": [], "next_cursor": None}
+    assert butlers_here("senders", *where).stdout == "nobody was refused\n"
+    assert answer_here("senders", "pairings", *where) == {"pairings": [], "next_cursor": None}
+    assert answer_here("senders", "owner-code", *where)["code"] is None, "the simulated owner is known"
+    allowed = answer_here("senders", "allow", "telegram", "70707", "--name", "Bo", *where)
+    assert (allowed["channel"], allowed["identity"], allowed["name"]) == ("telegram", "70707", "Bo")
+    assert butlers_here("senders", "remove", "telegram", "70707", *where).stdout == (
+        "telegram 70707 is served no longer\n"
+    )
+    for command, field in (
+        (("remove", "telegram", "70707"), "identity"),
+        (("remove", "telegram", "1000"), "identity"),
+        (("allow", "email", "nobody"), "identity"),
+        (("approve", "2222-2222"), "code"),
+    ):
+        refused = butlers_here("senders", *command, "--json", *where)
+        assert refused.returncode == 2
+        assert [wrong["field"] for wrong in json.loads(refused.stdout)["error"]["fields"]] == [field]

@@ -23,6 +23,7 @@ from butlers.daemon.cli import (
     registry,
     requests,
     route,
+    senders,
     service_levels,
     token,
     up,
@@ -76,6 +77,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(senders.app, name="senders")
 app.add_typer(token.app, name="token")
 
 

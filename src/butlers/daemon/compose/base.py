@@ -78,6 +78,7 @@ class Butler:
     before_loops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery, once
     drains: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run before the servers close
     closes: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run after
+    notices: list[Callable[[], Awaitable[str | None]]] = field(default_factory=list)  # for whoever starts the system
 
     @property
     def name(self) -> str:

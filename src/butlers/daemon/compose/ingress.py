@@ -25,6 +25,7 @@ from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
+from butlers.switchboard.senders.gate import SenderGate
 from butlers.switchboard.service_levels.accept_times import AcceptTimes
 from butlers.switchboard.service_levels.levels import ServiceLevels
 from butlers.switchboard.service_levels.surface import ServiceLevelDesk
@@ -64,6 +65,7 @@ def door_in(
     admission: Admission,
     accept_times: AcceptTimes,
     heartbeats: Heartbeats,
+    gate: SenderGate,
 ) -> Ingress:
     process = butler.process
     ingress = Ingress(
@@ -71,6 +73,7 @@ def door_in(
         schema=butler.config.schema_name,
         hot_path=parts.buffer,
         admission=admission,
+        gate=gate,
         roster=frozenset(process.roster),
         registry=registry,
         clock=process.clock,

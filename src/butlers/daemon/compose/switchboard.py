@@ -22,6 +22,7 @@ from butlers.daemon.compose.operators import add_operators, operator_audit
 from butlers.daemon.compose.orchestration import Orchestration, orchestration
 from butlers.daemon.compose.process import Process
 from butlers.daemon.compose.routing import add_routing, together
+from butlers.daemon.compose.senders import add_senders
 from butlers.daemon.services import repeated
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.storage.migrations import MigrationSet
@@ -57,6 +58,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
     accept_times, service_levels = add_service_levels(butler)
     fleet = add_fleet(butler)
+    senders = add_senders(butler, parts.notify)
     ingress = door_in(
         butler,
         parts,
@@ -64,6 +66,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         admission=admission,
         accept_times=accept_times,
         heartbeats=fleet.heartbeats,
+        gate=senders.gate,
     )
     audit, holds = operator_audit(butler), _holds(butler)
     operator_tools, operator_routes = add_operators(
@@ -95,11 +98,17 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *service_levels.tools(),
             *HoldTools(holds=holds).tools(),
             *fleet.tools,
+            *senders.tools.tools(),
             *calendar_tools,
         ],
     )
     more_routes = together(
-        operator_routes, routing.add_routes, hold_routes(holds), service_levels.add_routes, fleet.add_routes
+        operator_routes,
+        routing.add_routes,
+        hold_routes(holds),
+        service_levels.add_routes,
+        fleet.add_routes,
+        senders.tools.add_routes,
     )
     add_api(butler, ingress=ingress, requests=requests, registry=registry, more_routes=more_routes)
     _add_keeper(butler)

@@ -35,6 +35,7 @@ MAX_TEXT = 100_000  # characters of the plain text
 MAX_HEADERS = 100
 MAX_HEADER = 8_000  # characters of one header
 MAX_CONTENT_HEADER = 1_000  # of one that describes a part: the library reads its parameters in quadratic time
+NOT_ENCODED = frozenset({"authentication-results"})  # headers that machines write for machines
 MAX_ATTACHMENTS = 100
 _CONTAINER = re.compile(rb"multipart/|message/", re.IGNORECASE)
 _UNREADABLE = (MessageError, LookupError, ValueError, TypeError, AttributeError, RecursionError, AssertionError)
@@ -161,7 +162,8 @@ def headers_of(message: Message) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name, value in islice(message.raw_items(), MAX_HEADERS):
         key = clean(name).lower()[:100]
-        found[key] = (*found.get(key, ()), decoded(_unescaped(str(value))))
+        read = as_written if key in NOT_ENCODED else decoded
+        found[key] = (*found.get(key, ()), read(_unescaped(str(value))))
     return found
 
 
@@ -173,6 +175,11 @@ def _unescaped(value: str) -> str:
 def decoded(value: str) -> str:
     """A header's words as one line of text."""
     return " ".join(clean(decode_words(_FOLD.sub(" ", value[:MAX_HEADER]))).split())
+
+
+def as_written(value: str) -> str:
+    """A header as one line. An encoded word stays what it is: decoded, it could look like something a server wrote."""
+    return " ".join(clean(_FOLD.sub(" ", value[:MAX_HEADER])).split())
 
 
 def addresses(value: str | None) -> list[tuple[str, str]]:

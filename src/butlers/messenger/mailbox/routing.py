@@ -16,7 +16,7 @@ from typing import Any
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.ingest import Attachment, Event, IngestEnvelope, Payload, Sender, Source
-from butlers.errors import ClassifiedError, TargetUnavailable
+from butlers.errors import ClassifiedError, SenderRefused, TargetUnavailable
 from butlers.isolation.isolate import IsolationFailed
 from butlers.messenger.answering import message_ids
 from butlers.messenger.mailbox.attempts import Place
@@ -42,7 +42,8 @@ class RouteCounts:
     duplicates: int = 0  # known already
     bounces: int = 0  # reports about deliveries of ours
     skipped: int = 0  # reports that say nothing to us, and mail from ourselves
-    failed: int = 0  # refused, quarantined, or not handed in because Switchboard is away
+    refused: int = 0  # their senders may not write in
+    failed: int = 0  # no valid message, quarantined, or not handed in because Switchboard is away
 
 
 class InboxRouter:
@@ -94,6 +95,8 @@ class InboxRouter:
             await self._pass_on(fetched, counts)
         except IsolationFailed:
             raise
+        except SenderRefused:
+            counts.refused += 1
         except ClassifiedError as error:
             log.warning(
                 "mail was not handed in", error=error, error_class=error.error_class, reason=str(error.retryable)

@@ -1,0 +1,130 @@
+"""The sender's check at the door in, for messages that a channel's connector brings.
+
+    contacts -> decide (policy.py) -> served:   on into the inbox; the owner's "approve CODE" is done here and ends here
+                                   -> pairing:  a code for the stranger, once; refused
+                                   -> refused:  counted and listed, and not a word
+
+What a refused sender wrote is not stored. The refusal is final for its message, so the connector's checkpoint moves on.
+As long as the owner has no identity on a channel, the chat that sends the owner's code becomes the owner's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from butlers.butler.identity import Caller, Role
+from butlers.contracts.ingest import IngestEnvelope
+from butlers.errors import SenderRefused
+from butlers.switchboard.authority import speaks_for_itself
+from butlers.switchboard.dedupe import dedupe_identity
+from butlers.switchboard.senders.codes import read_approval, read_code, shown
+from butlers.switchboard.senders.mail_authentication import vouches_for, written_by_a_machine
+from butlers.switchboard.senders.messages import SenderMessages
+from butlers.switchboard.senders.policy import SERVED, Decision, Known, Outcome, Policy, decide
+from butlers.switchboard.senders.records import SenderRecords, WritingSender
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import SENDER_REFUSED
+
+log = get_logger("butlers.senders")
+
+MOST_WRONG_CODES = 5  # of one sender, before its codes are no longer looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderPolicies:
+    """What the settings say."""
+
+    channels: Mapping[str, Policy]  # a channel that is not among them is open: its callers have tokens
+    mail_authenticated: bool  # a mail counts for its From only when the receiving server vouches for it
+    mail_server: str | None  # that server's authserv-id
+
+    def of(self, channel: str) -> Policy:
+        return self.channels.get(channel, Policy.OPEN)
+
+    def pairs_owner(self, channel: str) -> bool:
+        """Whether a chat may become the owner's by a code: only where a chat is one person's."""
+        return channel == "telegram" and self.of(channel) is not Policy.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderGate:
+    policies: SenderPolicies
+    records: SenderRecords
+    messages: SenderMessages
+    telemetry: Telemetry
+
+    async def admit(self, envelope: IngestEnvelope, submitted_by: Caller) -> bool:
+        """True: to be worked on. False: it was a command to the door and is done. Raises `SenderRefused`."""
+        policy = self.policies.of(envelope.source.channel)
+        if policy is Policy.OPEN or submitted_by.role is Role.OPERATOR or speaks_for_itself(submitted_by, envelope):
+            return True
+        sender = _writing(envelope)
+        known = await self.records.known(sender.channel, sender.identity)
+        decision = decide(policy, known, authenticated=self._is_authenticated(envelope))
+        if decision == SERVED:
+            return known is not Known.OWNER or not await self._approves(envelope, sender)
+        if known is Known.STRANGER and await self._becomes_owner(envelope, sender):
+            return False
+        await self._refuse(envelope, sender, decision, submitted_by)
+        return False
+
+    def _is_authenticated(self, envelope: IngestEnvelope) -> bool:
+        if envelope.source.channel != "email" or not self.policies.mail_authenticated:
+            return True
+        return vouches_for(envelope.sender.identity, envelope.payload.raw, server=self.policies.mail_server)
+
+    async def _approves(self, envelope: IngestEnvelope, owner: WritingSender) -> bool:
+        """Whether the owner's message is a command that lets a stranger in; if so, it is carried out."""
+        code = read_approval(envelope.payload.normalized_text)
+        if code is None:
+            return False
+        approved = await self.records.approve(code, by=f"{owner.channel}:{owner.identity}")
+        self.messages.tell_owner(owner, approved, code=shown(code), event=envelope.event.external_event_id)
+        return True
+
+    async def _becomes_owner(self, envelope: IngestEnvelope, sender: WritingSender) -> bool:
+        code = read_code(envelope.payload.normalized_text)
+        if code is None or not sender.is_private or not self.policies.pairs_owner(sender.channel):
+            return False
+        if await self.records.wrong_codes(sender) >= MOST_WRONG_CODES:
+            return False
+        if not await self.records.pair_owner(sender, code):
+            return False
+        log.info("a chat has become the owner's", source_channel=sender.channel)
+        self.messages.welcome_owner(sender, event=envelope.event.external_event_id)
+        return True
+
+    async def _refuse(
+        self, envelope: IngestEnvelope, sender: WritingSender, decision: Decision, submitted_by: Caller
+    ) -> None:
+        reason = decision.reason.value if decision.reason is not None else "refused"
+        event = dedupe_identity(envelope, submitted_by=submitted_by).key
+        wrong = int(read_code(envelope.payload.normalized_text) is not None)
+        await self.records.refuse(sender, reason, event=event, wrong_codes=wrong)
+        self.telemetry.count(SENDER_REFUSED, source_channel=sender.channel, reason=reason)
+        log.info("sender refused", source_channel=sender.channel, reason=reason)
+        if decision.outcome is Outcome.PAIRING and sender.is_private and not written_by_a_machine(envelope.payload.raw):
+            await self._offer_code(sender)
+        raise SenderRefused(sender.channel, reason)
+
+    async def _offer_code(self, sender: WritingSender) -> None:
+        """The one message that a stranger gets."""
+        pairing = await self.records.pairing(sender, secrets.choice)
+        if pairing is not None:
+            self.messages.offer_code(sender, shown(pairing.code), pairing.id)
+
+
+def _writing(envelope: IngestEnvelope) -> WritingSender:
+    source, sender, thread = envelope.source, envelope.sender, envelope.event.external_thread_id
+    # In a group the sender counts, and the group is never written to on a stranger's account.
+    private = source.channel == "email" or thread in (None, sender.identity)
+    return WritingSender(
+        channel=source.channel,
+        endpoint=source.endpoint_identity,
+        identity=sender.identity,
+        display_name=sender.display_name,
+        conversation=sender.identity if source.channel == "email" or thread is None else thread,
+        is_private=private,
+    )

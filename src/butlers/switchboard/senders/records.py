@@ -1,0 +1,183 @@
+"""Senders as rows: who was refused, who has a code, and whom a code or an operator let in as a contact."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.contacts import Contacts
+from butlers.contracts.envelope import invalid
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
+from butlers.switchboard.senders.codes import LIFETIME, new_code, shown
+from butlers.switchboard.senders.policy import Known
+
+CODES_AN_HOUR = 10  # for strangers, all together: a crowd of them must not make the bot write to a crowd
+KEPT = timedelta(days=90)  # a refused sender that is silent for so long is forgotten
+MOST_REFUSED = 10_000  # rows
+LONGEST_NAME = 200  # characters of a display name that a list shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingSender:
+    """Who wrote, and where."""
+
+    channel: str
+    endpoint: str
+    identity: str
+    display_name: str | None
+    conversation: str  # where an answer would go
+    is_private: bool  # nobody but the sender reads an answer there
+
+    @property
+    def name(self) -> str:
+        return (self.display_name or self.identity)[:LONGEST_NAME]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    id: UUID
+    code: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderRecords:
+    database: Database
+    queries: Queries  # of butlers.switchboard.senders
+    contacts: Contacts
+    clock: Clock
+    new_id: Callable[[], UUID]
+    owner_name: str
+
+    async def known(self, channel: str, identity: str) -> Known:
+        is_owner = await self.contacts.is_owner(channel, identity)
+        if is_owner is None:
+            return Known.STRANGER
+        return Known.OWNER if is_owner else Known.CONTACT
+
+    # --- refused -----------------------------------------------------------------------------------------------------
+
+    async def refuse(self, sender: WritingSender, reason: str, *, event: str, wrong_codes: int) -> None:
+        who = (sender.channel, sender.endpoint, sender.identity, sender.name)
+        await self.database.execute(
+            self.queries.record_refusal, self.new_id(), *who, reason, event, wrong_codes, self.clock.now()
+        )
+
+    async def wrong_codes(self, sender: WritingSender) -> int:
+        who = (sender.channel, sender.endpoint, sender.identity)
+        return int(await self.database.fetchval(self.queries.wrong_codes_of, *who) or 0)
+
+    async def refused(self, *, channel: str | None, before: UUID | None, limit: int) -> dict[str, Any]:
+        rows = await self.database.fetch(self.queries.list_refused, before, channel, limit)
+        return {"senders": [dict(row) for row in rows], "next_cursor": rows[-1]["id"] if len(rows) == limit else None}
+
+    async def forget_old(self) -> None:
+        await self.database.execute(self.queries.forget_refusals, self.clock.now() - KEPT, MOST_REFUSED)
+
+    # --- let in ------------------------------------------------------------------------------------------------------
+
+    async def pairing(self, sender: WritingSender, choose: Callable[[str], str]) -> Pairing | None:
+        """The code that this stranger is still to be told; None when it was told one, or too many others were."""
+        now = self.clock.now()
+        await self.database.execute(
+            self.queries.start_pairing,
+            self.new_id(),
+            sender.channel,
+            sender.endpoint,
+            sender.identity,
+            sender.name,
+            new_code(choose),
+            now,
+            now + LIFETIME,
+            now - timedelta(hours=1),
+            CODES_AN_HOUR,
+        )
+        who = (sender.channel, sender.endpoint, sender.identity)
+        row = await self.database.fetchrow(self.queries.pairing_of_sender, *who)
+        if row is None or row["told_at"] is not None or row["used_at"] is not None or row["expires_at"] <= now:
+            return None
+        return Pairing(id=row["id"], code=row["code"])
+
+    async def told(self, pairing_id: UUID) -> None:
+        await self.database.execute(self.queries.pairing_told, pairing_id, self.clock.now())
+
+    async def approve(self, code: str, *, by: str) -> dict[str, Any] | None:
+        """The stranger with this code becomes a contact; None when the code is unknown, used or too old."""
+        now = self.clock.now()
+        async with self.database.transaction() as connection:
+            row = await connection.fetchrow(self.queries.open_pairing, code, now)
+            if row is None:
+                return None
+            contact = await self.contacts.add(connection, row["channel"], row["sender"], row["display_name"])
+            await connection.fetchval(self.queries.use_pairing, row["id"], now, by, None)
+            await connection.execute(self.queries.forget_refusal, row["channel"], row["sender"])
+        return _let_in(row["channel"], row["sender"], row["display_name"], contact)
+
+    async def allow(self, channel: str, identity: str, *, name: str | None, owner: bool) -> dict[str, Any]:
+        """A person becomes a contact, or an identity the owner's, by an operator's word."""
+        async with self.database.transaction() as connection:
+            if owner:
+                contact = await self.contacts.add_to_owner(connection, channel, identity, self.owner_name)
+            else:
+                contact = await self.contacts.add(connection, channel, identity, name or identity)
+            await connection.execute(self.queries.forget_refusal, channel, identity)
+        return _let_in(channel, identity, self.owner_name if owner else name or identity, contact)
+
+    async def remove(self, channel: str, identity: str) -> dict[str, Any]:
+        """The identity is nobody's contact any more; the owner's stays, or nobody could write in."""
+        match await self.contacts.is_owner(channel, identity):
+            case None:
+                raise invalid("identity", "no such contact on this channel")
+            case True:
+                raise invalid("identity", "is the owner's; add another one with allow --owner before it can go")
+        await self.contacts.remove(channel, identity)
+        return {"channel": channel, "identity": identity, "removed": True}
+
+    async def pairings(self, *, before: UUID | None, limit: int) -> dict[str, Any]:
+        now = self.clock.now()
+        rows = await self.database.fetch(self.queries.list_pairings, before, limit)
+        listed = [dict(row) | {"code": shown(row["code"]), "state": _state(row, now)} for row in rows]
+        return {"pairings": listed, "next_cursor": rows[-1]["id"] if len(rows) == limit else None}
+
+    # --- the owner ---------------------------------------------------------------------------------------------------
+
+    async def owner_code(self, channel: str) -> tuple[str, datetime] | None:
+        """The code that makes a chat the owner's, renewed when it is too old; None when the owner is known there."""
+        if await self.contacts.owner_writes_by(channel):
+            return None
+        now, code = self.clock.now(), new_code(secrets.choice)
+        row = await self.database.fetchrow(
+            self.queries.renew_owner_pairing, self.new_id(), channel, code, now, now + LIFETIME
+        )
+        return (row["code"], row["expires_at"]) if row is not None else None
+
+    async def pair_owner(self, sender: WritingSender, code: str) -> bool:
+        """Whether the code is the owner's; then it is used up, and the sender is the owner."""
+        now = self.clock.now()
+        if await self.contacts.owner_writes_by(sender.channel):
+            return False
+        async with self.database.transaction() as connection:
+            row = await connection.fetchrow(self.queries.owner_pairing, sender.channel)
+            if row is None or row["code"] != code or row["expires_at"] <= now:
+                return False
+            by = f"{sender.channel}:{sender.identity}"
+            if await connection.fetchval(self.queries.use_pairing, row["id"], now, by, sender.identity) is None:
+                return False
+            await self.contacts.add_to_owner(connection, sender.channel, sender.identity, self.owner_name)
+            await connection.execute(self.queries.forget_refusal, sender.channel, sender.identity)
+        return True
+
+
+def _let_in(channel: str, identity: str, name: str, contact: UUID) -> dict[str, Any]:
+    return {"channel": channel, "identity": identity, "name": name, "contact_id": contact}
+
+
+def _state(row: Any, now: datetime) -> str:
+    if row["used_at"] is not None:
+        return "approved"
+    return "expired" if row["expires_at"] <= now else "waiting"
