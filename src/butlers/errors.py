@@ -14,6 +14,7 @@
     │   └── InternalError               internal_error         not retryable
     │       └── Quarantined             the same class on the wire, known by its first words
     ├── ConfigurationError              file, key and remedy: stops the start
+    │   └── ServiceDown                 rightly configured, as far as one can see, and it does not answer
     └── LeaseLost                       somebody else owns the work now; drop the result
 
 `retryable` is an attribute and not a branch of the tree: the same class may be retryable for one cause and final
@@ -155,6 +156,10 @@ class ConfigurationError(ButlersError):
         self.source = source
         self.key = key
         self.remedy = remedy
+
+
+class ServiceDown(ConfigurationError):
+    """Something outside that the system needs, such as its database, does not answer."""
 
 
 class LeaseLost(ButlersError):

@@ -27,6 +27,7 @@ from butlers.daemon.check import Check, fail, ok, refused
 from butlers.daemon.places import Places
 from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy
 from butlers.daemon.simulation import Simulated, what_to_simulate
+from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError
 from butlers.serving import listen
 from butlers.storage.address import database_of
@@ -97,7 +98,8 @@ def database(settings: Settings, roster: Roster, places: Places) -> Check:
         return fail("database", f"butlers of one system share one database, not {', '.join(names)}", remedy)
     if dsn is None:
         return machine.embedded_database(places.root)
-    return asyncio.run(machine.given_database(dsn, given or names[0]))
+    schemas = {migration_set.schema for migration_set in migration_sets([*roster.values()])}
+    return asyncio.run(machine.given_database(dsn, given or names[0], schemas))
 
 
 def tokens(places: Places) -> Check:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,8 +19,9 @@ import asyncpg
 from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.errors import ConfigurationError
 from butlers.storage.address import SOURCE, describe_address, with_database
-from butlers.storage.connecting import open_connection
+from butlers.storage.connecting import Connection, open_connection
 from butlers.storage.private_folder import is_open, is_used
+from butlers.storage.refusals import DatabaseMissing, may_not_change, may_not_create, may_not_create_database
 from butlers.storage.server_account import choose_account
 from butlers.storage.server_programs import run_program
 
@@ -82,10 +83,17 @@ def embedded_database(root: Path) -> Check:
     return ok("database", f"embedded PostgreSQL 18 can run{account_note}")
 
 
-async def given_database(dsn: str, database: str, *, wait: float = PATIENCE_S) -> Check:
-    """The server of DATABASE_URL answers, is new enough, and has our database or lets us make it."""
+async def given_database(dsn: str, database: str, schemas: Collection[str] = (), *, wait: float = PATIENCE_S) -> Check:
+    """The server of DATABASE_URL answers, is new enough, and has our database and lets us fill it, or make it."""
     try:
-        return await _connect(dsn, database, wait)
+        try:
+            connection = await open_connection(with_database(dsn, database), wait=wait)
+        except DatabaseMissing:
+            return await _may_create(dsn, database, wait)
+        try:
+            return await _may_fill(connection, dsn, database, schemas)
+        finally:
+            await connection.close()
     except ConfigurationError as error:
         return refused("database", error)
     except (asyncpg.PostgresError, OSError) as error:
@@ -93,28 +101,34 @@ async def given_database(dsn: str, database: str, *, wait: float = PATIENCE_S) -
         return fail("database", f"{SOURCE}: {type(error).__name__}", "correct the address or the user's rights")
 
 
-async def _connect(dsn: str, database: str, wait: float) -> Check:
-    try:
-        connection = await open_connection(with_database(dsn, database), wait=wait)
-    except ConfigurationError as error:
-        if not isinstance(error.__cause__, asyncpg.InvalidCatalogNameError):
-            raise
-        return await _may_create(dsn, database, wait)
-    version = connection.get_server_version()
-    await connection.close()
+async def _may_fill(connection: Connection, dsn: str, database: str, schemas: Collection[str]) -> Check:
+    """Schemas that are missing can be made, and tables be made in those that are there."""
+    version, role = connection.get_server_version(), str(await connection.fetchval("select current_user"))
+    if not await connection.fetchval("select has_database_privilege(current_database(), 'CREATE')"):
+        there = await connection.fetch(
+            "select nspname from pg_catalog.pg_namespace where nspname = any($1)", [*schemas]
+        )
+        if not schemas or len(there) < len({*schemas}):
+            return refused("database", may_not_create(role, database))
+    closed = await connection.fetchval(
+        "select min(nspname) from pg_catalog.pg_namespace"
+        " where nspname = any($1) and not (has_schema_privilege(oid, 'CREATE') and has_schema_privilege(oid, 'USAGE'))",
+        [*schemas],
+    )
+    if closed is not None:
+        return refused("database", may_not_change(role, database, closed))
     return ok("database", f"PostgreSQL {version.major} at {describe_address(dsn)}")
 
 
 async def _may_create(dsn: str, database: str, wait: float) -> Check:
     connection = await open_connection(with_database(dsn, "postgres"), wait=wait)
-    allowed = await connection.fetchval(
-        "select rolcreatedb or rolsuper from pg_catalog.pg_roles where rolname = current_user"
+    row = await connection.fetchrow(
+        "select rolname, rolcreatedb or rolsuper as allowed from pg_catalog.pg_roles where rolname = current_user"
     )
     await connection.close()
-    if allowed:
+    if row is None or row["allowed"]:
         return ok("database", f"{describe_address(dsn)} answers; the database {database} will be made")
-    remedy = f"create the database {database}, or give the user the right CREATEDB"
-    return fail("database", f"the database {database} does not exist and this user may not create it", remedy)
+    return refused("database", may_not_create_database(row["rolname"], database, describe_address(dsn)))
 
 
 def java(environment: Mapping[str, str], has_package: Callable[[str], bool] | None = None) -> Check:

@@ -16,7 +16,8 @@ from adbc_driver_manager.dbapi import Connection, Cursor
 from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]
 
 from butlers.errors import ConfigurationError, InternalError
-from butlers.storage.address import SOURCE, describe_address
+from butlers.storage import refusals
+from butlers.storage.address import check_encryption, describe_address
 
 _PATIENCE_S = 10  # for a server that does not answer at all
 _SERVER_SAID = re.compile(r"FATAL:\s+(.+)")
@@ -24,11 +25,12 @@ _SERVER_SAID = re.compile(r"FATAL:\s+(.+)")
 
 def connect(dsn: str, *, autocommit: bool = False) -> Connection:
     """A connection to a server that answers; a transaction is open unless `autocommit`."""
-    address = describe_address(dsn)
+    describe_address(dsn)
+    check_encryption(dsn)
     try:
         connection: Connection = dbapi.connect(_with_patience(dsn), autocommit=autocommit)
     except adbc_driver_manager.Error as error:
-        raise _unusable(address, str(error)) from None
+        raise _unusable(dsn, str(error)) from None
     return connection
 
 
@@ -49,20 +51,22 @@ def _with_patience(dsn: str) -> str:
     query = urlsplit(dsn).query
     if "connect_timeout" in parse_qs(query):
         return dsn
-    return f"{dsn}{'&' if query else '?'}connect_timeout={_PATIENCE_S}"
+    return f"{dsn.rstrip('?')}{'&' if query else '?'}connect_timeout={_PATIENCE_S}"
 
 
-def _unusable(address: str, said: str) -> ConfigurationError:
+def _unusable(dsn: str, said: str) -> ConfigurationError:
+    """What libpq says about a connection, in the words of `storage/refusals.py`."""
     if "does not exist" in said and "database" in said:
-        return _wrong(address, "there is no such database", "create it, or name another one")
-    if any(
-        words in said for words in ("authentication failed", "no password supplied", 'role "', "no pg_hba.conf entry")
-    ):
-        return _wrong(address, "the server refuses this user or password", "correct the address")
+        return refusals.missing_database(dsn)
+    if "authentication failed" in said or "no password supplied" in said:
+        return refusals.wrong_password(dsn)
+    if "certificate" in said:
+        return refusals.untrusted_certificate(dsn, "certificate verify failed")
+    if "does not support SSL" in said:
+        return refusals.no_encryption(dsn)
+    if "too many clients" in said or "too many connections" in said or "remaining connection slots" in said:
+        return refusals.too_many_connections(dsn)
+    if "pg_hba.conf" in said or 'role "' in said:
+        return refusals.not_let_in(dsn, wants_encryption="no encryption" in said and "[local]" not in said)
     told = _SERVER_SAID.search(said)
-    problem = f"the server answers: {told[1].strip()}" if told else "no server answers there"
-    return _wrong(address, problem, "start the server, or correct the address")
-
-
-def _wrong(address: str, problem: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(problem, source=SOURCE, key=address, remedy=remedy)
+    return refusals.unreachable(dsn, f"the server answers: {told[1].strip()}" if told else "no server answers there")

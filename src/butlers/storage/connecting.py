@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any, TypeAlias
 
 import asyncpg
 
 from butlers.clock import Clock, SystemClock
-from butlers.errors import ConfigurationError
-from butlers.storage.address import SOURCE, describe_address, invalid_address, with_database
+from butlers.errors import ConfigurationError, ServiceDown
+from butlers.storage import refusals
+from butlers.storage.address import SOURCE, check_encryption, describe_address, invalid_address, with_database
 from butlers.storage.identifiers import quote_identifier
 
 OLDEST_SERVER = 15  # major version
@@ -35,7 +37,13 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, DATABASE_AWAY) and not isinstance(error, ValueError)
 
 
-_NOT_YET = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+_NOT_YET = (
+    OSError,
+    TimeoutError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.PostgresConnectionError,  # it hangs up
+)
 
 
 async def open_connection(
@@ -48,13 +56,14 @@ async def open_connection(
     """One connection outside any pool, to a server that has been checked."""
     clock = clock or SystemClock()
     address = describe_address(dsn)
+    check_encryption(dsn)
     deadline = clock.monotonic() + wait
     while True:
         try:
-            connection = await _attempt(dsn, address, application_name)
+            connection = await _attempt(dsn, application_name)
         except _NOT_YET as error:
             if clock.monotonic() >= deadline:
-                raise _unreachable(address, wait, error) from error
+                raise _unreachable(dsn, wait, error) from error
             await clock.sleep(_PAUSE)
         else:
             _check_version(connection, address)
@@ -65,31 +74,48 @@ async def create_database_if_missing(dsn: str, name: str, *, wait: float = 10.0,
     """Make a database on the server an address points to; true when it was not there before."""
     try:
         connection = await open_connection(with_database(dsn, name), wait=wait, clock=clock)
-    except _DatabaseMissing:
+    except refusals.DatabaseMissing:
         return await _create_database(with_database(dsn, "postgres"), name, wait=wait, clock=clock)
     await connection.close()
     return False
 
 
-class _DatabaseMissing(ConfigurationError):
-    """The server answers and does not know the database."""
-
-
-async def _attempt(dsn: str, address: str, application_name: str) -> Connection:
+async def _attempt(dsn: str, application_name: str) -> Connection:
     settings = {"application_name": application_name}
     try:
         return await asyncpg.connect(dsn, timeout=_ATTEMPT_TIMEOUT, server_settings=settings)
-    except asyncpg.InvalidCatalogNameError as error:
-        raise _DatabaseMissing(
-            "there is no such database", source=SOURCE, key=address, remedy="create it, or name another one"
-        ) from error
-    except asyncpg.InvalidAuthorizationSpecificationError as error:
-        raise ConfigurationError(
-            "the server refuses this user or password", source=SOURCE, key=address, remedy="correct the address"
-        ) from error
+    except (ssl.SSLError, ConnectionError) as error:
+        if (refusal := _refused_encryption(dsn, error)) is None:
+            raise
+        raise refusal from error
+    except asyncpg.PostgresError as error:
+        if (refusal := _refused_login(dsn, error)) is None:
+            raise
+        raise refusal from error
     except (ValueError, asyncpg.InterfaceError):
         # The driver's text may quote a part of the address, and that part may be the password.
         raise invalid_address() from None
+
+
+def _refused_encryption(dsn: str, error: Exception) -> ConfigurationError | None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return refusals.untrusted_certificate(dsn, error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return refusals.untrusted_certificate(dsn, error.reason or "TLS failed")
+    return refusals.no_encryption(dsn) if "rejected SSL upgrade" in str(error) else None
+
+
+def _refused_login(dsn: str, error: asyncpg.PostgresError) -> ConfigurationError | None:
+    match error:
+        case asyncpg.InvalidCatalogNameError():
+            return refusals.missing_database(dsn)
+        case asyncpg.InvalidPasswordError():
+            return refusals.wrong_password(dsn)
+        case asyncpg.InvalidAuthorizationSpecificationError():
+            return refusals.not_let_in(dsn, wants_encryption="no encryption" in str(error))
+        case asyncpg.UndefinedObjectError() | asyncpg.CantChangeRuntimeParamError():
+            return refusals.unknown_parameter(dsn)
+    return None
 
 
 async def _create_database(dsn: str, name: str, *, wait: float, clock: Clock | None) -> bool:
@@ -99,12 +125,7 @@ async def _create_database(dsn: str, name: str, *, wait: float, clock: Clock | N
     except (asyncpg.DuplicateDatabaseError, asyncpg.UniqueViolationError):
         return False  # another process was faster
     except asyncpg.InsufficientPrivilegeError as error:
-        raise ConfigurationError(
-            f"the database {name} does not exist and this user may not create it",
-            source=SOURCE,
-            key=describe_address(dsn),
-            remedy=f"create the database {name}, or give the user the right CREATEDB",
-        ) from error
+        raise refusals.may_not_create_database(refusals.role_of(dsn), name, describe_address(dsn)) from error
     finally:
         await connection.close()
     return True
@@ -122,10 +143,7 @@ def _check_version(connection: Connection, address: str) -> None:
         )
 
 
-def _unreachable(address: str, wait: float, error: BaseException) -> ConfigurationError:
-    return ConfigurationError(
-        f"no server answered within {wait:g} seconds ({type(error).__name__})",
-        source=SOURCE,
-        key=address,
-        remedy=f"start the server or correct the address; unset {SOURCE} to use the embedded server",
-    )
+def _unreachable(dsn: str, wait: float, error: BaseException) -> ServiceDown:
+    if isinstance(error, asyncpg.TooManyConnectionsError):
+        return refusals.too_many_connections(dsn)
+    return refusals.unreachable(dsn, f"no server answered within {wait:g} seconds ({type(error).__name__})")

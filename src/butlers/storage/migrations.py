@@ -25,6 +25,7 @@ from pathlib import Path
 import asyncpg
 
 from butlers.errors import ConfigurationError
+from butlers.storage import refusals
 from butlers.storage.database import Database, Executor
 from butlers.storage.identifiers import fill_schema
 
@@ -107,11 +108,32 @@ async def migrate(database: Database, sets: Sequence[MigrationSet]) -> tuple[App
     loaded = [(migration_set, migration_set.load()) for migration_set in sets]
     applied: list[AppliedMigration] = []
     for migration_set, migrations in loaded:
-        recorded = await _prepare(database, migration_set, migrations)
-        for migration in migrations:
-            if migration.version not in recorded and await _apply(database, migration_set, migration):
-                applied.append(_record_of(migration_set, migration))
+        try:
+            applied += await _migrate_one(database, migration_set, migrations)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise await _missing_right(database, migration_set.schema) from error
     return tuple(applied)
+
+
+async def _migrate_one(
+    database: Database, migration_set: MigrationSet, migrations: Sequence[Migration]
+) -> list[AppliedMigration]:
+    recorded = await _prepare(database, migration_set, migrations)
+    return [
+        _record_of(migration_set, migration)
+        for migration in migrations
+        if migration.version not in recorded and await _apply(database, migration_set, migration)
+    ]
+
+
+async def _missing_right(database: Database, schema: str) -> ConfigurationError:
+    role, name = (
+        str(await database.fetchval("select current_user")),
+        str(await database.fetchval("select current_database()")),
+    )
+    if await database.fetchval(_SCHEMA_EXISTS, schema):
+        return refusals.may_not_change(role, name, schema)
+    return refusals.may_not_create(role, name)
 
 
 async def _prepare(
@@ -119,6 +141,9 @@ async def _prepare(
 ) -> Mapping[int, str]:
     async with database.transaction() as connection:
         await _take_turn(connection)
+        # Not "if not exists": the server would ask for the right to create schemas, also where there is one.
+        if not await connection.fetchval(_SCHEMA_EXISTS, migration_set.schema):
+            await connection.execute(fill_schema("create schema {schema}", migration_set.schema))
         await connection.execute(fill_schema(_CREATE_RECORDS, migration_set.schema))
         recorded = await _recorded(connection, migration_set)
     _check_history(migration_set, migrations, recorded)
@@ -141,6 +166,8 @@ async def _apply(database: Database, migration_set: MigrationSet, migration: Mig
 async def _run(connection: Executor, migration_set: MigrationSet, migration: Migration) -> None:
     try:
         await connection.execute(fill_schema(migration.text, migration_set.schema), timeout=_PATIENCE)
+    except asyncpg.InsufficientPrivilegeError:
+        raise  # nothing is wrong with the file
     except asyncpg.PostgresError as error:
         raise migration_set.mistake(
             migration.name, f"the server refuses it: {error}", "correct the file; nothing of it was applied"
@@ -185,8 +212,9 @@ def _record_of(migration_set: MigrationSet, migration: Migration) -> AppliedMigr
     )
 
 
+_SCHEMA_EXISTS = "select to_regnamespace(quote_ident($1)) is not null"
+
 _CREATE_RECORDS = """
-create schema if not exists {schema};
 create table if not exists {schema}.schema_migrations (
     component  text        not null,
     version    integer     not null,

@@ -101,7 +101,7 @@ def test_programs_that_do_not_run_fail(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 async def test_a_server_of_ones_own_is_found(postgres_server: EmbeddedPostgres) -> None:
-    check = await machine.given_database(postgres_server.uri(), "template1")
+    check = await machine.given_database(postgres_server.uri(), "postgres")
     assert check.status is Status.OK
     assert "PostgreSQL 18" in check.detail
 

@@ -4,7 +4,7 @@
 1    it was tried and failed
 2    the command or its input is wrong
 3    something must be configured or started first
-4    the running system did not answer
+4    the running system or its database did not answer
 130  interrupted
 
 A failure is told in plain words on standard error. With `--json` it is one JSON document on standard output, as every
@@ -27,6 +27,7 @@ from butlers.errors import (
     ClassifiedError,
     ConfigurationError,
     FieldError,
+    ServiceDown,
     TargetUnavailable,
     TimeoutExceeded,
     ValidationError,
@@ -48,7 +49,8 @@ def run_guarded(app: Callable[[], Any], *, as_json: bool = False) -> int:
     try:
         ended = app()
     except ConfigurationError as error:
-        return _failed(CONFIGURATION, [str(error)], _configuration(error), as_json)
+        code = UNREACHABLE if isinstance(error, ServiceDown) else CONFIGURATION
+        return _failed(code, [str(error)], _configuration(error), as_json)
     except ClassifiedError as error:
         return _failed(_code(error), _lines(error), error.describe(), as_json)
     except ClickException as error:
