@@ -108,6 +108,16 @@ def test_both_lock_files_name_the_same_versions() -> None:
     assert used <= {(name, version) for name, version, _ in pins("requirements-dev.lock")}
 
 
+def test_the_readme_names_the_supported_pythons() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [line.rpartition(" ")[2] for line in project["classifiers"] if " :: Python :: 3." in line]
+    named = f"Python {', '.join(versions[:-1])} or {versions[-1]}"
+
+    assert project["requires-python"] == f">={versions[0]}"
+    assert named in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert named in " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+
+
 def test_the_set_up_insists_on_the_hashes() -> None:
     assert "--require-hashes" in (ROOT / "scripts" / "install").read_text(encoding="utf-8")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,20 @@ REPOSITORY = Path(__file__).parents[3]
 _STUB = """#!/bin/sh
 echo "$(basename "$0") $*" >> "{log}"
 exit 0
+"""
+
+
+# A Python that makes environments of stubs, of the version that it says it is, and is a real one otherwise.
+_INTERPRETER = """#!/bin/sh
+case "$1 $2" in
+"-m venv")
+    echo "venv $3" >> "{log}"
+    mkdir -p "$3/bin" && cp "{stub}" "$3/bin/python" && echo "version = {version}" > "$3/pyvenv.cfg" ;;
+"-c import sys, venv"*) echo "{version} $0" ;;
+"-c import platform"*) echo "{version}" ;;
+"-V ") echo "Python {version}" ;;
+*) exec "{python}" "$@" ;;
+esac
 """
 
 
@@ -31,11 +48,21 @@ class Copy:
             stub = root / ".venv" / "bin" / name
             stub.write_text(_STUB.format(log=self._log))
             stub.chmod(0o755)
+        (root / ".venv" / "pyvenv.cfg").write_text(f"version = {platform.python_version()}\n")
 
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def interpreter(self, version: str) -> str:
+        """A Python of another version."""
+        path = self._root / f"python-{version}"
+        stub = shutil.copy(self._root / ".venv" / "bin" / "butlers", self._root / "stub")
+        path.write_text(_INTERPRETER.format(log=self._log, stub=stub, version=version, python=sys.executable))
+        path.chmod(0o755)
+        return str(path)
+
+    def run(self, script: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         self._log.write_text("")
         command = [str(self._root / "scripts" / script), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd="/")
+        environment = {**os.environ, "PYTHON": sys.executable, **variables}
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", env=environment)
 
     @property
     def calls(self) -> list[str]:
@@ -71,6 +98,29 @@ def test_install_has_nothing_to_do_when_the_test_tools_are_current(copy: Copy, t
     (tmp_path / ".venv" / ".stamp-requirements.lock").unlink()
     assert copy.run("install").stderr == ""
     assert copy.calls == []
+
+
+def test_install_makes_the_environment_anew_for_another_python(copy: Copy, tmp_path: Path):
+    other = copy.interpreter("3.12.99")
+    (tmp_path / ".venv" / "left-over").touch()
+
+    completed = copy.run("install", PYTHON=other)
+    assert completed.returncode == 0, completed.stderr
+    assert "venv .venv" in copy.calls
+    assert any("--require-hashes" in call for call in copy.calls)
+    assert not (tmp_path / ".venv" / "left-over").exists()
+
+    assert copy.run("install", PYTHON=other).stderr == "", "and then it is current"
+    assert copy.calls == []
+
+
+def test_install_keeps_the_environment_of_the_same_python(copy: Copy, tmp_path: Path):
+    (tmp_path / ".venv" / ".stamp-requirements-dev.lock").unlink()
+    (tmp_path / ".venv" / ".stamp-requirements.lock").unlink()
+    (tmp_path / ".venv" / "kept").touch()
+
+    assert "installed" in copy.run("install").stderr
+    assert (tmp_path / ".venv" / "kept").exists()
 
 
 @pytest.mark.parametrize(
@@ -110,3 +160,26 @@ def test_bench_refuses_an_unknown_name(copy: Copy):
 def test_bench_runs_the_one_that_is_named(copy: Copy):
     assert copy.run("bench", "ingest", "--rows", "5").returncode == 0
     assert copy.calls == ["python -m benchmarks.ingest --rows 5"]
+
+
+def test_every_supported_python_is_tested_in_an_environment_of_its_own(copy: Copy, tmp_path: Path):
+    pythons = [copy.interpreter(version) for version in ("3.10.99", "3.12.99", "3.13.99")]
+
+    completed = copy.run("test", "--pythons", "-k", "nothing", BUTLERS_PYTHONS=" ".join(pythons))
+
+    table = completed.stdout.partition("python   result")[2].splitlines()[1:]
+    assert [line.split()[:2] for line in table] == [["3.12.99", "green"], ["3.13.99", "green"]], completed.stdout
+    assert completed.returncode == 0
+    assert sum("pytest" in call and call.endswith("-m not heavy -k nothing") for call in copy.calls) == 2
+    assert not (tmp_path / ".venvs" / "3.10.99").exists(), "3.10 is not supported"
+
+
+def test_one_python_that_fails_is_red_and_fails_all(copy: Copy, tmp_path: Path):
+    good, bad = (copy.interpreter(version) for version in ("3.12.99", "3.13.99"))
+    Path(bad).write_text(Path(bad).read_text().replace('"-m venv")', '"-m venv") exit 1 ;;\n"-x")'))
+
+    completed = copy.run("test", "--pythons", BUTLERS_PYTHONS=f"{good} {bad}")
+
+    assert completed.returncode == 1
+    assert "3.12.99  green" in completed.stdout
+    assert "3.13.99  RED" in completed.stdout
