@@ -159,6 +159,11 @@ class DeliverySection(Section):
         default=30.0, gt=0, description="days after its end for which a delivery answers for its idempotency key"
     )
     max_replays: int = Field(default=3, ge=0, description="how often one dead letter may be replayed")
+    filter_credentials: bool = Field(
+        default=True,
+        description="replace what looks like a private key or a provider's token in messages that leave; the system's"
+        " own secrets are replaced in any case",
+    )
     tell_owner: bool = Field(
         default=True, description="the owner gets a message about deliveries that need a person's decision"
     )

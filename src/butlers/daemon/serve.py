@@ -32,8 +32,7 @@ from butlers.daemon.simulation import (
 from butlers.daemon.system import System, select
 from butlers.ids import Uuid7Factory
 from butlers.telemetry import configure_logging
-
-SECRETS = ("TOKEN", "PASSWORD", "SECRET", "KEY")
+from butlers.telemetry.redaction import secrets_in
 
 
 def serve_all(settings: Settings) -> int:
@@ -102,8 +101,7 @@ def _stop_with_parent(stop: asyncio.Event) -> None:
 def _prepare(settings: Settings) -> Places:
     places = Places(settings.data_dir)
     places.create()
-    secrets = [value for key, value in os.environ.items() if any(word in key for word in SECRETS) and len(value) > 7]
-    _log_to(places.log, settings, secrets)
+    _log_to(places.log, settings, secrets_in(os.environ))
     return places
 
 

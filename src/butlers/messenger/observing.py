@@ -18,6 +18,7 @@ from butlers.messenger.channel import NotSent, Sent
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery
 from butlers.messenger.judgement import Known, Parked
 from butlers.messenger.passage import Passage, Step
+from butlers.messenger.preparation import SECRETS_RULE
 from butlers.storage.database import Record
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
@@ -35,6 +36,7 @@ from butlers.telemetry.catalogue import (
     RECEIPTS,
     REPLAYED,
     RETRY_ATTEMPT,
+    SECRETS_REDACTED,
     UNCERTAIN,
 )
 from butlers.telemetry.spans import (
@@ -144,6 +146,9 @@ class Observer:
             self._refused(new, entry)
             return
         self.telemetry.count(DELIVERY_DEDUPLICATED if isinstance(entry, Known) else DELIVERY_REQUESTED, 1, **labels)
+        if any(decision.rule == SECRETS_RULE for decision in new.decisions):
+            self.telemetry.count(SECRETS_REDACTED, 1, **labels)
+            log.warning("secret taken out of a delivery", butler=new.notify.origin_butler, delivery_id=new.id)
         if isinstance(entry, Parked):
             about = {name: labels[name] for name in ("channel", "intent", "origin_butler")}
             self.telemetry.count(APPROVALS, 1, decision="pending", **about)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +16,9 @@ from butlers.messenger.content import DEFAULT_SUBJECT, subject_with_origin, with
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.messenger.targets import AddressBook, MissingIdentifier, Resolved, resolve_target
 from butlers.reliability.idempotency import caller_key, delivery_key
+from butlers.telemetry.redaction import REDACTED, SecretFilter
 
+SECRETS_RULE = "secrets"
 _SUBJECT_CHANNELS = frozenset({"email"})
 
 
@@ -27,6 +29,7 @@ class Preparation:
     own_address: str  # of the mailbox, which never answers itself
     clock: Clock
     new_id: Callable[[], UUID]
+    secrets: SecretFilter = field(default_factory=SecretFilter)  # takes them out of what leaves
 
     async def prepare(
         self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None, *, identity_scope: str = "bot"
@@ -34,9 +37,23 @@ class Preparation:
         """Check what only the whole can tell, and make the delivery. Raises `validation_error`."""
         self._check_channel(notify, identity_scope)
         resolution = await resolve_target(notify, self.contacts)
-        new = self._delivery(notify, resolution, source_event, identity_scope)
+        clean, found = self._without_secrets(notify)
+        new = self._delivery(clean, resolution, source_event, identity_scope)
         self._check_answer(new)
-        return new
+        if not found:
+            return new
+        detail = f"{found} of them replaced by {REDACTED}: what the system keeps secret does not leave"
+        decision = Decision(at=self.clock.now(), rule=SECRETS_RULE, verdict="redacted", detail=detail)
+        return replace(new, decisions=(*new.decisions, decision))
+
+    def _without_secrets(self, notify: NotifyEnvelope) -> tuple[NotifyEnvelope, int]:
+        message, in_message = self.secrets(notify.delivery.message)
+        subject, in_subject = self.secrets(notify.delivery.subject or "")
+        if not in_message + in_subject:
+            return notify, 0
+        update = {"message": message, "subject": subject if in_subject else notify.delivery.subject}
+        delivery = notify.delivery.model_copy(update=update)
+        return notify.model_copy(update={"delivery": delivery}), in_message + in_subject
 
     def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
         """The same delivery, now that its contact's identifier is known."""

@@ -219,6 +219,9 @@ DELIVERY_REQUESTED = _counter("butlers.messenger.delivery_requested", "{delivery
 DELIVERY_DEDUPLICATED = _counter(
     "butlers.messenger.delivery_deduplicated", "{delivery}", "Deliveries that were known already", _DELIVERY
 )
+SECRETS_REDACTED = _counter(
+    "butlers.messenger.secrets_redacted", "{delivery}", "Deliveries that a secret was taken out of", _DELIVERY
+)
 DELIVERY_SENT = _counter(
     "butlers.messenger.delivery_sent", "{delivery}", "Deliveries that the provider accepted", f"{_DELIVERY} outcome"
 )
@@ -286,6 +289,7 @@ STANCE = _gauge("butlers.messenger.stance", "{stance}", "0 normal, 1 tight: how 
 MESSENGER: tuple[Metric, ...] = (
     DELIVERY_REQUESTED,
     DELIVERY_DEDUPLICATED,
+    SECRETS_REDACTED,
     DELIVERY_SENT,
     DELIVERY_FAILED,
     RETRY_ATTEMPT,

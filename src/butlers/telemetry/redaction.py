@@ -1,15 +1,23 @@
 """Takes secrets out of text that we did not write ourselves.
 
-Our own log lines cannot hold a secret: their fields are listed and their messages are fixed. This is for the lines of
-the libraries (a URL with a bot token in its path, a header, a connection string) and for hints from other programs.
+Our own log lines cannot hold a secret: their fields are listed and their messages are fixed. `Redaction` is for the
+lines of the libraries (a URL with a bot token in its path, a header, a connection string) and for hints from other
+programs.
+
+`SecretFilter` is for messages that leave. People may write "my password is ..." to each other, so it knows no names of
+secrets: only the system's own secrets by their value, and the shapes in which well-known providers write theirs. Both
+take time in proportion to the text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import unquote, urlsplit
 
 REDACTED = "[redacted]"
+_SECRET_WORDS = ("TOKEN", "PASSWORD", "SECRET", "KEY")  # in the name of a variable that holds one
+_SHORTEST_VALUE = 8  # a shorter one would tear holes into ordinary words
 
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'&,;)}\]]+)"""
 _NAMES = r"[\w-]*(?:password|passwd|pwd|passphrase|secret|token|api[_-]?key|authorization)"
@@ -55,3 +63,68 @@ class Redaction:
 
     def __repr__(self) -> str:
         return f"Redaction({len(self._known)} known secrets)"
+
+
+def secrets_in(environment: Mapping[str, str]) -> list[str]:
+    """The values of the variables that hold a secret by their name, and the passwords of URLs."""
+    named = [value for name, value in environment.items() if any(word in name.upper() for word in _SECRET_WORDS)]
+    passwords = [password for value in environment.values() if (password := password_in(value))]
+    return [secret for secret in (*named, *passwords) if len(secret) >= _SHORTEST_VALUE]
+
+
+def password_in(url: str) -> str | None:
+    """The password of a connection string such as postgresql://user:password@host/name."""
+    if "://" not in url or "@" not in url:
+        return None
+    try:
+        return unquote(urlsplit(url).password or "") or None
+    except ValueError:
+        return None
+
+
+# A run of letters is looked at from its beginning only, so that none is read twice.
+_SHAPES = re.compile(
+    r"(?<![\w-])(?:"
+    r"sk-[A-Za-z0-9_-]{20,}"  # keys of model providers
+    r"|gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"  # of code hosts
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"  # of Slack
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)|AIza[\w-]{35}"  # of clouds
+    r"|\d{6,12}:[A-Za-z0-9_-]{34,}"  # of Telegram bots
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"  # signed web tokens
+    r")"
+)
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----")
+_KEY_ENDS = "PRIVATE KEY-----"
+
+
+class SecretFilter:
+    """Replaces secrets in messages that leave, and says how many there were."""
+
+    def __init__(self, known: Callable[[], Iterable[str]] = tuple, *, shapes: bool = True) -> None:
+        self._known = known  # asked each time: tokens come and go
+        self._shapes = shapes  # also what only looks like a credential
+
+    def __call__(self, text: str) -> tuple[str, int]:
+        found = 0
+        for secret in sorted({*self._known()}, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_VALUE and secret in text:
+                found += text.count(secret)
+                text = text.replace(secret, REDACTED)
+        if not self._shapes:
+            return text, found
+        text, keys = _without_private_keys(text)
+        text, tokens = _SHAPES.subn(REDACTED, text)
+        return text, found + keys + tokens
+
+    def __repr__(self) -> str:
+        return "SecretFilter()"
+
+
+def _without_private_keys(text: str) -> tuple[str, int]:
+    """Without private key blocks; one that has no end goes up to the end of the text."""
+    parts, place, found = [], 0, 0
+    while (begins := _KEY_BEGINS.search(text, place)) is not None:
+        ends = text.find(_KEY_ENDS, begins.end())
+        parts += [text[place : begins.start()], REDACTED]
+        place, found = len(text) if ends < 0 else ends + len(_KEY_ENDS), found + 1
+    return "".join([*parts, text[place:]]), found

@@ -44,6 +44,7 @@ from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
+from butlers.telemetry.redaction import SecretFilter, password_in, secrets_in
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
@@ -124,6 +125,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         contacts=butler.contacts,
         channels=frozenset(channels),
         own_address=_own_address(process, config),
+        secrets=SecretFilter(lambda: _secrets(process), shapes=config.delivery.filter_credentials),
         clock=clock,
         new_id=process.new_id,
     )
@@ -287,3 +289,10 @@ def _repeatable(channels: dict[str, Channel]) -> frozenset[str]:
 def _own_address(process: Process, config: ButlerConfig) -> str:
     email = config.modules.email
     return process.environment[email.bot.address_env] if email is not None and email.bot.enabled else ""
+
+
+def _secrets(process: Process) -> list[str]:
+    """What must not leave in a message: tokens, credentials of providers, and the password of the database."""
+    database = password_in(process.settings.database_url or "")
+    known = [*secrets_in(process.environment), *(token.secret for token in process.tokens.tokens())]
+    return [*known, database] if database else known
