@@ -37,7 +37,7 @@ async def test_a_specialist_answers_with_what_its_llm_said(
     tmp_path: Path, postgres_server: EmbeddedPostgres, speech: Speech
 ) -> None:
     stand_in = StandIn(tmp_path)
-    stand_in.prints(speech.answer("That makes 84 euros for electricity."))
+    stand_in.prints(speech.plain_answer("That makes 84 euros for electricity."))
     roster = roster_with(tmp_path, "finance", speech.kind, stand_in.path)
     async with running_system(tmp_path, postgres_server, roster_dir=roster, llm="on") as running:
         reply = await running.ingest(f"I paid the electricity bill. {HOSTILE}")

@@ -165,6 +165,11 @@ class Spawner:
             failure = InternalError(f"the runtime failed unexpectedly ({type(error).__name__})")
             await self._end_failed(session_id, started, failure)
             raise failure from error
+        if result.tool_calls:
+            # The programs get no tools; one that their user has configured may have slipped in.
+            refused = InternalError(f"{self._runtime.name} used a tool, which sessions have none of; nothing was kept")
+            await self._end_failed(session_id, started, refused)
+            raise refused
         await self._end(session_id, started, status="completed", result=result)
         return result
 

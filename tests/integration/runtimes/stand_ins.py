@@ -35,6 +35,20 @@ class Speech:
     failure: Callable[[str], list[Event]]
     names_model: bool
 
+    def plain_answer(self, said: str) -> list[Event]:
+        """The same answer by a program that called no tool."""
+        return [event for event in self.answer(said) if not uses_tools(event)]
+
+
+def uses_tools(event: Event) -> bool:
+    """Whether an event of any of the programs tells of a tool."""
+    if event.get("type") == "tool_use":
+        return True
+    if event.get("type") == "assistant":
+        return any(block.get("type") == "tool_use" for block in event["message"]["content"])
+    item = event.get("item")
+    return isinstance(item, dict) and item.get("type") in ("command_execution", "mcp_tool_call")
+
 
 class StandIn:
     """One executable in a directory of its own."""
@@ -159,14 +173,23 @@ def _with_model(before: list[str], after: list[str]) -> Callable[[str | None], l
 
 CODEX = Speech(
     kind="codex",
-    arguments=_with_model(["exec", "--json", "--skip-git-repo-check", "--ephemeral"], ["-"]),
+    arguments=_with_model(
+        [
+            *("exec", "--json", "--skip-git-repo-check", "--ephemeral", "--sandbox", "read-only"),
+            *("--config", "features.shell_tool=false", "--config", 'web_search="disabled"'),
+            *("--config", "mcp_servers={}"),
+        ],
+        ["-"],
+    ),
     answer=_codex_answer,
     failure=_codex_failure,
     names_model=False,
 )
 CLAUDE = Speech(
     kind="claude",
-    arguments=_with_model(["-p", "--output-format", "stream-json", "--verbose"], []),
+    arguments=_with_model(
+        ["-p", "--output-format", "stream-json", "--verbose", "--tools", "", "--strict-mcp-config"], []
+    ),
     answer=_claude_answer,
     failure=_claude_failure,
     names_model=True,

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from butlers.butler.runtime import Prompt, Runtime, Speaker, Turn
 from butlers.butler.runtimes import DIALECTS, build_runtime
+from butlers.butler.runtimes.cli import probe
 from butlers.errors import InternalError, TargetUnavailable, TimeoutExceeded
 from tests.integration.runtimes.stand_ins import SPEECHES, Speech, StandIn
 
@@ -169,6 +170,67 @@ async def test_program_sees_no_secret_and_no_file(speech: Speech, stand_in: Stan
     assert given["env"]["PATH"] == os.environ["PATH"]
     assert given["files"] == []
     assert not Path(given["cwd"]).exists()
+
+
+CONFINED = probe([]) == ""
+LOOKING = """
+import glob
+def told(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError as error:
+        return type(error).__name__
+parent = os.getppid()
+given["seen"] = {{"tokens": told({tokens!r}), "listed": os.listdir({hidden!r}), "beside": told({beside!r}),
+                 "environment": told(f"/proc/{{parent}}/environ")}}
+try:
+    os.remove({tokens!r})
+except OSError as error:
+    given["seen"]["remove"] = type(error).__name__
+powers = ("CapEff", "CapBnd", "NoNewPrivs")
+given["capabilities"] = [line for line in open("/proc/self/status") if line.startswith(powers)]
+with open({record!r}, "w") as record:
+    json.dump(given, record)
+"""
+
+
+@pytest.mark.skipif(not CONFINED, reason="this machine makes no namespaces: only the first line holds")
+async def test_program_cannot_see_the_hidden_folder_nor_its_parent(speech: Speech, tmp_path: Path) -> None:
+    """What a shell tool could do if the program had one in spite of all."""
+    stand_in, hidden, beside = StandIn(tmp_path), tmp_path / "data", tmp_path / "notes"
+    hidden.mkdir()
+    tokens = hidden / "tokens.json"
+    tokens.write_text("the-operators-token")
+    beside.write_text("not hidden")
+    looking = LOOKING.format(
+        tokens=str(tokens), hidden=str(hidden), beside=str(beside), record=str(tmp_path / "given.json")
+    )
+    stand_in.prints(speech.plain_answer("ok"), before=looking)
+    runtime = build_runtime(speech.kind, None, str(stand_in.path), environ=os.environ | SECRETS, hidden=(hidden,))
+    assert (await runtime.run(PROMPT, timeout_s=PATIENCE_S)).text == "ok"
+    seen = stand_in.given()["seen"]
+    assert (seen["tokens"], seen["listed"], seen["remove"]) == ("FileNotFoundError", [], "OSError")
+    assert seen["beside"] == "not hidden"
+    assert seen["environment"] in ("PermissionError", "")
+    powers = "".join(stand_in.given()["capabilities"]).split()
+    assert powers == ["CapEff:", "0" * 16, "CapBnd:", "0" * 16, "NoNewPrivs:", "1"]
+    assert tokens.read_text() == "the-operators-token", "the folder itself is untouched"
+
+
+async def test_a_machine_without_namespaces_still_runs_the_program(
+    speech: Speech, stand_in: StandIn, runtime: Runtime, tmp_path: Path
+) -> None:
+    """A folder that cannot be hidden, as on a kernel that mounts nothing, stops nobody: the program has no tools."""
+    stand_in.prints(speech.plain_answer("ok"))
+    missing = build_runtime(
+        speech.kind,
+        None,
+        str(stand_in.path),
+        environ=os.environ,
+        hidden=(tmp_path / "missing", tmp_path / "given.json"),
+    )
+    assert (await missing.run(PROMPT, timeout_s=PATIENCE_S)).text == "ok"
 
 
 async def test_runtime_does_not_show_its_environment(runtime: Runtime) -> None:

@@ -68,7 +68,8 @@ async def test_opencode_may_not_touch_the_machine(tmp_path: Path) -> None:
     stand_in.prints(OPENCODE.answer("ok"))
     await ask("opencode", stand_in)
     permission = json.loads(stand_in.given()["env"]["OPENCODE_CONFIG_CONTENT"])["permission"]
-    assert permission == {"bash": "deny", "edit": "deny", "webfetch": "deny", "external_directory": "deny"}
+    assert {"*", "bash", "edit", "read", "webfetch", "external_directory"} == permission.keys()
+    assert {*permission.values()} == {"deny"}
 
 
 def test_program_runs_in_a_group_of_its_own(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from butlers.butler.runtime import Runtime
 from butlers.butler.runtimes.claude import CLAUDE
 from butlers.butler.runtimes.cli import CliRuntime, Dialect
 from butlers.butler.runtimes.codex import CODEX
@@ -24,8 +24,11 @@ def build_runtime(
     *,
     clock: Clock | None = None,
     environ: Mapping[str, str],
-) -> Runtime:
-    """The runtime that butler.toml asks for; `command` is the executable's path or name when it is not in PATH."""
+    hidden: tuple[Path, ...] = (),
+) -> CliRuntime:
+    """The runtime that butler.toml asks for. `command`: the executable's path or name when it is not in PATH; `hidden`:
+    folders that its program must not see.
+    """
     if kind not in DIALECTS:
         raise _wrong(f"unknown runtime {kind!r}", "type", f"use one of: {', '.join(DIALECTS)}")
     # It would be read as a flag of the program.
@@ -37,6 +40,7 @@ def build_runtime(
         command=command,
         clock=clock or SystemClock(),
         environ=environ,
+        hidden=hidden,
     )
 
 

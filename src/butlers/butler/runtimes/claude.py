@@ -12,6 +12,9 @@ Print mode refuses stream-json without `--verbose`.
 versions leave `result` empty or out, so the last text of the assistant stands in. Messages with a
 `parent_tool_use_id` belong to a sub-agent and are not the answer. `input_tokens` is what was not cached, so the cached
 parts are added.
+
+What the program reads here comes from strangers, so it gets no tools (`--tools ""`), and none of the servers that its
+user has configured (`--strict-mcp-config`): each flag alone leaves the other kind.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ _INPUT_PARTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input
 
 def _arguments(model: str | None) -> list[str]:
     chosen = ["--model", model] if model else []
-    return ["-p", "--output-format", "stream-json", "--verbose", *chosen]
+    return ["-p", "--output-format", "stream-json", "--verbose", "--tools", "", "--strict-mcp-config", *chosen]
 
 
 def _read(reading: Reading, event: dict[str, object]) -> None:

@@ -2,8 +2,8 @@
 
 What differs between the programs is data: a `Dialect` says how the program is called, which variables of the
 environment it needs, and how to read the JSON lines it prints. Everything that must be right for all of them is here:
-the prompt goes to stdin and never onto the command line, the program sees an empty directory and a listed part of the
-environment, and its failures become ours.
+the prompt goes to stdin and never onto the command line; the program has no tools, sees an empty directory and a listed
+part of the environment, and cannot see our data directory (`confine`); its failures become ours.
 
 | what happened | becomes |
 |---|---|
@@ -18,15 +18,19 @@ Output never enters a message: it may quote the prompt. Known causes are recogni
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from butlers.butler.runtime import Prompt, RuntimeResult
+from butlers.butler.runtimes import confine
 from butlers.butler.runtimes.events import Reading, read_events
 from butlers.butler.runtimes.fence import fenced
 from butlers.butler.runtimes.process import Finished, run_to_end
@@ -73,6 +77,7 @@ class CliRuntime:
     command: str | None  # path or name of the executable, instead of the dialect's own
     clock: Clock
     environ: Mapping[str, str] = field(repr=False)  # what the program's environment is chosen from
+    hidden: tuple[Path, ...] = ()  # folders that the program must not see: tokens, the database, logs
 
     @property
     def name(self) -> str:
@@ -96,14 +101,16 @@ class CliRuntime:
         argv = [self._executable(environment), *self.dialect.arguments(self.model)]
         try:
             with _empty_directory() as directory:
-                return await run_to_end(
-                    argv,
+                finished = await run_to_end(
+                    _confined(argv, self.hidden),
                     stdin=text.encode("utf-8", errors="replace"),
                     environment=environment,
                     directory=directory,
                     timeout_s=timeout_s,
                     stdout_limit=STDOUT_LIMIT,
                 )
+                _check_started(finished)
+                return finished
         except TimeoutError as over:
             raise TimeoutExceeded(f"{self.name} did not answer within {timeout_s:g} s") from over
         except OSError as refused:
@@ -160,6 +167,29 @@ class CliRuntime:
                 explained = cause.explanation.format(login=self.dialect.login)
                 return TargetUnavailable(f"{self.name} {what}: {explained}", retryable=cause.retryable)
         return TargetUnavailable(f"{self.name} {what}")
+
+
+def probe(hidden: Iterable[Path]) -> str:
+    """What keeps this machine from hiding folders from sessions; empty: nothing."""
+    told = json.dumps({"hidden": [str(folder) for folder in hidden], "argv": [], "probe": True})
+    command = [sys.executable, "-I", "-S", confine.__file__, told]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603  our own
+    except (OSError, subprocess.SubprocessError) as error:
+        return type(error).__name__
+    return done.stdout
+
+
+def _confined(argv: list[str], hidden: tuple[Path, ...]) -> list[str]:
+    told = json.dumps({"hidden": [str(folder.absolute()) for folder in hidden], "argv": argv})
+    return [sys.executable, "-I", "-S", confine.__file__, told]
+
+
+def _check_started(finished: Finished) -> None:
+    """Raises the `OSError` with which the machine refused to start the program."""
+    word, _, number = finished.stderr.decode("ascii", errors="replace").strip().rpartition(" ")
+    if finished.exit_code == confine.CANNOT_START and word == "errno" and number.isdecimal():
+        raise OSError(int(number), "cannot start")
 
 
 @contextmanager

@@ -8,8 +8,8 @@
     {"type": "turn.failed", "error": {"message": "..."}}
     {"type": "error", "message": "..."}                      also notices of reconnecting, so not final by itself
 
-`input_tokens` includes the cached ones. The stream does not name the model. Without a sandbox flag the program may read
-files but not write them, and has no network.
+`input_tokens` includes the cached ones. The stream does not name the model. What the program reads here comes from
+strangers, so it gets no tools: no shell, no web search, no servers of its user, and a sandbox that writes nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ from butlers.butler.runtimes.events import Reading, mapping, number, text
 _TOOLS = frozenset({"command_execution", "mcp_tool_call", "web_search", "file_change", "collab_tool_call"})
 
 
+_NO_TOOLS = (
+    *("--sandbox", "read-only"),
+    *("--config", "features.shell_tool=false"),
+    *("--config", 'web_search="disabled"'),
+    *("--config", "mcp_servers={}"),
+)
+
+
 def _arguments(model: str | None) -> list[str]:
     chosen = ["--model", model] if model else []
-    return ["exec", "--json", "--skip-git-repo-check", "--ephemeral", *chosen, "-"]
+    return ["exec", "--json", "--skip-git-repo-check", "--ephemeral", *_NO_TOOLS, *chosen, "-"]
 
 
 def _read(reading: Reading, event: dict[str, object]) -> None:

@@ -10,7 +10,7 @@
 A part may be printed again when it has grown, so the parts of a message are kept by id and the last message is the
 answer. Every step reports its own tokens, and some versions exit before the last report. The stream does not name the
 model. The program runs shell commands and edits files without asking unless its configuration forbids it, and what it
-reads here comes from strangers, so it is forbidden.
+reads here comes from strangers, so every tool is forbidden.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import json
 from butlers.butler.runtimes.cli import Dialect
 from butlers.butler.runtimes.events import Reading, mapping, number, text
 
-_FORBIDDEN = {"permission": dict.fromkeys(("bash", "edit", "webfetch", "external_directory"), "deny")}
+_FORBIDDEN = {
+    "permission": {"*": "deny"} | dict.fromkeys(("bash", "edit", "read", "webfetch", "external_directory"), "deny")
+}
 
 
 def _arguments(model: str | None) -> list[str]:

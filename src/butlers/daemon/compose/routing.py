@@ -85,6 +85,7 @@ def _askers(butler: Butler) -> dict[str | None, Asker]:
         models_of(settings),
         timeout_s=settings.llm.timeout_s,
         environ=process.environment,
+        hidden=(process.places.root,),
         database=process.database,
         schema=butler.config.schema_name,
         clock=process.clock,

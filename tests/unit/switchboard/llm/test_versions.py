@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -13,7 +14,6 @@ from butlers.butler.runtimes import DIALECTS
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
 from butlers.switchboard.routing.history import Said, newest, tokens_of
-from butlers.switchboard.routing.llm.asking import without_tools
 from butlers.switchboard.routing.llm.rollout import Figures, is_chosen, is_worse
 from butlers.switchboard.routing.llm.skill import Skill
 
@@ -49,11 +49,15 @@ def test_a_version_is_judged_by_its_record(
 
 
 def test_no_program_gets_tools() -> None:
-    codex, claude, opencode = (without_tools(DIALECTS[name]) for name in ("codex", "claude", "opencode"))
-    assert claude.arguments("m")[-3:] == ["--tools", "", "--strict-mcp-config"]
-    assert codex.arguments("m")[-1] == "-" and "features.shell_tool=false" in codex.arguments("m")
-    assert dict(opencode.fixed_environment)["OPENCODE_CONFIG_CONTENT"] == '{"permission": {"*": "deny"}}'
-    assert claude.arguments("m")[: len(DIALECTS["claude"].arguments("m"))] == DIALECTS["claude"].arguments("m")
+    codex, claude, opencode = (DIALECTS[name] for name in ("codex", "claude", "opencode"))
+    assert " --tools  --strict-mcp-config " in f"{' '.join(claude.arguments('m'))} "
+    assert codex.arguments("m")[-1] == "-"
+    assert {"read-only", "features.shell_tool=false", 'web_search="disabled"', "mcp_servers={}"} < {
+        *codex.arguments("m")
+    }
+    forbidden = json.loads(dict(opencode.fixed_environment)["OPENCODE_CONFIG_CONTENT"])["permission"]
+    assert forbidden["*"] == "deny"
+    assert {*forbidden.values()} == {"deny"}
 
 
 def said(number: int, size: int) -> Said:

@@ -1,31 +1,19 @@
-"""Asking the butler's runtime without giving it tools.
-
-The runtimes are those of every butler; what is added here takes their tools away, each in the words of its program. As
-a program may know tools that these words do not reach (a server that its user has configured), an answer that was made
-with a tool does not count either.
-"""
+"""Asking the butler's runtime for a decision: sessions as all are, without tools (`butler/runtimes`)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 from butlers.butler.activity import Report
 from butlers.butler.config import RuntimeSection
 from butlers.butler.runtime import Prompt, RuntimeResult
-from butlers.butler.runtimes import DIALECTS, build_runtime
-from butlers.butler.runtimes.cli import CliRuntime, Dialect
+from butlers.butler.runtimes import build_runtime
 from butlers.butler.sessions import Spawner, Wish
 from butlers.clock import Clock
-from butlers.errors import ClassificationError
 from butlers.storage.database import Database
 from butlers.telemetry import Telemetry
-
-_CLAUDE = ("--tools", "", "--strict-mcp-config")
-_CODEX = ("--sandbox", "read-only", "--config", "features.shell_tool=false", "--config", 'web_search="disabled"')
-_OPENCODE = {"OPENCODE_CONFIG_CONTENT": json.dumps({"permission": {"*": "deny"}})}
 
 
 class Asker(Spawner):
@@ -33,10 +21,7 @@ class Asker(Spawner):
 
     async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
         wish = Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
-        result = await self._session(wish)
-        if result.tool_calls:
-            raise ClassificationError("the model used tools, which it has none of")
-        return result
+        return await self._session(wish)
 
 
 def build_askers(
@@ -45,6 +30,7 @@ def build_askers(
     *,
     timeout_s: float,
     environ: Mapping[str, str],
+    hidden: tuple[Path, ...],
     database: Database,
     schema: str,
     clock: Clock,
@@ -55,7 +41,14 @@ def build_askers(
     """One per model; None stands for the runtime's own."""
     return {
         model: Asker(
-            runtime=_runtime(section, model or section.model, environ, clock),
+            runtime=build_runtime(
+                section.type,
+                model or section.model,
+                section.command,
+                clock=clock,
+                environ=environ,
+                hidden=hidden,
+            ),
             instructions="",
             database=database,
             schema=schema,
@@ -68,29 +61,3 @@ def build_askers(
         )
         for model in {None, *models}
     }
-
-
-def without_tools(dialect: Dialect) -> Dialect:
-    match dialect.name:
-        case "claude":
-            return replace(dialect, arguments=lambda model: [*dialect.arguments(model), *_CLAUDE])
-        case "codex":  # what ends its arguments says where the prompt is
-            return replace(dialect, arguments=lambda model: _before_last(dialect.arguments(model), _CODEX))
-        case _:
-            fixed = dict(dialect.fixed_environment) | _OPENCODE
-            return replace(dialect, fixed_environment=tuple(fixed.items()))
-
-
-def _runtime(section: RuntimeSection, model: str | None, environ: Mapping[str, str], clock: Clock) -> CliRuntime:
-    build_runtime(section.type, model, section.command, clock=clock, environ=environ)  # refuses what cannot be
-    return CliRuntime(
-        dialect=without_tools(DIALECTS[section.type]),
-        model=model,
-        command=section.command,
-        clock=clock,
-        environ=environ,
-    )
-
-
-def _before_last(arguments: list[str], more: tuple[str, ...]) -> list[str]:
-    return [*arguments[:-1], *more, arguments[-1]]
