@@ -22,10 +22,12 @@ from uuid import uuid4
 import httpx2
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from pydantic_core import to_json
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.delivery_config import LimitsSection
-from butlers.butler.identity import OPERATOR, Grant, Role, TokenFile
+from butlers.butler.identity import OPERATOR, Caller, Grant, Role, TokenFile
+from butlers.butler.surface import PendingApproval, ToolBox
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.places import Places
@@ -55,6 +57,23 @@ EVERY_PROVIDER = Simulated(telegram=True, mail=True, calendar=True)
 _LOOK_AGAIN_S = 0.01
 
 T = TypeVar("T")
+
+
+def _checked(call: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[..., Awaitable[dict[str, Any]]]:
+    """Every answer of every tool that a test calls, by whichever door, is what the tool declares."""
+
+    async def checked(box: ToolBox, name: str, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        answer = await call(box, name, caller, arguments)
+        tool = box[name]
+        waits = getattr(tool, "gated", False) and "action_id" in answer
+        returns = PendingApproval if waits else tool.returns
+        returns.model_validate_json(to_json(answer))
+        return answer
+
+    return checked
+
+
+ToolBox.call = _checked(ToolBox.call)  # type: ignore[assignment, method-assign]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,6 +147,16 @@ class RunningSystem:
             Client(streamable_http_client(self.url(butler, path), http_client=http)) as client,
         ):
             yield client
+
+    async def listed_tools(self, butler: str, *, path: str = "/mcp") -> set[str]:
+        """The names of all tools at a butler's door: every caller is shown what it may call."""
+        connector = self.issue_token("a-connector", Role.CONNECTOR)
+        callers: list[dict[str, str]] = [{"caller": OPERATOR}, {"caller": "switchboard"}, {"caller": "messenger"}]
+        names: set[str] = set()
+        for given in [*callers, {"caller": butler}, {"token": connector}]:
+            async with self.mcp(butler, path=path, **given) as client:
+                names |= {tool.name for tool in (await client.list_tools()).tools}
+        return names
 
     # --- deeds -------------------------------------------------------------------------------------------------------
 

@@ -66,8 +66,7 @@ async def running(
 
 
 async def listed(running: RunningSystem, butler: str, path: str) -> set[str]:
-    async with running.mcp(butler, path=path) as client:
-        return {tool.name for tool in (await client.list_tools()).tools}
+    return await running.listed_tools(butler, path=path)
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------

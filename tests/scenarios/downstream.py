@@ -15,8 +15,8 @@ from typing import Any
 
 from butlers.butler.http import build_app
 from butlers.butler.identity import Caller
-from butlers.butler.surface import EnvelopeTool, ToolBox
-from butlers.contracts.route import RouteEnvelope
+from butlers.butler.surface import ADDS, EnvelopeTool, ToolBox
+from butlers.contracts.route import RouteEnvelope, RouteResponse
 from butlers.serving import GuestServer, listen
 from butlers.telemetry import Telemetry
 from tests.scenarios.switchboard_door import call
@@ -99,7 +99,12 @@ class Downstream:
 
     async def open(self) -> None:
         tool = EnvelopeTool(
-            name="route.execute", description="As told.", arguments=RouteEnvelope, handler=self._execute
+            name="route.execute",
+            description="As told.",
+            arguments=RouteEnvelope,
+            returns=RouteResponse,
+            hints=ADDS,
+            handler=self._execute,
         )
         app = build_app(
             butler=self.name,

@@ -39,8 +39,7 @@ NEVER = "0 0 30 2 *"  # the thirtieth of February
 
 async def test_every_butler_has_the_core_tools_and_messenger_alone_cannot_speak(running: RunningSystem) -> None:
     for butler in running.roster:
-        async with running.mcp(butler) as client:
-            names = {tool.name for tool in (await client.list_tools()).tools}
+        names = await running.listed_tools(butler)
         assert names >= CORE, butler
         assert names & SPEAKING == (set() if butler == "messenger" else SPEAKING), butler
 
@@ -304,7 +303,7 @@ async def test_an_unknown_tool_is_refused_without_echoing_its_name(running: Runn
 
 
 async def test_llm_hosts_call_the_same_tools_by_underscored_names(running: RunningSystem) -> None:
-    async with running.mcp("switchboard", path="/mcp/llm") as client:
+    async with running.mcp("switchboard", caller="travel", path="/mcp/llm") as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
         assert "notify_dispatch" in listed
         assert not any("." in name for name in listed)

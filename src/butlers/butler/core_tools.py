@@ -13,14 +13,42 @@ from pydantic_core import to_jsonable_python
 from butlers.butler.identity import Caller
 from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.reminders import REMIND, RemindArguments
+from butlers.butler.results import (
+    ScheduleChanged,
+    ScheduleDeleted,
+    ScheduleList,
+    ScheduleMade,
+    SendResult,
+    SessionList,
+    SessionResult,
+    StateDeleted,
+    StateList,
+    StateStored,
+    StateValue,
+    StatusResult,
+    TickResult,
+    TraceResult,
+    TriggerResult,
+)
 from butlers.butler.schedules import Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.state import StateStore
-from butlers.butler.surface import BUTLERS, EVERY_ROLE, NoArguments, Tool
+from butlers.butler.surface import (
+    ACTS,
+    ADDS,
+    CHANGES,
+    EVERY_ROLE,
+    READS,
+    SENDS,
+    NoArguments,
+    Tool,
+    ToolLine,
+    tools_of,
+)
 from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
-from butlers.contracts.notify import Channel
+from butlers.contracts.notify import Channel, NotifyResponse
 
 Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
 PAGE = 50
@@ -120,40 +148,85 @@ class CoreTools:
 
     def tools(self) -> list[Tool]:
         return [
-            _tool("status", "How this butler is doing.", NoArguments, self._status, roles=EVERY_ROLE),
-            _tool("trace", "What this butler did for one request.", TraceArguments, self._trace),
-            self._own("trigger", "Run a prompt in a session now.", TriggerArguments, self._trigger),
-            self._own("tick", "Run the schedules that are due.", NoArguments, self._tick),
-            self._own("state_get", "Read one value.", KeyArguments, self._state_get),
-            self._own("state_set", "Write one value.", SetArguments, self._state_set),
-            self._own("state_delete", "Forget one value.", KeyArguments, self._state_delete),
-            self._own("state_list", "List values by prefix.", ListStateArguments, self._state_list),
-            self._own("schedule_list", "List the schedules.", NoArguments, self._schedule_list),
-            self._own("schedule_create", "Add a schedule.", CreateScheduleArguments, self._schedule_create),
-            self._own(
-                "schedule_update", "Change or disable a schedule.", UpdateScheduleArguments, self._schedule_update
+            Tool(
+                name="status",
+                description="How this butler is doing.",
+                returns=StatusResult,
+                hints=READS,
+                handler=self._status,
+                roles=EVERY_ROLE,
             ),
-            self._own("schedule_delete", "Remove a schedule.", NameArguments, self._schedule_delete),
-            self._own("sessions_list", "Recent sessions, newest first.", ListSessionsArguments, self._sessions_list),
-            self._own("sessions_get", "One session.", SessionArguments, self._sessions_get),
+            Tool(
+                name="trace",
+                description="What this butler did for one request.",
+                arguments=TraceArguments,
+                returns=TraceResult,
+                hints=READS,
+                handler=self._trace,
+            ),
+            *tools_of(self._table(), owner=self.butler),
         ]
+
+    def _table(self) -> tuple[ToolLine, ...]:
+        """Tools for this butler itself and the operator: nobody acts in another butler's name."""
+        return (
+            ("trigger", "Run a prompt in a session now.", TriggerArguments, TriggerResult, ACTS, self._trigger),
+            ("tick", "Run the schedules that are due.", NoArguments, TickResult, ACTS, self._tick),
+            ("state_get", "Read one value.", KeyArguments, StateValue, READS, self._state_get),
+            ("state_set", "Write one value.", SetArguments, StateStored, CHANGES, self._state_set),
+            ("state_delete", "Forget one value.", KeyArguments, StateDeleted, CHANGES, self._state_delete),
+            ("state_list", "List values by prefix.", ListStateArguments, StateList, READS, self._state_list),
+            ("schedule_list", "List the schedules.", NoArguments, ScheduleList, READS, self._schedule_list),
+            (
+                "schedule_create",
+                "Add a schedule: a prompt for the runtime, or a job such as remind.",
+                CreateScheduleArguments,
+                ScheduleMade,
+                ADDS,
+                self._schedule_create,
+            ),
+            (
+                "schedule_update",
+                "Change or disable a schedule.",
+                UpdateScheduleArguments,
+                ScheduleChanged,
+                CHANGES,
+                self._schedule_update,
+            ),
+            ("schedule_delete", "Remove a schedule.", NameArguments, ScheduleDeleted, CHANGES, self._schedule_delete),
+            (
+                "sessions_list",
+                "Recent sessions, newest first.",
+                ListSessionsArguments,
+                SessionList,
+                READS,
+                self._sessions_list,
+            ),
+            ("sessions_get", "One session.", SessionArguments, SessionResult, READS, self._sessions_get),
+        )
 
     def speaking_tools(self) -> list[Tool]:
         """Tools that make a message leave. Messenger, where messages leave, has none of them."""
-        return [
-            self._own("notify", "Send a message to an address, a contact or the owner.", NotifyArguments, self._notify),
-            self._own(
+        table: tuple[ToolLine, ...] = (
+            (
+                "notify",
+                "Send a message to an address, a contact or the owner.",
+                NotifyArguments,
+                NotifyResponse,
+                SENDS,
+                self._notify,
+            ),
+            (
                 "send_message",
                 "Send a message to people, each by the preferred channel.",
                 SendMessageArguments,
+                SendResult,
+                SENDS,
                 self._send_message,
             ),
-            self._own("remind", "Send a message at a later moment.", RemindArguments, self._remind),
-        ]
-
-    def _own(self, name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
-        """A tool for this butler itself and the operator: nobody acts in another butler's name."""
-        return Tool(name=name, description=description, arguments=arguments, handler=handler, owner=self.butler)
+            ("remind", "Send a message at a later moment.", RemindArguments, ScheduleMade, SENDS, self._remind),
+        )
+        return tools_of(table, owner=self.butler)
 
     async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return self.status()
@@ -248,7 +321,3 @@ def wire(document: Mapping[str, Any]) -> dict[str, Any]:
     """Rows as JSON-ready data."""
     ready: dict[str, Any] = to_jsonable_python(document)
     return ready
-
-
-def _tool(name: str, description: str, arguments: type[Value], handler: Any, *, roles: Any = BUTLERS) -> Tool:
-    return Tool(name=name, description=description, arguments=arguments, handler=handler, roles=roles)

@@ -29,10 +29,13 @@ def build_app(
     liveness: Callable[[], dict[str, Any]],
     readiness: Callable[[], Awaitable[dict[str, Any]]],
     loopback_only: bool,
+    about: str = "",  # what the butler is for, as its MCP clients are told
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     doors = {
-        path: McpDoor(butler=butler, tools=tools, tokens=tokens, dotted=dotted, loopback_only=loopback_only)
+        path: McpDoor(
+            butler=butler, about=about, tools=tools, tokens=tokens, dotted=dotted, loopback_only=loopback_only
+        )
         for path, dotted in (("/mcp", True), ("/mcp/llm", False))
     }
 
@@ -60,7 +63,7 @@ def build_app(
             Route("/readyz", readyz),
             Route("/metrics", metrics),
             # Stateless: there is no stream that a GET could open, and a caller must not hang on it.
-            *(Route(path, endpoint=door.app, methods=["POST", "DELETE"]) for path, door in doors.items()),
+            *(Route(path, endpoint=door, methods=["POST", "DELETE"]) for path, door in doors.items()),
             *routes,
         ],
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Union
 
 import pydantic
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
 from starlette.requests import Request
 
@@ -29,6 +30,42 @@ class NoArguments(Value):
     """For tools that take none."""
 
 
+class Result(BaseModel):
+    """What a tool answers: the fields that are always there. Others may stand beside them."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+Row = dict[str, Any]  # a record as it is stored, with its columns
+
+
+class PendingApproval(Result):
+    """What a tool behind the gate answers instead: a person decides first."""
+
+    status: str = Field(description="pending_approval, or what became of the same call before")
+    action_id: str | None = Field(description="the pending action, for approve_action and reject_action")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What a caller may expect of a call: the annotations of MCP."""
+
+    read_only: bool = False  # changes nothing
+    destructive: bool = False  # may overwrite or remove something; False: only adds
+    idempotent: bool = False  # the same call again changes nothing more
+    open_world: bool = False  # reaches people or services outside of this system
+
+
+READS = Hints(read_only=True, idempotent=True)
+READS_OUTSIDE = Hints(read_only=True, idempotent=True, open_world=True)
+ADDS = Hints()
+ADDS_ONCE = Hints(idempotent=True)
+CHANGES = Hints(destructive=True, idempotent=True)
+ACTS = Hints(destructive=True)
+SENDS = Hints(open_world=True)
+CHANGES_OUTSIDE = Hints(destructive=True, idempotent=True, open_world=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """One named capability."""
@@ -36,21 +73,29 @@ class Tool:
     name: str  # dotted where the source documents dot it
     description: str
     arguments: type[Value] = NoArguments
+    returns: type[BaseModel]  # what a call that succeeds answers
+    hints: Hints
     handler: Callable[[Caller, Any], Awaitable[dict[str, Any]]]
     roles: frozenset[Role] = BUTLERS  # who may call it
     owner: str | None = None  # of butlers, only this one: its own sessions
+    gated: bool = False  # a call may answer `PendingApproval`
 
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        if caller is None or not self._allows(caller):
+        if caller is None or not self.allows(caller):
             raise invalid("authorization", f"{_who(caller)} may not call {self.name}")
         return await self.handler(caller, parse_arguments(self.arguments, arguments))
 
-    def _allows(self, caller: Caller) -> bool:
+    def allows(self, caller: Caller | None) -> bool:
+        if caller is None:
+            return False
         owned = self.owner is None or caller.role is not Role.BUTLER or caller.name == self.owner
         return owned and caller.role in self.roles
 
     def input_schema(self) -> dict[str, Any]:
         return self.arguments.model_json_schema(by_alias=True)
+
+    def output_schema(self) -> dict[str, Any]:
+        return _output_schema(self.returns, PendingApproval) if self.gated else _output_schema(self.returns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +105,55 @@ class EnvelopeTool:
     name: str
     description: str
     arguments: type[Value]
+    returns: type[BaseModel]
+    hints: Hints
     handler: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
+    roles: frozenset[Role] = EVERY_ROLE  # who finds it in the list; the handler decides who may call it
+    callers: frozenset[str] | None = None  # of these, only callers of these names; None: all
 
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self.handler(caller, arguments)
 
+    def allows(self, caller: Caller | None) -> bool:
+        named = self.callers is None or (caller is not None and caller.name in self.callers)
+        return caller is not None and named and caller.role in self.roles
+
     def input_schema(self) -> dict[str, Any]:
         return self.arguments.model_json_schema(by_alias=True)
 
+    def output_schema(self) -> dict[str, Any]:
+        return _output_schema(self.returns)
+
+
+def _output_schema(*returns: type[BaseModel]) -> dict[str, Any]:
+    """The schema of an answer, with an object at its root: older clients know no other."""
+    kind: Any = Union[returns]  # noqa: UP007  one or several
+    schema: dict[str, Any] = TypeAdapter(kind).json_schema(by_alias=True)
+    return {"type": "object"} | schema
+
 
 AnyTool = Tool | EnvelopeTool
+
+
+# One tool in a table: name, description, arguments, returns, hints, handler.
+ToolLine = tuple[str, str, type[Value], type[BaseModel], Hints, Any]
+
+
+def tools_of(lines: Iterable[ToolLine], *, roles: frozenset[Role] = BUTLERS, owner: str | None = None) -> list[Tool]:
+    """The tools of a table, for the same callers."""
+    return [
+        Tool(
+            name=name,
+            description=description,
+            arguments=arguments,
+            returns=returns,
+            hints=hints,
+            handler=handler,
+            roles=roles,
+            owner=owner,
+        )
+        for name, description, arguments, returns, hints, handler in lines
+    ]
 
 
 class ToolBox:
@@ -87,6 +171,13 @@ class ToolBox:
 
     def names(self) -> list[str]:
         return sorted(self._tools)
+
+    def __getitem__(self, name: str) -> AnyTool:
+        return self._tools[name]
+
+    def allowed_to(self, caller: Caller | None) -> list[str]:
+        """The names of the tools that a caller may call."""
+        return [tool.name for tool in self if tool.allows(caller)]
 
     def __iter__(self) -> Any:
         return iter(self._tools[name] for name in self.names())

@@ -15,9 +15,9 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import SENDS, Tool
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
-from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, Priority
+from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, NotifyResponse, Priority
 from butlers.errors import ClassifiedError
 from butlers.messenger.delivery import channel_tool
 from butlers.messenger.intake import Intake
@@ -82,6 +82,8 @@ class ChannelTools:
             name=f"{channel}_send_message",
             description=f"Send a message by {channel} to an address, a contact or the owner.",
             arguments=SendMailArguments if channel == "email" else SendArguments,
+            returns=NotifyResponse,
+            hints=SENDS,
             handler=send,
             owner=ME,
         )
@@ -96,6 +98,8 @@ class ChannelTools:
             name="email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message",
             description=f"Answer a message that came by {channel} where it was asked.",
             arguments=ReplyMailArguments if channel == "email" else ReplyArguments,
+            returns=NotifyResponse,
+            hints=SENDS,
             handler=reply,
             owner=ME,
         )

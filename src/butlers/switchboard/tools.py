@@ -10,10 +10,21 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import EVERY_ROLE, EnvelopeTool, NoArguments, Tool
+from butlers.butler.surface import (
+    ADDS_ONCE,
+    CHANGES,
+    EVERY_ROLE,
+    READS,
+    SENDS,
+    EnvelopeTool,
+    NoArguments,
+    Result,
+    Row,
+    Tool,
+)
 from butlers.contracts.envelope import RequestId, Value, invalid
-from butlers.contracts.ingest import IngestEnvelope
-from butlers.contracts.notify import NotifyContext, NotifyEnvelope
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.switchboard.ingest_batch import IngestBatch, accept_batch
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.lineage import LineageReader
@@ -25,6 +36,34 @@ MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
 
 class LineageArguments(Value):
     request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
+
+
+class BatchResult(Result):
+    results: list[Row] = Field(description="a reply or an error for each message, in their order")
+    accepted: int = Field(description="how many are new")
+    duplicates: int = Field(description="how many the door knew already")
+    refused: int = Field(description="how many have an error")
+
+
+class ButlerRegistered(Result):
+    status: str = Field(description="ok")
+    name: str = Field(description="the butler's name")
+
+
+class HeartbeatHeard(Result):
+    status: str = Field(description="ok")
+    registered: bool = Field(description="false: the butler is not known and must register")
+
+
+class Lineage(Result):
+    request_context: Row = Field(description="where the request came from, as notify.v1 wants it")
+    source_event: Row | None = Field(description="what the channel needs for an answer, such as the message's id")
+
+
+class ButlerList(Result):
+    butlers: list[Row] = Field(
+        description="the butlers: name, description, triggers, tools and whether they get routes"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,30 +80,41 @@ class SwitchboardTools:
                 name="ingest",
                 description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
                 arguments=IngestEnvelope,
+                returns=IngestReply,
+                hints=ADDS_ONCE,
                 handler=self._ingest,
             ),
             EnvelopeTool(
                 name="ingest.batch",
                 description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
                 arguments=IngestBatch,
+                returns=BatchResult,
+                hints=ADDS_ONCE,
                 handler=self._ingest_batch,
             ),
             EnvelopeTool(
                 name="notify.dispatch",
                 description="Hand an outbound message (notify.v1) to Messenger in the calling butler's name.",
                 arguments=NotifyEnvelope,
+                returns=NotifyResponse,
+                hints=SENDS,
                 handler=self._notify,
+                roles=frozenset({Role.BUTLER}),
             ),
             Tool(
                 name="register_butler",
                 description="A butler says what it is and becomes eligible for routes.",
                 arguments=ButlerCard,
+                returns=ButlerRegistered,
+                hints=CHANGES,
                 handler=self._register,
                 roles=MEMBERS,
             ),
             Tool(
                 name="butler.heartbeat",
                 description="A sign of life of the calling butler.",
+                returns=HeartbeatHeard,
+                hints=ADDS_ONCE,
                 handler=self._heartbeat,
                 roles=frozenset({Role.BUTLER}),
             ),
@@ -72,6 +122,8 @@ class SwitchboardTools:
                 name="request.lineage",
                 description="Where a request came from and what it was, for whoever answers it.",
                 arguments=LineageArguments,
+                returns=Lineage,
+                hints=READS,
                 handler=self._lineage,
                 roles=MEMBERS,
                 owner="messenger",
@@ -80,6 +132,8 @@ class SwitchboardTools:
                 name="list_butlers",
                 description="The registry.",
                 arguments=NoArguments,
+                returns=ButlerList,
+                hints=READS,
                 handler=self._list,
                 roles=EVERY_ROLE,
             ),

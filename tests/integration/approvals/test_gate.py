@@ -11,7 +11,7 @@ import pytest
 
 from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import EnvelopeTool, Tool, ToolBox
+from butlers.butler.surface import SENDS, EnvelopeTool, Result, Tool, ToolBox
 from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.route import RouteEnvelope
@@ -62,9 +62,19 @@ class Post:
 
     def tools(self) -> list[Tool]:
         return [
-            Tool(name="send", description="Send.", arguments=SendArguments, handler=self.send, owner="general"),
-            Tool(name="pay", description="Pay.", arguments=PayArguments, handler=self.pay),
-            Tool(name="look", description="Look.", arguments=PayArguments, handler=self.pay),
+            Tool(
+                name="send",
+                description="Send.",
+                arguments=SendArguments,
+                returns=Result,
+                hints=SENDS,
+                handler=self.send,
+                owner="general",
+            ),
+            Tool(name="pay", description="Pay.", arguments=PayArguments, returns=Result, hints=SENDS, handler=self.pay),
+            Tool(
+                name="look", description="Look.", arguments=PayArguments, returns=Result, hints=SENDS, handler=self.pay
+            ),
         ]
 
 
@@ -366,7 +376,9 @@ def test_a_tool_that_takes_an_envelope_cannot_be_gated(desk: Desk):
     async def handler(_caller: Caller | None, _raw: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    tool = EnvelopeTool(name="send", description="", arguments=RouteEnvelope, handler=handler)
+    tool = EnvelopeTool(
+        name="send", description="", arguments=RouteEnvelope, returns=Result, hints=SENDS, handler=handler
+    )
     runner = ActionRunner(approvals=desk.approvals, owner="one")
     with pytest.raises(ConfigurationError, match="cannot be gated"):
         gate_tools([tool], approvals=desk.approvals, runner=runner)

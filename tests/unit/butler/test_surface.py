@@ -8,7 +8,17 @@ import pytest
 from starlette.requests import Request
 
 from butlers.butler.identity import Caller, Role, TokenFile
-from butlers.butler.surface import BUTLERS, EVERY_ROLE, EnvelopeTool, NoArguments, Tool, ToolBox, authenticate
+from butlers.butler.surface import (
+    BUTLERS,
+    EVERY_ROLE,
+    READS,
+    EnvelopeTool,
+    NoArguments,
+    Result,
+    Tool,
+    ToolBox,
+    authenticate,
+)
 from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.errors import ErrorClass, InternalError, OverloadRejected, ValidationError
@@ -28,6 +38,7 @@ async def echo(caller: Caller, arguments: Any) -> dict[str, Any]:
 
 def box(**changes: Any) -> ToolBox:
     given: dict[str, Any] = {"name": "thing.do", "description": "d", "arguments": Arguments, "handler": echo}
+    given |= {"returns": Result, "hints": READS}
     return ToolBox([Tool(**given | changes)])
 
 
@@ -99,7 +110,13 @@ async def test_an_envelope_tool_judges_caller_and_arguments_itself() -> None:
         seen.append((caller, arguments))
         return {}
 
-    tools = ToolBox([EnvelopeTool(name="route.execute", description="d", arguments=Arguments, handler=take)])
+    tools = ToolBox(
+        [
+            EnvelopeTool(
+                name="route.execute", description="d", arguments=Arguments, returns=Result, hints=READS, handler=take
+            )
+        ]
+    )
     await tools.call("route.execute", None, {"anything": 1})
     assert seen == [(None, {"anything": 1})]
 
@@ -108,7 +125,7 @@ def test_two_tools_of_one_name_are_refused_and_all_are_listed() -> None:
     tools = box()
     with pytest.raises(ValueError, match=r"thing\.do"):
         tools.add(*box())
-    tools.add(Tool(name="a", description="d", handler=echo))
+    tools.add(Tool(name="a", description="d", returns=Result, hints=READS, handler=echo))
     assert tools.names() == ["a", "thing.do"]
     assert [tool.name for tool in tools] == ["a", "thing.do"]
 

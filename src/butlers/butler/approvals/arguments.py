@@ -1,4 +1,4 @@
-"""What the approval tools take."""
+"""What the approval tools take and answer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from uuid import UUID
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from butlers.butler.approvals.values import Status
+from butlers.butler.results import Page
+from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
 
 PAGE = 50
@@ -99,3 +101,31 @@ class RuleFromActionArguments(RuleBounds):
     arg_constraints: Constraints | None = Field(
         default=None, description="by argument: what it must be; absent: as the action suggests"
     )
+
+
+class ActionResult(Result):
+    action: Row = Field(description="the action: what was asked, by whom, and what was decided")
+
+
+class ActionList(Page):
+    actions: list[Row] = Field(description="the actions: id, tool, summary, status, who asked and who decided")
+
+
+class ActionCounts(Result):
+    pending: int = Field(description="how many wait")
+    by_tool: dict[str, int] = Field(description="how many wait, by tool")
+    by_status: dict[str, int] = Field(description="how many there are, by status")
+    oldest_requested_at: str | None = Field(description="since when the oldest waits")
+    next_expires_at: str | None = Field(description="when the next one runs out")
+
+
+class ExpiredActions(Result):
+    expired: int = Field(description="how many were closed")
+
+
+class RuleResult(Result):
+    rule: Row = Field(description="the rule: tool, constraints, bounds and uses")
+
+
+class RuleList(Page):
+    rules: list[Row] = Field(description="the rules: tool, constraints, bounds and uses")

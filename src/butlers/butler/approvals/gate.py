@@ -42,6 +42,7 @@ def _gated(tool: AnyTool, approvals: Approvals, runner: ActionRunner) -> Tool:
         tool,
         description=f"{tool.description} Waits for a person's approval unless a rule allows it.",
         handler=_asking(tool, approvals),
+        gated=True,
     )
 
 

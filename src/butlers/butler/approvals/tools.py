@@ -6,27 +6,33 @@ approve what it asked for itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.arguments import (
     ActionArguments,
+    ActionCounts,
+    ActionList,
+    ActionResult,
     ActorArguments,
     CreateRuleArguments,
     DecisionArguments,
+    ExpiredActions,
     ListActionsArguments,
     ListExecutedArguments,
     ListRulesArguments,
     RevokeArguments,
     RuleArguments,
     RuleFromActionArguments,
+    RuleList,
+    RuleResult,
 )
 from butlers.butler.approvals.runner import ActionRunner
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import BUTLERS, NoArguments, Tool
-from butlers.contracts.envelope import Value, invalid
+from butlers.butler.surface import ACTS, ADDS, CHANGES, READS, NoArguments, Tool, ToolLine, tools_of
+from butlers.contracts.envelope import invalid
 
 SWITCHBOARD = "switchboard"
 
@@ -38,32 +44,83 @@ class ApprovalTools:
     wait_s: float = 2.0  # how long an approval waits for the result
 
     def tools(self) -> list[Tool]:
-        return [*self._reading(), *self._deciding()]
+        return [*tools_of(self._reading()), *tools_of(self._deciding(), owner=SWITCHBOARD)]
 
-    def _reading(self) -> list[Tool]:
-        return [
-            _open("list_pending_actions", "Actions, newest first.", ListActionsArguments, self._list),
-            _open("show_pending_action", "One action, whole, with its record.", ActionArguments, self._show),
-            _open("pending_action_count", "How many actions wait, and since when.", NoArguments, self._count),
-            _open("list_executed_actions", "Executed actions, newest first.", ListExecutedArguments, self._executed),
-            _open("list_approval_rules", "Rules, newest first.", ListRulesArguments, self._list_rules),
-            _open("show_approval_rule", "One rule and its latest uses.", RuleArguments, self._show_rule),
-        ]
+    def _reading(self) -> tuple[ToolLine, ...]:
+        return (
+            ("list_pending_actions", "Actions, newest first.", ListActionsArguments, ActionList, READS, self._list),
+            (
+                "show_pending_action",
+                "One action, whole, with its record.",
+                ActionArguments,
+                ActionResult,
+                READS,
+                self._show,
+            ),
+            (
+                "pending_action_count",
+                "How many actions wait, and since when.",
+                NoArguments,
+                ActionCounts,
+                READS,
+                self._count,
+            ),
+            (
+                "list_executed_actions",
+                "Executed actions, newest first.",
+                ListExecutedArguments,
+                ActionList,
+                READS,
+                self._executed,
+            ),
+            ("list_approval_rules", "Rules, newest first.", ListRulesArguments, RuleList, READS, self._list_rules),
+            ("show_approval_rule", "One rule and its latest uses.", RuleArguments, RuleResult, READS, self._show_rule),
+        )
 
-    def _deciding(self) -> list[Tool]:
-        return [
-            _kept("approve_action", "Let a pending action happen.", DecisionArguments, self._approve),
-            _kept("reject_action", "Refuse a pending action for good.", DecisionArguments, self._reject),
-            _kept("expire_stale_actions", "Close what nobody decided in time.", NoArguments, self._expire),
-            _kept("create_approval_rule", "Let calls pass without asking.", CreateRuleArguments, self._create_rule),
-            _kept(
+    def _deciding(self) -> tuple[ToolLine, ...]:
+        return (
+            (
+                "approve_action",
+                "Let a pending action happen.",
+                DecisionArguments,
+                ActionResult,
+                replace(ACTS, open_world=True),
+                self._approve,
+            ),
+            (
+                "reject_action",
+                "Refuse a pending action for good.",
+                DecisionArguments,
+                ActionResult,
+                ACTS,
+                self._reject,
+            ),
+            (
+                "expire_stale_actions",
+                "Close what nobody decided in time.",
+                NoArguments,
+                ExpiredActions,
+                CHANGES,
+                self._expire,
+            ),
+            (
+                "create_approval_rule",
+                "Let calls pass without asking.",
+                CreateRuleArguments,
+                RuleResult,
+                ADDS,
+                self._create_rule,
+            ),
+            (
                 "create_rule_from_action",
                 "Let more calls like this one pass without asking.",
                 RuleFromActionArguments,
+                RuleResult,
+                ADDS,
                 self._create_from_action,
             ),
-            _kept("revoke_approval_rule", "End a rule.", RevokeArguments, self._revoke),
-        ]
+            ("revoke_approval_rule", "End a rule.", RevokeArguments, RuleResult, ACTS, self._revoke),
+        )
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -144,13 +201,3 @@ def _who(caller: Caller, arguments: ActorArguments) -> str:
     if caller.role is Role.BUTLER and caller.name == SWITCHBOARD:
         return named
     raise invalid("decided_by", "only switchboard may decide in another's name")
-
-
-def _open(name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
-    return Tool(name=name, description=description, arguments=arguments, handler=handler, roles=BUTLERS)
-
-
-def _kept(name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
-    return Tool(
-        name=name, description=description, arguments=arguments, handler=handler, roles=BUTLERS, owner=SWITCHBOARD
-    )

@@ -1,4 +1,4 @@
-"""What the calendar's tools take."""
+"""What the calendar's tools take and answer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, W
 
 from butlers.butler.calendar.conflicts import Slot
 from butlers.butler.calendar.events import Moment
+from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import Identity, Value
 
 LONGEST_WINDOW = timedelta(days=60)  # about what Google answers of free and busy times at once
@@ -158,3 +159,30 @@ def check_order(start: Moment, end: Moment) -> None:
         in_order = start < end
     if not in_order:
         raise ValueError("end must lie after start")
+
+
+class EventList(Result):
+    events: list[Row] = Field(description="the events, in order of their start")
+    next_page_token: str | None = Field(description="hand it back for the next page; null: this is the last one")
+
+
+class EventResult(Result):
+    event: Row = Field(description="the event: event_id, etag, summary, start, end and the rest")
+
+
+class FreeSlots(Result):
+    time_zone: str = Field(description="the zone of the calendar, in which the slots are written")
+    slots: list[Row] = Field(description="start and end of each free time")
+    more: bool = Field(description="whether there are more than the limit")
+
+
+class EventWritten(Result):
+    status: str = Field(description="what happened: the event is there, or the time is taken")
+    event: Row | None = Field(default=None, description="the event, where it was written")
+    conflicts: list[Row] | None = Field(default=None, description="what is in the way, where the time is taken")
+    suggestions: list[Row] | None = Field(default=None, description="free times near by, where the time is taken")
+
+
+class EventDeleted(Result):
+    status: str = Field(description="deleted")
+    event_id: str = Field(description="the event, by its id")

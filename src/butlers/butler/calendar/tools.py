@@ -18,6 +18,11 @@ from butlers.butler.calendar.arguments import (
     CreateArguments,
     DeleteArguments,
     EventArguments,
+    EventDeleted,
+    EventList,
+    EventResult,
+    EventWritten,
+    FreeSlots,
     FreeSlotsArguments,
     ListArguments,
     UpdateArguments,
@@ -50,9 +55,9 @@ from butlers.butler.calendar.events import (
 )
 from butlers.butler.calendar.google import GoogleCalendar, same_wish
 from butlers.butler.identity import Caller
-from butlers.butler.surface import BUTLERS, Tool
+from butlers.butler.surface import CHANGES_OUTSIDE, READS_OUTSIDE, Hints, Tool, ToolLine, tools_of
 from butlers.clock import Clock
-from butlers.contracts.envelope import Value, invalid
+from butlers.contracts.envelope import invalid
 from butlers.errors import TargetUnavailable
 from butlers.telemetry import get_logger
 
@@ -91,30 +96,44 @@ class CalendarTools:
         self._writing = asyncio.Lock()
 
     def tools(self) -> list[Tool]:
-        table: tuple[tuple[str, str, type[Any], Any], ...] = (
-            ("list_events", "Events within a window, in order; pages by page_token.", ListArguments, self._list),
-            ("get_event", "One event.", EventArguments, self._get),
-            ("find_free_slots", "Free stretches within the working hours.", FreeSlotsArguments, self._free),
+        outside_adds = Hints(open_world=True)
+        table: tuple[ToolLine, ...] = (
             (
-                "create_event",
+                "calendar_list_events",
+                "Events within a window, in order; pages by page_token.",
+                ListArguments,
+                EventList,
+                READS_OUTSIDE,
+                self._list,
+            ),
+            ("calendar_get_event", "One event.", EventArguments, EventResult, READS_OUTSIDE, self._get),
+            (
+                "calendar_find_free_slots",
+                "Free times within the working hours.",
+                FreeSlotsArguments,
+                FreeSlots,
+                READS_OUTSIDE,
+                self._free,
+            ),
+            (
+                "calendar_create_event",
                 "Make an event; a taken time is answered with suggestions.",
                 CreateArguments,
+                EventWritten,
+                outside_adds,
                 self._create,
             ),
-            ("update_event", "Change an event; moved to a taken time, it stays.", UpdateArguments, self._update),
-            ("delete_event", "Delete an event.", DeleteArguments, self._delete),
+            (
+                "calendar_update_event",
+                "Change an event; moved to a taken time, it stays.",
+                UpdateArguments,
+                EventWritten,
+                CHANGES_OUTSIDE,
+                self._update,
+            ),
+            ("calendar_delete_event", "Delete an event.", DeleteArguments, EventDeleted, CHANGES_OUTSIDE, self._delete),
         )
-        return [self._tool(*row) for row in table]
-
-    def _tool(self, name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
-        return Tool(
-            name=f"calendar_{name}",
-            description=description,
-            arguments=arguments,
-            handler=handler,
-            roles=BUTLERS,
-            owner=self._butler,
-        )
+        return tools_of(table, owner=self._butler)
 
     @property
     def _calendar(self) -> GoogleCalendar:

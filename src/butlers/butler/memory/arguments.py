@@ -1,4 +1,4 @@
-"""What the memory tools take."""
+"""What the memory tools take and answer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from butlers.butler.memory.values import MAX_CONTENT, MAX_NAME, Kind, Maturity, Permanence
 from butlers.butler.sessions import OWNER
+from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import Value
 
 MAX_PAGE = 50
@@ -67,3 +68,38 @@ class ConfirmArguments(Value):
     outcome: Literal["helpful", "harmful"] = Field(
         default="helpful", description="of a rule that was followed; a fact can only be helpful"
     )
+
+
+class MemoryStored(Result):
+    kind: str = Field(description="the kind of memory")
+    id: str = Field(description="the memory, by its id")
+    status: str = Field(description="stored, or what became of an earlier one")
+
+
+class Memories(Result):
+    memories: list[Row] = Field(description="the memories, best first, with kind, content, score and confidence")
+    next_offset: int | None = Field(description="the offset of the next page; null: this is the last one")
+
+
+class MemoryResult(Result):
+    kind: str = Field(description="the kind of memory")
+    memory: Row = Field(description="the memory, whole")
+
+
+class MemoryForgotten(Result):
+    kind: str = Field(description="the kind of memory")
+    id: str = Field(description="the memory, by its id")
+    forgotten: bool | int = Field(description="that it is gone")
+
+
+class MemoryConfirmed(Result):
+    kind: str = Field(description="fact, or rule")
+    id: str = Field(description="the memory, by its id")
+    maturity: str | None = Field(default=None, description="of a rule: how well tried it is now")
+    memory: Row | None = Field(default=None, description="of a fact: the fact, whole")
+
+
+class MemoryStats(Result):
+    episodes: Row = Field(description="how many, by state, and the oldest that nobody has read")
+    facts: Row = Field(description="how many, by state")
+    rules: Row = Field(description="how many, by maturity")

@@ -10,7 +10,13 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.memory.arguments import (
     ConfirmArguments,
+    Memories,
     MemoryArguments,
+    MemoryConfirmed,
+    MemoryForgotten,
+    MemoryResult,
+    MemoryStats,
+    MemoryStored,
     RecallArguments,
     StoreEpisodeArguments,
     StoreFactArguments,
@@ -19,8 +25,8 @@ from butlers.butler.memory.arguments import (
 from butlers.butler.memory.memory import Memory
 from butlers.butler.memory.recall import Question
 from butlers.butler.memory.values import Kind, NewEpisode, NewFact
-from butlers.butler.surface import NoArguments, Tool
-from butlers.contracts.envelope import Value, invalid
+from butlers.butler.surface import ACTS, ADDS, CHANGES, READS, NoArguments, Tool, ToolLine, tools_of
+from butlers.contracts.envelope import invalid
 from butlers.errors import ValidationError
 
 
@@ -30,21 +36,31 @@ class MemoryTools:
     memory: Memory
 
     def tools(self) -> list[Tool]:
-        return [
-            self._own("memory_store_episode", "Remember what happened.", StoreEpisodeArguments, self._store_episode),
-            self._own("memory_store_fact", "Remember what is so.", StoreFactArguments, self._store_fact),
-            self._own("memory_store_rule", "Remember how to act.", StoreRuleArguments, self._store_rule),
-            self._own("memory_recall", "Find memories by words, best first.", RecallArguments, self._recall),
-            self._own("memory_get", "One memory, whole.", MemoryArguments, self._get),
-            self._own("memory_forget", "Forget one memory for good.", MemoryArguments, self._forget),
-            self._own(
-                "memory_confirm", "Say that a fact still holds, or how a rule did.", ConfirmArguments, self._confirm
+        table: tuple[ToolLine, ...] = (
+            (
+                "memory_store_episode",
+                "Remember what happened.",
+                StoreEpisodeArguments,
+                MemoryStored,
+                ADDS,
+                self._store_episode,
             ),
-            self._own("memory_stats", "How much is remembered.", NoArguments, self._stats),
-        ]
-
-    def _own(self, name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
-        return Tool(name=name, description=description, arguments=arguments, handler=handler, owner=self.butler)
+            ("memory_store_fact", "Remember what is so.", StoreFactArguments, MemoryStored, ACTS, self._store_fact),
+            ("memory_store_rule", "Remember how to act.", StoreRuleArguments, MemoryStored, ADDS, self._store_rule),
+            ("memory_recall", "Find memories by words, best first.", RecallArguments, Memories, READS, self._recall),
+            ("memory_get", "One memory, whole.", MemoryArguments, MemoryResult, READS, self._get),
+            ("memory_forget", "Forget one memory for good.", MemoryArguments, MemoryForgotten, CHANGES, self._forget),
+            (
+                "memory_confirm",
+                "Say that a fact still holds, or how a rule did.",
+                ConfirmArguments,
+                MemoryConfirmed,
+                ACTS,
+                self._confirm,
+            ),
+            ("memory_stats", "How much is remembered.", NoArguments, MemoryStats, READS, self._stats),
+        )
+        return tools_of(table, owner=self.butler)
 
     async def _store_episode(self, caller: Caller, arguments: StoreEpisodeArguments) -> dict[str, Any]:
         episode = NewEpisode(source=f"tool:{caller.name}", **arguments.model_dump())

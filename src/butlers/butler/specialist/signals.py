@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import Field, StringConstraints
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import ADDS_ONCE, Result, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, RequestId, Value
 from butlers.storage.database import Database
@@ -38,6 +38,11 @@ class SignalArguments(Value):
     )
 
 
+class SignalRecorded(Result):
+    status: str = Field(description="recorded")
+    key: str = Field(description="the place of the signal in its request")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRecorder:
     database: Database
@@ -51,6 +56,8 @@ class SignalRecorder:
                 name="relationship.record",
                 description="Keep what a message told about a person.",
                 arguments=SignalArguments,
+                returns=SignalRecorded,
+                hints=ADDS_ONCE,
                 handler=self._record,
                 owner="switchboard",
             )

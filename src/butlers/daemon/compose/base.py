@@ -28,10 +28,10 @@ from butlers.butler.runtimes import build_runtime
 from butlers.butler.schedules import Job, Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.state import StateStore
-from butlers.butler.surface import AnyTool, EnvelopeTool, ToolBox
+from butlers.butler.surface import ADDS_ONCE, AnyTool, EnvelopeTool, ToolBox
 from butlers.butler.transport import Transport
 from butlers.contacts import Contacts
-from butlers.contracts.route import RouteEnvelope
+from butlers.contracts.route import RouteEnvelope, RouteResponse
 from butlers.daemon.compose.approvals import gated
 from butlers.daemon.compose.memory import add_memory
 from butlers.daemon.compose.process import Process
@@ -155,6 +155,7 @@ class Butler:
             liveness=self.liveness,
             readiness=self.readiness,
             loopback_only=self.process.settings.loopback_only,
+            about=self.config.butler.description,
             routes=self.routes,
         )
         return built
@@ -260,7 +261,10 @@ def _route_tool(butler: Butler, handle: RouteHandler) -> EnvelopeTool:
         name="route.execute",
         description="Routed work (route.v1) from a trusted caller; answers with route_response.v1.",
         arguments=RouteEnvelope,
+        returns=RouteResponse,
+        hints=ADDS_ONCE,
         handler=execute,
+        callers=executor.trusted_callers,
     )
 
 
@@ -269,7 +273,12 @@ def _spawner(process: Process, config: ButlerConfig, telemetry: Telemetry, repor
     runtime: Runtime = LocalRuntime(config.name, process.clock)
     if process.settings.llm == "on" and section.type != "local":
         runtime = build_runtime(
-            section.type, section.model, section.command, clock=process.clock, environ=process.environment
+            section.type,
+            section.model,
+            section.command,
+            clock=process.clock,
+            environ=process.environment,
+            hidden=(process.places.root,),
         )
     return Spawner(
         runtime=runtime,

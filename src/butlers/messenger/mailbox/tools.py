@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import BUTLERS, Tool
+from butlers.butler.surface import BUTLERS, READS_OUTSIDE, Hints, Result, Row, Tool
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.mailbox.attempts import MailAttempts, place_of
 from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
@@ -73,6 +73,29 @@ class RouteArguments(Value):
     limit: int = Field(default=50, ge=1, le=500, description="mails to look at, oldest first")
 
 
+class MailList(Result):
+    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
+    messages: list[Row] = Field(description="the mails: uid, message_id, from, subject, date, seen and size")
+
+
+class MailResult(Result):
+    uid: int = Field(description="the mail's number in the inbox")
+    message_id: str | None = Field(description="its Message-ID")
+    subject: str | None = Field(description="its subject")
+    headers: dict[str, list[str]] = Field(description="its headers, by name")
+    text: str = Field(description="what it says, as plain text")
+    truncated: bool = Field(description="whether something was left out")
+    attachments: list[Row] = Field(description="filename, media_type and size_bytes of what is attached")
+
+
+class MailRouted(Result):
+    routed: int = Field(description="mails that were handed to Switchboard")
+    duplicates: int = Field(description="mails that Switchboard knew already")
+    bounces: int = Field(description="reports about our own mails, which became receipts")
+    skipped: int = Field(description="mails that nobody answers, such as those of lists")
+    failed: int = Field(description="mails that could not be read or handed over")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxTools:
     imap: ImapClient
@@ -86,6 +109,8 @@ class MailboxTools:
                 name="email_search_inbox",
                 description="Mails in the inbox, newest first.",
                 arguments=SearchArguments,
+                returns=MailList,
+                hints=READS_OUTSIDE,
                 handler=self._search,
                 roles=BUTLERS,
                 owner=OWNER,
@@ -94,6 +119,8 @@ class MailboxTools:
                 name="email_read_message",
                 description="One mail: headers, plain text and what is attached. It stays unread.",
                 arguments=ReadArguments,
+                returns=MailResult,
+                hints=READS_OUTSIDE,
                 handler=self._read,
                 roles=BUTLERS,
                 owner=OWNER,
@@ -102,6 +129,8 @@ class MailboxTools:
                 name="email_check_and_route_inbox",
                 description="Hand new mail to Switchboard; bounces become receipts.",
                 arguments=RouteArguments,
+                returns=MailRouted,
+                hints=Hints(idempotent=True, open_world=True),
                 handler=self._route,
                 roles=BUTLERS,
                 owner=OWNER,

@@ -9,9 +9,10 @@ from pydantic_core import to_jsonable_python
 
 from butlers.butler.identity import Caller
 from butlers.butler.stretch import StretchArguments
-from butlers.butler.surface import BUTLERS, Tool
+from butlers.butler.surface import BUTLERS, READS, Tool
 from butlers.clock import Clock
 from butlers.messenger.service_levels.levels import ServiceLevels
+from butlers.messenger.tools.results import DeliveryLevels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class ServiceLevelTools:
                 name="messenger_service_levels",
                 description="How well deliveries go: success, p95, duplicates, rejections, dead letters, error budget.",
                 arguments=StretchArguments,
+                returns=DeliveryLevels,
+                hints=READS,
                 handler=self._service_levels,
                 roles=BUTLERS,
             )

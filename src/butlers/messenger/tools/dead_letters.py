@@ -12,13 +12,14 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import ACTS, READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
 from butlers.contracts.notify import Channel
 from butlers.errors import ErrorClass
 from butlers.messenger.tools.cursor import page, place
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
+from butlers.messenger.tools.results import DeadLetterEnded, DeadLetterList, DeadLetterResult
 from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
 from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
 from butlers.telemetry import get_logger
@@ -69,18 +70,24 @@ class DeadLetterTools:
                 name="messenger_dead_letter_list",
                 description="Deliveries that were set aside, newest first, a page at a time.",
                 arguments=ListArguments,
+                returns=DeadLetterList,
+                hints=READS,
                 handler=self._list,
             ),
             Tool(
                 name="messenger_dead_letter_inspect",
                 description="One dead letter: what was asked, all that was tried, and whether it may be replayed.",
                 arguments=DeadLetterArguments,
+                returns=DeadLetterResult,
+                hints=READS,
                 handler=self._inspect,
             ),
             Tool(
                 name="messenger_dead_letter_discard",
                 description="Give a dead letter up for good; it is never replayed.",
                 arguments=DiscardArguments,
+                returns=DeadLetterEnded,
+                hints=ACTS,
                 handler=self._discard,
                 owner=SWITCHBOARD,
             ),
@@ -88,6 +95,8 @@ class DeadLetterTools:
                 name="messenger_dead_letter_quarantine",
                 description="Set a delivery aside that is not in a provider call.",
                 arguments=QuarantineArguments,
+                returns=DeadLetterEnded,
+                hints=ACTS,
                 handler=self._quarantine,
                 owner=SWITCHBOARD,
             ),

@@ -10,11 +10,12 @@ from pydantic import Field, JsonValue
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import READS, SENDS, Hints, Tool
 from butlers.contracts.envelope import Value
 from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release, Word
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, decided_by
+from butlers.messenger.tools.results import DeliveryReleased, DryRun, NotifyValidity
 
 
 class ReplayArguments(DecidedArguments):
@@ -41,6 +42,8 @@ class DeedTools:
                 name="messenger_dead_letter_replay",
                 description="Send a dead letter again as a new delivery; returns its outcome, or where it stands.",
                 arguments=ReplayArguments,
+                returns=DeliveryReleased,
+                hints=SENDS,
                 handler=self._replay,
                 owner=SWITCHBOARD,
             ),
@@ -48,6 +51,8 @@ class DeedTools:
                 name="messenger_delivery_settle",
                 description="Say what became of an uncertain delivery: confirmed_sent, or send_again.",
                 arguments=SettleArguments,
+                returns=DeliveryReleased,
+                hints=Hints(destructive=True, open_world=True),
                 handler=self._settle,
                 owner=SWITCHBOARD,
             ),
@@ -55,12 +60,16 @@ class DeedTools:
                 name="messenger_validate_notify",
                 description="Whether a notify.v1 would pass the checks, field by field; nothing happens.",
                 arguments=NotifyArguments,
+                returns=NotifyValidity,
+                hints=READS,
                 handler=self._validate,
             ),
             Tool(
                 name="messenger_dry_run",
                 description="What would become of a notify.v1 now: target, adapter, headroom, admission.",
                 arguments=NotifyArguments,
+                returns=DryRun,
+                hints=READS,
                 handler=self._dry_run,
             ),
         ]

@@ -15,12 +15,13 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.messenger.tools.limits import bucket_of, channel_layer, global_layer, in_flight_layer, recipient_layer
 from butlers.messenger.tools.queue import summary
 from butlers.messenger.tools.records import DeliveryRecords
+from butlers.messenger.tools.results import CircuitStatus, QueueDepth, RateLimitStatus
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState, snapshot
 from butlers.reliability.token_bucket import Bucket
 
@@ -53,18 +54,24 @@ class HealthTools:
                 name="messenger_circuit_status",
                 description="The circuit breaker of each channel, and why it is open.",
                 arguments=ChannelArguments,
+                returns=CircuitStatus,
+                hints=READS,
                 handler=self._circuits,
             ),
             Tool(
                 name="messenger_rate_limit_status",
                 description="What is left of each budget, until when a provider asked to wait, who is at the limit.",
                 arguments=LimitArguments,
+                returns=RateLimitStatus,
+                hints=READS,
                 handler=self._limits,
             ),
             Tool(
                 name="messenger_queue_depth",
                 description="How many deliveries are on their way, by status, phase and channel.",
                 arguments=ChannelArguments,
+                returns=QueueDepth,
+                hints=READS,
                 handler=self._queue,
             ),
         ]

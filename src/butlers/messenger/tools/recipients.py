@@ -9,12 +9,13 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import ACTS, CHANGES, READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
 from butlers.contracts.notify import Channel
 from butlers.messenger.addresses import canonical, problem_with
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
+from butlers.messenger.tools.results import RecipientList, RecipientReleased, RecipientResult
 from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
 from butlers.telemetry import get_logger
 
@@ -53,12 +54,16 @@ class RecipientTools:
                 name="messenger_recipient_list",
                 description="Recipients that are suppressed or have moved, by channel and address.",
                 arguments=RecipientListArguments,
+                returns=RecipientList,
+                hints=READS,
                 handler=self._list,
             ),
             Tool(
                 name="messenger_recipient_suppress",
                 description="From now on send nothing to this recipient.",
                 arguments=SuppressArguments,
+                returns=RecipientResult,
+                hints=CHANGES,
                 handler=self._suppress,
                 owner=SWITCHBOARD,
             ),
@@ -66,6 +71,8 @@ class RecipientTools:
                 name="messenger_recipient_release",
                 description="This recipient may be written to again.",
                 arguments=ReleaseArguments,
+                returns=RecipientReleased,
+                hints=ACTS,
                 handler=self._release,
                 owner=SWITCHBOARD,
             ),

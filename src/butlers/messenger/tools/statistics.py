@@ -20,10 +20,11 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Timestamp, Value
 from butlers.messenger.tools.records import DeliveryRecords, check_window
+from butlers.messenger.tools.results import DeliveryStats
 
 DEFAULT_WINDOW = timedelta(hours=24)
 AT_THE_DOOR = ("admitted", "deduplicated", "parked", "rejected")
@@ -52,6 +53,8 @@ class StatisticsTools:
                 name="messenger_delivery_stats",
                 description="Counts, rates and latencies of the deliveries of a window, overall and by one property.",
                 arguments=StatsArguments,
+                returns=DeliveryStats,
+                hints=READS,
                 handler=self._stats,
             )
         ]

@@ -12,12 +12,13 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import READS, Tool
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value, invalid
 from butlers.contracts.notify import Channel, DeliveryStatus, Intent
 from butlers.errors import ClassifiedError, ValidationError
 from butlers.messenger.tools.cursor import page, place
 from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords, check_window
+from butlers.messenger.tools.results import DeliveryAttempts, DeliveryList, DeliveryResult, DeliveryTrace
 
 PAGE, LONGEST_PAGE = 50, 500
 LINEAGE_TIMEOUT_S = 5.0
@@ -55,24 +56,32 @@ class TrackingTools:
                 name="messenger_delivery_status",
                 description="One delivery: its status, its latest attempt and what the provider calls it.",
                 arguments=DeliveryArguments,
+                returns=DeliveryResult,
+                hints=READS,
                 handler=self._status,
             ),
             Tool(
                 name="messenger_delivery_search",
                 description="Deliveries that fit the filters, newest first, a page at a time.",
                 arguments=SearchArguments,
+                returns=DeliveryList,
+                hints=READS,
                 handler=self._search,
             ),
             Tool(
                 name="messenger_delivery_attempts",
                 description="Every attempt at one delivery, in order.",
                 arguments=DeliveryArguments,
+                returns=DeliveryAttempts,
+                hints=READS,
                 handler=self._attempts,
             ),
             Tool(
                 name="messenger_delivery_trace",
                 description="One request from the door through routing to its deliveries, attempts and receipts.",
                 arguments=TraceArguments,
+                returns=DeliveryTrace,
+                hints=READS,
                 handler=self._trace,
             ),
         ]

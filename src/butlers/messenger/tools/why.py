@@ -11,12 +11,13 @@ from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.surface import READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.queue import UNDER_WAY
 from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords
+from butlers.messenger.tools.results import DeliveryWhy
 from butlers.messenger.tools.sentences import Story, history
 from butlers.messenger.tools.standing import standing
 
@@ -33,6 +34,8 @@ class WhyTools:
                 name="messenger_delivery_why",
                 description="In plain words: which rule decided what about a delivery, and what can be done now.",
                 arguments=DeliveryArguments,
+                returns=DeliveryWhy,
+                hints=READS,
                 handler=self._why,
             )
         ]

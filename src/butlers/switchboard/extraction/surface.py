@@ -17,7 +17,8 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import BUTLERS, Tool
+from butlers.butler.results import Page
+from butlers.butler.surface import ACTS, BUTLERS, READS, Result, Row, Tool
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, json_answer, may_decide, status_of
@@ -36,6 +37,15 @@ class ListArguments(Value):
 
 class DecideArguments(Value):
     extraction_id: UUID = Field(description="what was learned, by its id")
+
+
+class ExtractionList(Page):
+    extractions: list[Row] = Field(description="what was learned: id, type, data, confidence and status")
+
+
+class ExtractionResult(Result):
+    id: str = Field(description="what was learned, by its id")
+    status: str = Field(description="what was decided")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +68,16 @@ class ExtractionDesk:
                 name="extraction.list",
                 description="What messages told about people, newest first.",
                 arguments=ListArguments,
+                returns=ExtractionList,
+                hints=READS,
                 handler=self._list,
             ),
             Tool(
                 name="extraction.confirm",
                 description="Let the relationship butler record what was learned.",
                 arguments=DecideArguments,
+                returns=ExtractionResult,
+                hints=ACTS,
                 handler=self._confirm,
                 roles=OPERATORS,
             ),
@@ -71,6 +85,8 @@ class ExtractionDesk:
                 name="extraction.dismiss",
                 description="Forget what was learned.",
                 arguments=DecideArguments,
+                returns=ExtractionResult,
+                hints=ACTS,
                 handler=self._dismiss,
                 roles=OPERATORS,
             ),

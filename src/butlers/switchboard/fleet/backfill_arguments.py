@@ -1,4 +1,4 @@
-"""What callers say about backfill jobs."""
+"""What callers say about backfill jobs, and what they hear."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
+from butlers.butler.results import Page
+from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import Identity, Value
 from butlers.switchboard.fleet.backfill import Status
 from butlers.switchboard.operators.paging import LONGEST_PAGE
@@ -66,3 +68,22 @@ class Progress(Value):
         default=None, description="how the job stands now; absent: active"
     )
     error: str | None = Field(default=None, max_length=2_000, description="what went wrong, in words")
+
+
+class JobResult(Result):
+    job_id: str = Field(description="the job, by its id")
+    status: str = Field(description="how the job stands")
+
+
+class JobProgress(JobResult):
+    cost_spent_today_cents: int = Field(description="what the job has cost today")
+
+
+class JobTaken(Result):
+    job_id: str | None = Field(description="the job, now the caller's; null: none waits")
+    params: Row | None = Field(description="what to fetch, how fast and for how much")
+    cursor: str | None = Field(description="where an earlier run of the job stopped")
+
+
+class JobList(Page):
+    jobs: list[Row] = Field(description="the jobs: what to fetch, how far they are and what they cost")

@@ -13,9 +13,19 @@ from starlette.responses import Response
 from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import AnyTool, Tool, ToolBox
+from butlers.butler.surface import ACTS, ADDS, READS, AnyTool, Tool, ToolBox
 from butlers.switchboard.fleet.backfill import Deed
-from butlers.switchboard.fleet.backfill_arguments import JobArguments, JobsWanted, NewJob, PollArguments, Progress
+from butlers.switchboard.fleet.backfill_arguments import (
+    JobArguments,
+    JobList,
+    JobProgress,
+    JobResult,
+    JobsWanted,
+    JobTaken,
+    NewJob,
+    PollArguments,
+    Progress,
+)
 from butlers.switchboard.fleet.backfill_jobs import BackfillJobs
 from butlers.switchboard.fleet.connectors import Connectors
 from butlers.switchboard.fleet.routes import FleetDoor
@@ -41,6 +51,8 @@ class BackfillDesk:
                 name="create_backfill_job",
                 description=create,
                 arguments=NewJob,
+                returns=JobResult,
+                hints=ADDS,
                 handler=self._create,
                 roles=OPERATORS,
             ),
@@ -51,12 +63,16 @@ class BackfillDesk:
                 name="backfill.list",
                 description="Backfill jobs and how far they are, newest first.",
                 arguments=JobsWanted,
+                returns=JobList,
+                hints=READS,
                 handler=self._list,
             ),
             Tool(
                 name="backfill.poll",
                 description="The oldest backfill job that waits for the calling connector, now its own.",
                 arguments=PollArguments,
+                returns=JobTaken,
+                hints=ADDS,
                 handler=self._poll,
                 roles=CONNECTORS,
             ),
@@ -64,6 +80,8 @@ class BackfillDesk:
                 name="backfill.progress",
                 description="What one batch of a backfill job did and cost; answers how the job stands.",
                 arguments=Progress,
+                returns=JobProgress,
+                hints=ADDS,
                 handler=self._progress,
                 roles=CONNECTORS,
             ),
@@ -103,7 +121,13 @@ class BackfillDesk:
             return self._done(caller, f"backfill.{deed}", changed)
 
         return Tool(
-            name=f"backfill.{deed}", description=description, arguments=JobArguments, handler=change, roles=OPERATORS
+            name=f"backfill.{deed}",
+            description=description,
+            arguments=JobArguments,
+            returns=JobResult,
+            hints=ACTS,
+            handler=change,
+            roles=OPERATORS,
         )
 
     async def _create(self, caller: Caller, wanted: NewJob) -> dict[str, Any]:

@@ -12,9 +12,20 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import AnyTool, EnvelopeTool, NoArguments, Tool, ToolBox
+from butlers.butler.surface import (
+    ADDS_ONCE,
+    CHANGES,
+    READS,
+    AnyTool,
+    EnvelopeTool,
+    NoArguments,
+    Result,
+    Row,
+    Tool,
+    ToolBox,
+)
 from butlers.contracts.envelope import Identity, Value
-from butlers.contracts.heartbeat import HeartbeatEnvelope
+from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.switchboard.fleet.connectors import Connectors
 from butlers.switchboard.fleet.heartbeats import Heartbeats
 from butlers.switchboard.fleet.routes import FleetDoor
@@ -24,6 +35,16 @@ from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 class ConnectorArguments(Value):
     connector_type: Identity = Field(description="the kind of connector, such as telegram")
     endpoint_identity: Identity = Field(description="the bot, mailbox or account that the connector watches")
+
+
+class ConnectorList(Result):
+    connectors: list[Row] = Field(description="the connectors: state, liveness, last heartbeat and today's counts")
+
+
+class ConnectorGone(Result):
+    connector_type: str = Field(description="the kind of connector")
+    endpoint_identity: str = Field(description="the bot, mailbox or account")
+    deregistered: bool = Field(description="true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +58,24 @@ class ConnectorDesk:
                 name="connector.heartbeat",
                 description="A connector says that it lives and what it has done (connector.heartbeat.v1).",
                 arguments=HeartbeatEnvelope,
+                returns=HeartbeatReply,
+                hints=ADDS_ONCE,
                 handler=self._heartbeat,
+                roles=frozenset({Role.CONNECTOR}),
             ),
             Tool(
                 name="connectors.list",
                 description="All connectors that ever reported: whether they are there, and what they did today.",
+                returns=ConnectorList,
+                hints=READS,
                 handler=self._list,
             ),
             Tool(
                 name="connectors.deregister",
                 description="Forget a connector; its next heartbeat registers it anew.",
                 arguments=ConnectorArguments,
+                returns=ConnectorGone,
+                hints=CHANGES,
                 handler=self._deregister,
                 roles=frozenset({Role.OPERATOR}),
             ),

@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import BUTLERS, AnyTool, Tool
+from butlers.butler.results import Page
+from butlers.butler.surface import ACTS, BUTLERS, READS, AnyTool, Result, Row, Tool
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
@@ -35,6 +36,17 @@ class HistoryArguments(Value):
     limit: int = Field(default=50, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
 
 
+class HoldResult(Result):
+    butler: str = Field(description="the butler, by its name")
+    held: Row | None = Field(description="who holds it, why and since when; null: nobody")
+    eligibility_state: str = Field(description="whether it gets routes")
+
+
+class HoldHistory(Page):
+    butler: str = Field(description="the butler, by its name")
+    history: list[Row] = Field(description="what changed, when and why, newest first")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTools:
     holds: Holds
@@ -46,6 +58,8 @@ class HoldTools:
                 name="butler.hold",
                 description="Take a butler out of service: no new routes until it is released.",
                 arguments=HoldArguments,
+                returns=HoldResult,
+                hints=ACTS,
                 handler=self._hold,
                 roles=operators,
             ),
@@ -53,6 +67,8 @@ class HoldTools:
                 name="butler.release",
                 description="Put a butler back into service that was held.",
                 arguments=HoldArguments,
+                returns=HoldResult,
+                hints=ACTS,
                 handler=self._release,
                 roles=operators,
             ),
@@ -60,6 +76,8 @@ class HoldTools:
                 name="butler.history",
                 description="Why a butler was or was not routable, newest first.",
                 arguments=HistoryArguments,
+                returns=HoldHistory,
+                hints=READS,
                 handler=self._history,
                 roles=BUTLERS,
             ),

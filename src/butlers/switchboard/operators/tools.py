@@ -11,7 +11,8 @@ from pydantic import Field, JsonValue
 from butlers.butler.activity import Activity
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.results import Done, Page
+from butlers.butler.surface import ACTS, ADDS, READS, AnyTool, Result, Row, Tool, ToolLine, tools_of
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value, invalid
 from butlers.errors import ErrorClass
 from butlers.switchboard.operators.audit import OperatorAudit
@@ -86,6 +87,26 @@ class RecordArguments(Value):
     entries: list[Entry] = Field(max_length=MOST_ENTRIES, description="what was done, oldest first")
 
 
+class ActionDone(Result):
+    outcome: str = Field(description="what became of the action")
+    request_id: str | None = Field(description="the request it was about")
+    audit_id: str = Field(description="the entry in the operators' record")
+
+
+class ActionList(Page):
+    actions: list[Row] = Field(description="the actions: who did what to which request, why, and the outcome")
+
+
+class ActivityList(Page):
+    entries: list[Row] = Field(description="the entries: who did what, when, and how it ended")
+
+
+class DeadLettersResult(Result):
+    dead_letters: list[Row] | None = Field(default=None, description="the dead letters of the page")
+    dead_letter: Row | None = Field(default=None, description="the one that was asked for, whole")
+    next_cursor: str | None = Field(default=None, description="hand it back for the next page; null: the last one")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTools:
     operators: Operators
@@ -95,33 +116,93 @@ class OperatorTools:
 
     def tools(self) -> list[AnyTool]:
         return [
-            _tool("request.reroute", "Send a request to another butler.", RerouteArguments, self._reroute),
-            _tool("request.cancel", "Withdraw a request that nobody works on yet.", ActionArguments, self._cancel),
-            _tool("request.abort", "Stop a request that is being worked on.", ActionArguments, self._abort),
-            _tool("request.retry", "Work on a request again that ended badly.", ActionArguments, self._retry),
-            _tool("request.replay", "Work on a dead letter's request again.", ReplayArguments, self._replay),
-            _tool(
-                "request.force_complete",
-                "Declare a request done, with a note.",
-                ForceCompleteArguments,
-                self._force_complete,
-            ),
-            _tool(
-                "request.dead_letters",
-                "Requests and parts of requests that failed for good, newest first; or one of them, whole.",
-                DeadLettersArguments,
-                self._dead_letters,
-            ),
-            _tool("request.audit", "What operators did about requests, newest first.", AuditArguments, self._audit),
-            _tool("audit.list", "What butlers and operators did, newest first.", ActivityArguments, self._activity),
+            *tools_of(self._table(), roles=OPERATORS),
             Tool(
                 name="audit.record",
                 description="A butler tells what it did; told and forgotten.",
                 arguments=RecordArguments,
+                returns=Done,
+                hints=ADDS,
                 handler=self._record,
                 roles=frozenset({Role.BUTLER}),
             ),
         ]
+
+    def _table(self) -> tuple[ToolLine, ...]:
+        return (
+            (
+                "request.reroute",
+                "Send a request to another butler.",
+                RerouteArguments,
+                ActionDone,
+                ACTS,
+                self._reroute,
+            ),
+            (
+                "request.cancel",
+                "Withdraw a request that nobody works on yet.",
+                ActionArguments,
+                ActionDone,
+                ACTS,
+                self._cancel,
+            ),
+            (
+                "request.abort",
+                "Stop a request that is being worked on.",
+                ActionArguments,
+                ActionDone,
+                ACTS,
+                self._abort,
+            ),
+            (
+                "request.retry",
+                "Work on a request again that ended badly.",
+                ActionArguments,
+                ActionDone,
+                ACTS,
+                self._retry,
+            ),
+            (
+                "request.replay",
+                "Work on a dead letter's request again.",
+                ReplayArguments,
+                ActionDone,
+                ACTS,
+                self._replay,
+            ),
+            (
+                "request.force_complete",
+                "Declare a request done, with a note.",
+                ForceCompleteArguments,
+                ActionDone,
+                ACTS,
+                self._force_complete,
+            ),
+            (
+                "request.dead_letters",
+                "Requests and parts of requests that failed for good, newest first; or one of them, whole.",
+                DeadLettersArguments,
+                DeadLettersResult,
+                READS,
+                self._dead_letters,
+            ),
+            (
+                "request.audit",
+                "What operators did about requests, newest first.",
+                AuditArguments,
+                ActionList,
+                READS,
+                self._audit,
+            ),
+            (
+                "audit.list",
+                "What butlers and operators did, newest first.",
+                ActivityArguments,
+                ActivityList,
+                READS,
+                self._activity,
+            ),
+        )
 
     async def _reroute(self, caller: Caller, wanted: RerouteArguments) -> dict[str, Any]:
         done = self.operators.reroute(
@@ -165,7 +246,3 @@ class OperatorTools:
         for entry in told.entries:
             self.log.report(Activity(butler=caller.name, **entry.model_dump()))
         return {"status": "ok"}
-
-
-def _tool(name: str, description: str, arguments: type[Value], handler: Any) -> Tool:
-    return Tool(name=name, description=description, arguments=arguments, handler=handler, roles=OPERATORS)

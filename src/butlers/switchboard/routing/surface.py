@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import BUTLERS, NoArguments, Tool
+from butlers.butler.surface import ACTS, BUTLERS, READS, NoArguments, Result, Row, Tool
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
@@ -28,6 +28,19 @@ OPERATORS = frozenset({Role.OPERATOR})
 
 class ReasonArguments(Value):
     reason: Annotated[str, StringConstraints(max_length=500)] = Field(default="", description="why, for the record")
+
+
+class RoutingStatus(Result):
+    llm: Row = Field(description="whether a model is asked, and which")
+    skills: list[str] = Field(description="the skills that its prompt is made of")
+    prompt_version: str | None = Field(description="the version of the prompt")
+    stable: Row = Field(description="how the version in use does")
+    canary: Row | None = Field(description="the version on trial, and how it does")
+    history: list[Row] = Field(description="earlier trials, newest first")
+
+
+class RolloutChanged(Result):
+    """The trial as it stands now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +60,19 @@ class RoutingDesk:
 
     def tools(self) -> list[Tool]:
         return [
-            Tool(name="routing.status", description="What decides who gets a message.", handler=self._status),
+            Tool(
+                name="routing.status",
+                description="What decides who gets a message.",
+                returns=RoutingStatus,
+                hints=READS,
+                handler=self._status,
+            ),
             Tool(
                 name="routing.rollback",
                 description="Take back the version of prompt and model that is on trial.",
                 arguments=ReasonArguments,
+                returns=RolloutChanged,
+                hints=ACTS,
                 handler=self._rollback,
                 roles=OPERATORS,
             ),
@@ -59,6 +80,8 @@ class RoutingDesk:
                 name="routing.resume",
                 description="Go on with a trial that was rolled back; it is judged anew.",
                 arguments=ReasonArguments,
+                returns=RolloutChanged,
+                hints=ACTS,
                 handler=self._resume,
                 roles=OPERATORS,
             ),

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import FastAPI
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.stretch import StretchArguments
-from butlers.butler.surface import BUTLERS, Tool, ToolBox
+from butlers.butler.surface import BUTLERS, READS, Result, Row, Tool, ToolBox
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
@@ -21,6 +22,14 @@ from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 from butlers.switchboard.service_levels.levels import ServiceLevels
 
 TOOL: Final = "service_levels"
+
+
+class ServiceLevelsResult(Result):
+    window: Row = Field(description="since and until")
+    accept: Row | list[Row] = Field(description="how long the door took")
+    completion: Row | list[Row] = Field(description="how long requests took to their end")
+    routes: Row = Field(description="how many routes succeeded, in all and by butler")
+    interactive: Row | list[Row] = Field(description="how long people waited for an answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,8 @@ class ServiceLevelDesk:
                 name=TOOL,
                 description="How well messages are taken in and dealt with: accept, completion, routes, interactive.",
                 arguments=StretchArguments,
+                returns=ServiceLevelsResult,
+                hints=READS,
                 handler=self._answer,
                 roles=BUTLERS,
             )

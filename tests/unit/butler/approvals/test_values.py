@@ -13,7 +13,7 @@ from butlers.butler.approvals.gate import summary_of
 from butlers.butler.approvals.runner import storable, with_key
 from butlers.butler.approvals.values import PendingAction, refusal
 from butlers.butler.core_tools import KeyArguments, NotifyArguments
-from butlers.butler.surface import Tool
+from butlers.butler.surface import ADDS, Result, Tool
 from butlers.contracts.envelope import Value
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -40,7 +40,7 @@ def tool(arguments: type[Value]) -> Tool:
     async def handler(_caller: Any, _arguments: Any) -> dict[str, Any]:
         return {}
 
-    return Tool(name="send", description="Send.", arguments=arguments, handler=handler)
+    return Tool(name="send", description="Send.", arguments=arguments, returns=Result, hints=ADDS, handler=handler)
 
 
 def test_a_decision_is_refused_with_the_reason():
