@@ -76,7 +76,7 @@ class EmbeddedPostgres:
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._pgdata = self._data_dir / "postgres"
-        self._secret_file = self._data_dir / "postgres.secret"
+        self._secret_file = self._data_dir / server_roles.PASSWORD_FILE
         self._durable = durable  # False: faster, and a power cut may cost the data; for tests
         self._name = f"butlers-{hashlib.sha256(os.fsencode(self._pgdata)).hexdigest()[:16]}"
         self._settings = (

@@ -61,6 +61,9 @@ end $$;
 """
 
 
+PASSWORD_FILE = "postgres.secret"  # noqa: S105  its name, in the data directory
+
+
 def read_secret(file: Path) -> str | None:
     """The role's password, if there is one yet."""
     try:

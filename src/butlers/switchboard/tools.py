@@ -75,6 +75,9 @@ class SwitchboardTools:
     registered: Callable[[str], None] = lambda _butler: None  # told of each butler that is there now
 
     def tools(self) -> list[Tool | EnvelopeTool]:
+        return [*self._doors(), *self._registry_tools()]
+
+    def _doors(self) -> list[EnvelopeTool]:
         return [
             EnvelopeTool(
                 name="ingest",
@@ -101,6 +104,10 @@ class SwitchboardTools:
                 handler=self._notify,
                 roles=frozenset({Role.BUTLER}),
             ),
+        ]
+
+    def _registry_tools(self) -> list[Tool]:
+        return [
             Tool(
                 name="register_butler",
                 description="A butler says what it is and becomes eligible for routes.",

@@ -44,6 +44,7 @@ from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
+from butlers.storage.server_roles import PASSWORD_FILE, read_secret
 from butlers.telemetry.redaction import SecretFilter, password_in, secrets_in
 
 
@@ -125,7 +126,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         contacts=butler.contacts,
         channels=frozenset(channels),
         own_address=_own_address(process, config),
-        secrets=SecretFilter(lambda: _secrets(process), shapes=config.delivery.filter_credentials),
+        secrets=_secret_filter(process, config),
         clock=clock,
         new_id=process.new_id,
     )
@@ -291,8 +292,12 @@ def _own_address(process: Process, config: ButlerConfig) -> str:
     return process.environment[email.bot.address_env] if email is not None and email.bot.enabled else ""
 
 
-def _secrets(process: Process) -> list[str]:
-    """What must not leave in a message: tokens, credentials of providers, and the password of the database."""
-    database = password_in(process.settings.database_url or "")
-    known = [*secrets_in(process.environment), *(token.secret for token in process.tokens.tokens())]
-    return [*known, database] if database else known
+def _secret_filter(process: Process, config: ButlerConfig) -> SecretFilter:
+    """Knows what must not leave in a message: tokens, credentials of providers, and the password of the database."""
+    passwords = (password_in(process.settings.database_url or ""), read_secret(process.places.root / PASSWORD_FILE))
+    fixed = [*secrets_in(process.environment), *(password for password in passwords if password)]
+
+    def known() -> list[str]:
+        return [*fixed, *(token.secret for token in process.tokens.tokens())]
+
+    return SecretFilter(known, shapes=config.delivery.filter_credentials)

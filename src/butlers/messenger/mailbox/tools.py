@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import BUTLERS, READS_OUTSIDE, Hints, Result, Row, Tool
+from butlers.butler.surface import ACTS, BUTLERS, READS, READS_OUTSIDE, Hints, Result, Row, Tool
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.mailbox.attempts import MailAttempts, place_of
 from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
@@ -96,6 +96,17 @@ class MailRouted(Result):
     failed: int = Field(description="mails that could not be read or handed over")
 
 
+class QuarantinedList(Result):
+    mails: list[Row] = Field(description="the mails, each with the reason")
+    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
+
+
+class MailRetried(Result):
+    mail: str = Field(description="the mail, as email_list_quarantined prints it")
+    retried_by: str = Field(description="who decided it")
+    handled: bool = Field(description="whether it came to an end")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxTools:
     imap: ImapClient
@@ -139,12 +150,16 @@ class MailboxTools:
                 name="email_list_quarantined",
                 description="Mails that no attempt could bring to an end, newest first, each with the reason.",
                 arguments=QuarantinedArguments,
+                returns=QuarantinedList,
+                hints=READS,
                 handler=self._quarantined,
             ),
             Tool(
                 name="email_retry_quarantined",
                 description="Try a quarantined mail again; it stays quarantined unless that ends well.",
                 arguments=RetryArguments,
+                returns=MailRetried,
+                hints=ACTS,
                 handler=self._retry,
                 owner=SWITCHBOARD,
             ),

@@ -116,7 +116,7 @@ class OperatorTools:
 
     def tools(self) -> list[AnyTool]:
         return [
-            *tools_of(self._table(), roles=OPERATORS),
+            *tools_of((*self._actions(), *self._records()), roles=OPERATORS),
             Tool(
                 name="audit.record",
                 description="A butler tells what it did; told and forgotten.",
@@ -128,7 +128,7 @@ class OperatorTools:
             ),
         ]
 
-    def _table(self) -> tuple[ToolLine, ...]:
+    def _actions(self) -> tuple[ToolLine, ...]:
         return (
             (
                 "request.reroute",
@@ -178,6 +178,10 @@ class OperatorTools:
                 ACTS,
                 self._force_complete,
             ),
+        )
+
+    def _records(self) -> tuple[ToolLine, ...]:
+        return (
             (
                 "request.dead_letters",
                 "Requests and parts of requests that failed for good, newest first; or one of them, whole.",
