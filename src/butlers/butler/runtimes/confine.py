@@ -28,11 +28,13 @@ _DROP_FROM_BOUNDS, _NO_NEW_PRIVILEGES = 24, 38
 _LAST_CAPABILITY = 63
 _CAPABILITIES_VERSION = 0x20080522
 
-_libc = ctypes.CDLL(None, use_errno=True)
+
+def _system() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _call(name: str, *arguments: object) -> None:
-    if getattr(_libc, name)(*arguments) != 0:
+    if getattr(_system(), name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), name)
 
@@ -56,7 +58,7 @@ def _hide(folders: list[str]) -> None:
 
 def _give_up_capabilities() -> None:
     for capability in range(_LAST_CAPABILITY + 1):
-        _libc.prctl(_DROP_FROM_BOUNDS, ctypes.c_ulong(capability), 0, 0, 0)  # those that the kernel knows
+        _system().prctl(_DROP_FROM_BOUNDS, ctypes.c_ulong(capability), 0, 0, 0)  # those that the kernel knows
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
     _call("capset", header, (ctypes.c_uint32 * 6)())
     _call("prctl", _NO_NEW_PRIVILEGES, ctypes.c_ulong(1), 0, 0, 0)
