@@ -17,7 +17,8 @@ from starlette.responses import Response
 from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import AnyTool, Tool, ToolBox
+from butlers.butler.results import Page
+from butlers.butler.surface import ACTS, CHANGES, READS, AnyTool, Result, Row, Tool, ToolBox
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.switchboard.fleet.routes import FleetDoor
 from butlers.switchboard.operators.paging import LONGEST_PAGE
@@ -60,6 +61,32 @@ class OwnerCodeArguments(Value):
     channel: Literal["telegram"] = Field(default="telegram", description="the channel that the owner writes by")
 
 
+class RefusedSenders(Page):
+    senders: list[Row] = Field(description="the senders: channel, identity, why, how often and when last")
+
+
+class Pairings(Page):
+    pairings: list[Row] = Field(description="the strangers: channel, identity, code and until when it counts")
+
+
+class SenderAllowed(Result):
+    channel: str = Field(description="the channel that the person writes by")
+    identity: str = Field(description="who it is there")
+    contact_id: str = Field(description="the contact that the person is now")
+
+
+class SenderRemoved(Result):
+    channel: str = Field(description="the channel that the person wrote by")
+    identity: str = Field(description="who it is there")
+    removed: bool = Field(description="true")
+
+
+class OwnerCode(Result):
+    channel: str = Field(description="the channel that the owner writes by")
+    code: str | None = Field(description="the code to send; null: the owner is known there, or pairing is off")
+    expires_at: str | None = Field(description="until when the code counts")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderTools:
     records: SenderRecords
@@ -72,12 +99,16 @@ class SenderTools:
                 name="senders.refused",
                 description="Senders that wrote in and were not served, and why; what they wrote is not kept.",
                 arguments=RefusedArguments,
+                returns=RefusedSenders,
+                hints=READS,
                 handler=self._refused,
             ),
             Tool(
                 name="senders.pairings",
                 description="Strangers that were given a pairing code, newest first.",
                 arguments=PairingsArguments,
+                returns=Pairings,
+                hints=READS,
                 handler=self._pairings,
                 roles=OPERATORS,
             ),
@@ -85,6 +116,8 @@ class SenderTools:
                 name="senders.approve",
                 description="Let the stranger with this pairing code in: it becomes a contact and is served.",
                 arguments=ApproveArguments,
+                returns=SenderAllowed,
+                hints=ACTS,
                 handler=self._approve,
                 roles=OPERATORS,
             ),
@@ -92,6 +125,8 @@ class SenderTools:
                 name="senders.allow",
                 description="Let a person in without a code, or add an identity of the owner's.",
                 arguments=AllowArguments,
+                returns=SenderAllowed,
+                hints=CHANGES,
                 handler=self._allow,
                 roles=OPERATORS,
             ),
@@ -99,6 +134,8 @@ class SenderTools:
                 name="senders.remove",
                 description="Serve this person no longer; the owner's identities stay.",
                 arguments=SenderArguments,
+                returns=SenderRemoved,
+                hints=CHANGES,
                 handler=self._remove,
                 roles=OPERATORS,
             ),
@@ -106,6 +143,8 @@ class SenderTools:
                 name="senders.owner_code",
                 description="The code that makes the chat that sends it the owner's, while the owner has none there.",
                 arguments=OwnerCodeArguments,
+                returns=OwnerCode,
+                hints=READS,
                 handler=self._owner_code,
                 roles=OPERATORS,
             ),
