@@ -1,4 +1,4 @@
-"""`scripts/chaos messenger|switchboard --kills 25 --messages 2500`: progress on stderr, one JSON line on stdout.
+"""`scripts/chaos messenger|switchboard|database --kills 25 --messages 2500`: progress on stderr, one JSON line at last.
 
 The exit code is 0 when every goal was reached, 1 when one was missed.
 """
@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos import messenger
+from benchmarks.chaos import database, messenger
 from benchmarks.chaos.report import Plan
 from benchmarks.chaos.switchboard import run as switchboard
 from butlers.errors import ButlersError
 
 LONGEST_S = 1800.0  # a run that hangs is a run that failed
-RUNS = {"messenger": messenger.run, "switchboard": switchboard.run}
+RUNS = {"messenger": messenger.run, "switchboard": switchboard.run, "database": database.run}
 
 
 def main() -> int:

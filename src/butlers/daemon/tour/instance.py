@@ -74,7 +74,7 @@ class Instance:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        await self.until("every door is healthy", self._healthy, timeout_s=START_TIMEOUT_S)
+        await self.until("every door is healthy", self.is_ready, timeout_s=START_TIMEOUT_S)
         return self._clock.monotonic() - began
 
     async def kill(self) -> None:
@@ -149,7 +149,8 @@ class Instance:
             await self._clock.sleep(pause_s)
         raise TimeoutExceeded(f"waited {timeout_s:g} s in vain: {what}")
 
-    async def _healthy(self) -> bool:
+    async def is_ready(self) -> bool:
+        """Whether every door says that all it needs is there."""
         try:
             states = [await self._http.get(f"{self.url(name)}/readyz", timeout=5) for name in self._usual]
         except httpx2.HTTPError:
