@@ -88,7 +88,7 @@ class Heart:
             ),
             status=ConnectorStatus(
                 state=standing.state,
-                error_message=standing.error_message,
+                error_message=_with_remedy(standing),
                 uptime_s=self._clock.monotonic() - self._born,
             ),
             counters=ConnectorCounters(**asdict(self._connector.counters)),
@@ -96,3 +96,10 @@ class Heart:
             capabilities=self._connector.capabilities,
             sent_at=self._clock.now(),
         )
+
+
+def _with_remedy(standing: Standing) -> str | None:
+    """What is wrong and what to do, for whoever lists the connectors."""
+    if standing.error_message is None or not standing.remedy:
+        return standing.error_message
+    return f"{standing.error_message}; {standing.remedy}"[:2_000]

@@ -31,14 +31,15 @@ class Standing:
 
     state: ConnectorState
     error_message: str | None = None
+    remedy: str = ""  # what the operator can do about it
     checkpoint: ConnectorCheckpoint | None = None
 
 
 FAILURES_UNTIL_ERROR = 5  # in a row
 
 
-def state_after(failures: int) -> ConnectorState:
-    """A source that failed a few times may be back at once; one that goes on failing is an error."""
+def state_after(failures: int, *, final: bool = False) -> ConnectorState:
+    """A source that failed a few times may be back at once; one that goes on failing, or refuses us, is an error."""
     if failures == 0:
         return "healthy"
-    return "degraded" if failures < FAILURES_UNTIL_ERROR else "error"
+    return "degraded" if failures < FAILURES_UNTIL_ERROR and not final else "error"

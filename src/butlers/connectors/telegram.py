@@ -21,6 +21,7 @@ from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Se
 from butlers.errors import ClassifiedError, SenderRefused, TargetUnavailable, ValidationError
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.serving import is_loopback
+from butlers.telegram_faults import refusal, unreachable
 from butlers.telemetry import get_logger
 from butlers.trust import authorities
 
@@ -103,8 +104,9 @@ class TelegramConnector:
     def standing(self) -> Standing:
         problem = self._problem
         return Standing(
-            state=state_after(self._failures),
+            state=state_after(self._failures, final=problem is not None and not problem.retryable),
             error_message=f"{problem.error_class.value}: {problem.message}"[:2_000] if problem else None,
+            remedy=problem.remedy if problem else "",
             checkpoint=self._checkpoint,
         )
 
@@ -152,11 +154,11 @@ class TelegramConnector:
             response = await self._client.post(method, json=body)
             answer = response.json()
         except (httpx2.HTTPError, ValueError) as error:
-            raise TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})") from error
+            raise unreachable(error) from error
         if not isinstance(answer, Mapping):
             raise TargetUnavailable("Telegram's answer is not an object")
         if answer.get("ok") is not True or "result" not in answer:
-            raise TargetUnavailable(f"Telegram answered {answer.get('error_code')}", retry_after=_retry_after(answer))
+            raise refusal(answer.get("error_code"), retry_after=_retry_after(answer))
         return answer["result"]
 
     async def close(self) -> None:

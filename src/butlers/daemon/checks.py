@@ -23,16 +23,17 @@ from butlers.clock import SystemClock
 from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.access_checks import who_may_write
-from butlers.daemon.check import Check, fail, ok, refused
+from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.daemon.places import Places
-from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy
+from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy, unknown_variables
 from butlers.daemon.simulation import Simulated, what_to_simulate
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError
-from butlers.serving import listen
+from butlers.serving import is_loopback, listen
 from butlers.storage.address import database_of
 
 Roster = Mapping[str, ButlerConfig]
+RUNNING = "running"  # the check that a system which has just started does not make of itself
 _SIMULATORS_OF = {
     "telegram": ("telegram_simulator",),
     "mail": ("smtp_simulator", "imap_simulator", "mail_control"),
@@ -51,6 +52,8 @@ def _examine(settings: Settings, environment: Mapping[str, str]) -> Iterator[Che
     yield machine.python()
     yield machine.data_directory(places.root)
     yield machine.free_disk(places.root)
+    yield from running(places)
+    yield from variables(environment)
     yield tokens(places)
     try:
         roster = _load(settings)
@@ -80,6 +83,7 @@ def _roster_checks(
     yield from ports(settings, roster, simulated, places)
     yield from credentials(settings, roster, simulated, environment)
     yield from who_may_write(settings, simulated)
+    yield from mail_in_clear(settings, simulated)
     yield from delivery.adapters(roster, environment)
     yield from delivery.channel_names(roster)
     yield from delivery.gated_tools(roster)
@@ -100,6 +104,30 @@ def database(settings: Settings, roster: Roster, places: Places) -> Check:
         return machine.embedded_database(places.root)
     schemas = {migration_set.schema for migration_set in migration_sets([*roster.values()])}
     return asyncio.run(machine.given_database(dsn, given or names[0], schemas))
+
+
+def running(places: Places) -> Iterator[Check]:
+    """A system that is there already: this one would be refused."""
+    if (owner := places.owner()) is not None:
+        remedy = "see `butlers status`; stop it first, or use another --data-dir with a --port-offset"
+        yield warn(RUNNING, f"a system runs here already (process {owner}); `butlers up` would be refused", remedy)
+
+
+def variables(environment: Mapping[str, str]) -> Iterator[Check]:
+    """Variables that were meant for a setting and reach none."""
+    for name, near in unknown_variables(environment).items():
+        yield warn(f"environment.{name}", "is no setting and has no effect", f"did you mean {near}?")
+
+
+def mail_in_clear(settings: Settings, simulated: Simulated) -> Iterator[Check]:
+    """Passwords that would cross a network unencrypted because the settings say so."""
+    for protocol, host, mode in (
+        ("smtp", settings.smtp_host, settings.smtp_tls),
+        ("imap", settings.imap_host, settings.imap_tls),
+    ):
+        if mode == "none" and host and not simulated.mail and not is_loopback(f"//{host}"):
+            detail = f"the password and all mail travel in clear to {host}"
+            yield warn(f"{protocol}_tls", detail, f"set {protocol}_tls=starttls or implicit")
 
 
 def tokens(places: Places) -> Check:

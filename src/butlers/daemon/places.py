@@ -56,6 +56,18 @@ class Places:
             lock.flush()
             yield
 
+    def owner(self) -> str | None:
+        """The process id of a `butlers up` that holds the directory, running or still starting. Changes nothing."""
+        try:
+            with self._lock.open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return _read_number(lock)
+        except OSError:
+            return None
+        return None
+
     def announce(self, description: dict[str, Any], role: str | None = None) -> None:
         """Tell the command line where the doors are: all of them, or those of one role's own process."""
         file = self._run_file_of(role)

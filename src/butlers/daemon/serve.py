@@ -17,6 +17,7 @@ import uvloop
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
+from butlers.daemon.check import Status
 from butlers.daemon.neighbours import check_role, found_ports, simulators_beside
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, check_port_names
@@ -123,7 +124,7 @@ async def _run(
 ) -> int:
     clock = SystemClock()
     stop = _stop_event()
-    settings = simulated_settings(settings, simulated)
+    given, settings = settings, simulated_settings(settings, simulated)
     system = System(
         settings=settings,
         roster=roster,
@@ -146,10 +147,22 @@ async def _run(
         _welcome(description, role)
         for notice in await system.notices():
             _say(notice, to=sys.stdout)
+        if role is None:
+            threading.Thread(target=_warn, args=(given,), name="warnings", daemon=True).start()
         await stop.wait()
         _progress("stopping (ctrl-C again to stop at once)")
     _say("butlers: stopped")
     return 0
+
+
+def _warn(settings: Settings) -> None:
+    """Say what `butlers doctor` would warn of, in a thread of its own: neither start nor stop waits for a provider."""
+    from butlers.daemon.checks import RUNNING, examine  # noqa: PLC0415 - heavy, and needed only here
+    from butlers.daemon.probes import probe  # noqa: PLC0415
+
+    for check in (*examine(settings, os.environ), *probe(settings, os.environ)):
+        if check.status is not Status.OK and check.name != RUNNING:
+            _say(f"butlers: warning: {check.name}: {check.detail} ({check.remedy})")
 
 
 def _progress(step: str) -> None:

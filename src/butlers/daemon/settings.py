@@ -85,6 +85,9 @@ class Settings(BaseModel):
         default=None, description="certificates of authorities that mail servers are trusted by, beside the usual ones"
     )
     bounce_poll_s: float = Field(default=60.0, gt=0, description="how often the mailbox is read for bounces")
+    provider_probe_s: float = Field(
+        default=300.0, ge=0, description="how often real providers are asked whether they know us; 0: never"
+    )
     calendar_api_url: str = Field(
         default="https://www.googleapis.com/calendar/v3", description="base address of the Google Calendar API"
     )
@@ -207,10 +210,11 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
 
 def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that look like a setting's and are none, each with the one that is near: a slip that has no effect."""
-    known = {variable_of(field) for field in Settings.model_fields} | {"BUTLERS_CONFIG"}
+    known = {variable_of(field): field for field in Settings.model_fields} | {"BUTLERS_CONFIG": "config"}
     strangers = (name for name in environment if name.startswith(PREFIX) and not name.startswith(PORT_PREFIX))
-    found = {name: near_names(name, known) for name in sorted(strangers) if name not in known}
-    return {name: near[0] for name, near in found.items() if near}
+    unknown = {name: name.removeprefix(PREFIX).lower() for name in sorted(strangers) if name not in known}
+    found = {name: near_names(field, known.values()) for name, field in unknown.items()}
+    return {name: variable_of(near[0]) for name, near in found.items() if near}
 
 
 def _flag_of(key: str) -> str:

@@ -94,6 +94,8 @@ def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
         changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
         changes["who_may_write_email"] = settings.who_may_write_email or "open"
         changes["mail_authentication"] = settings.mail_authentication or "off"
+    if simulated.telegram and simulated.mail:
+        changes["provider_probe_s"] = 0.0  # nobody real is there to be asked
     if simulated.calendar:
         origin = f"http://{settings.host}:{settings.simulator_port('calendar_simulator')}"
         changes |= {"calendar_api_url": f"{origin}/calendar/v3", "calendar_token_url": f"{origin}/token"}

@@ -106,6 +106,14 @@ class Channel(Protocol):
 
 
 @runtime_checkable
+class Probes(Protocol):
+    """A channel that can ask its provider whether it knows us, without sending anything."""
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """Raises a ClassifiedError that says what is wrong, and in its `remedy` what to do."""
+
+
+@runtime_checkable
 class CountsParts(Protocol):
     """A channel that resumes and can tell how long a message is, so that the confirmation of its last part ends it."""
 

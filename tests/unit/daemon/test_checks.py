@@ -18,7 +18,7 @@ from butlers.daemon import checks
 from butlers.daemon.check import Check, Status
 from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
-from butlers.daemon.simulation import what_to_simulate
+from butlers.daemon.simulation import Simulated, what_to_simulate
 
 BOTH = {"BUTLER_TELEGRAM_TOKEN": "t-secret", "BUTLER_EMAIL_ADDRESS": "a@b.example", "BUTLER_EMAIL_PASSWORD": "p-secret"}
 ROSTER = load_roster(shipped_roster())
@@ -119,6 +119,37 @@ def test_a_port_of_our_own_running_system_is_fine(tmp_path: Path, listener: sock
     check = port_checks(chosen)["port.general"]
     assert check.status is Status.OK
     assert f"process {os.getpid()}" in check.detail
+
+
+def test_a_system_that_runs_here_already_is_told(tmp_path: Path) -> None:
+    chosen = settings(tmp_path)
+    places = Places(chosen.data_dir)
+    assert list(checks.running(places)) == []
+    places.create()
+    with places.owned():
+        (check,) = checks.running(places)
+    assert (check.status, f"process {os.getpid()}" in check.detail) == (Status.WARN, True)
+    assert "`butlers up` would be refused" in check.detail
+    assert list(checks.running(places)) == [], "a lock that nobody holds is no system"
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told(tmp_path: Path) -> None:
+    environment = {
+        "BUTLERS_SMPT_HOST": "x",
+        "BUTLERS_SMTP_PORT": "25",
+        "BUTLERS_PORT_GENERAL": "1",
+        "BUTLERS_ZEBRA": "",
+    }
+    (check,) = [one for one in checks.examine(settings(tmp_path), environment) if one.name.startswith("environment.")]
+    assert (check.name, check.status) == ("environment.BUTLERS_SMPT_HOST", Status.WARN)
+    assert check.remedy == "did you mean BUTLERS_SMTP_HOST?"
+
+
+def test_mail_in_clear_over_a_network_is_warned_of(tmp_path: Path) -> None:
+    real = Simulated(telegram=False, mail=False)
+    far = settings(tmp_path, smtp_host="mail.example.org", smtp_tls="none", imap_host="localhost", imap_tls="none")
+    assert [check.name for check in checks.mail_in_clear(far, real)] == ["smtp_tls"]
+    assert list(checks.mail_in_clear(far, Simulated(telegram=False, mail=True))) == []
 
 
 def test_a_system_that_died_owns_no_port(tmp_path: Path, listener: socket.socket) -> None:

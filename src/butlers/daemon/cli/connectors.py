@@ -12,6 +12,7 @@ from butlers.daemon.cli.explain import when
 from butlers.daemon.cli.listing import lists_by_itself
 from butlers.daemon.client import SystemClient
 
+_WORDS = ("sentence", "remedy")
 app = typer.Typer(help="Who brings messages in, and whether it is there.")
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="A connector's type, like telegram.")]
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Which end of the source, like the bot's name.")]
@@ -28,6 +29,8 @@ def _lines(document: Document) -> Iterator[str]:
         )
         if row["error_message"]:
             yield f"    {row['error_message']}"
+    for part in document["not_reporting"]:
+        yield f"{part['part']:<32} {part['state']}: " + " ".join(part[key] for key in _WORDS if key in part)
 
 
 def _gone(document: Document) -> Iterator[str]:
@@ -38,7 +41,13 @@ def _gone(document: Document) -> Iterator[str]:
 @asking(_lines, none="no connector has reported yet")
 def list_(client: SystemClient) -> Document:
     """Every connector that ever reported."""
-    return client.get("/api/connectors")
+    return client.get("/api/connectors") | {"not_reporting": _not_reporting(client)}
+
+
+def _not_reporting(client: SystemClient) -> list[Document]:
+    """Connectors of Switchboard's own process that are not well: one whose source refuses it never gets to a report."""
+    parts: list[Document] = client.health(client.switchboard).get("parts", [])
+    return [part for part in parts if part["part"].endswith(" connector") and part["state"] != "ok"]
 
 
 lists_by_itself(app, list_)

@@ -28,10 +28,11 @@ def doctor(
 ) -> int:
     """Check the machine and the configuration; exit code 1 when something stops a start."""
     from butlers.daemon.checks import examine
+    from butlers.daemon.probes import probe
 
     try:
         settings = settings_from(data_dir=data_dir, config=config, port_offset=port_offset, port=port, set_=set_)
-        checks = examine(settings, os.environ)
+        checks = (*examine(settings, os.environ), *probe(settings, os.environ))
     except ConfigurationError as error:
         checks = (refused("settings", error),)
     healthy = all(check.status is not Status.FAIL for check in checks)

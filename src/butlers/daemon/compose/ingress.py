@@ -156,6 +156,9 @@ def _standing_check(standing: Callable[[], Standing]) -> Check:
 
     async def check() -> Finding:
         found = standing()
-        return Finding() if found.state == "healthy" else Finding.degraded(f"{found.error_message or found.state}.")
+        if found.state == "healthy":
+            return Finding()
+        remedy = f"{found.remedy[:1].upper()}{found.remedy[1:]}." if found.remedy else ""
+        return Finding.degraded(f"{found.error_message or found.state}.", remedy=remedy)
 
     return check

@@ -28,10 +28,12 @@ from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.process import Process
 from butlers.messenger.book import Book
 from butlers.messenger.channel import Channel
+from butlers.messenger.channel_watch import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.intake import Intake
 from butlers.messenger.mailbox.assembly import Mailbox
+from butlers.messenger.mailbox.imap import ImapClient
 from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
@@ -94,6 +96,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
     butler.routes += receipt_routes(parts.receipts, keys=receipt_keys(process, config), clock=process.clock)
     butler.health.register("channels", parts.deliveries.channel_findings)
+    _add_channel_watch(butler, channels)
     butler.drains.append(drain)
     butler.before_serving.append(ready)
     butler.before_doors.append(parts.worker.rescue)
@@ -236,10 +239,24 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     )
 
 
+def _add_channel_watch(butler: Butler, channels: dict[str, Channel]) -> None:
+    every_s, mailbox = butler.process.settings.provider_probe_s, _bot_mailbox(butler)
+    if every_s <= 0:
+        return
+    mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
+    watch = ChannelWatch(probes=probes_of(channels, mailboxes), clock=butler.process.clock, every_s=every_s)
+    butler.health.register("credentials", watch.known.check)
+    butler.loops["channel watch"] = watch.run
+
+
+def _bot_mailbox(butler: Butler) -> ImapClient | None:
+    module = butler.config.modules.email
+    return mail_client(butler.process, module, module.bot) if module is not None and module.bot.enabled else None
+
+
 def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     """The mailbox of the bot, with a timer that reads the bounces in it."""
-    process, module = butler.process, butler.config.modules.email
-    imap = mail_client(process, module, module.bot) if module is not None and module.bot.enabled else None
+    process, imap = butler.process, _bot_mailbox(butler)
     if imap is None:
         return []
     parser = MailParser()

@@ -15,6 +15,7 @@ to the new chat when a group has become a supergroup (which is also where the la
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx2
@@ -26,6 +27,7 @@ from butlers.messenger.channels.telegram_calls import Call, compose
 from butlers.messenger.channels.telegram_line import Line, Phase, Silence
 from butlers.messenger.channels.telegram_text import ParseMode
 from butlers.serving import is_loopback
+from butlers.telegram_faults import refusal, unreachable
 from butlers.trust import authorities
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
@@ -74,6 +76,16 @@ class TelegramChannel:
     async def find(self, outgoing: Outgoing) -> str | None:
         """A bot cannot read what it has written."""
         return None
+
+    async def probe(self, *, timeout_s: float) -> None:
+        """Ask Telegram who the bot is."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = (await self._client.post("getMe", json={})).json()
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            raise unreachable(error, host=self._client.base_url.host) from error
+        if not isinstance(answer, dict) or answer.get("ok") is not True:
+            raise refusal(answer.get("error_code") if isinstance(answer, dict) else "nonsense")
 
     async def close(self) -> None:
         await self._client.aclose()

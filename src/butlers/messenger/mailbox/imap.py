@@ -42,11 +42,11 @@ class ImapClient:
         self.account = account
         self._context = account.server.context()
 
-    async def read(self, folder: str, task: Callable[[Folder], T]) -> T:
+    async def read(self, folder: str, task: Callable[[Folder], T], *, timeout_s: float | None = None) -> T:
         """Do something with a folder, which is opened for reading only."""
         line = _Line()
         try:
-            async with asyncio.timeout(self.account.timeout_s):
+            async with asyncio.timeout(timeout_s or self.account.timeout_s):
                 return await asyncio.to_thread(self._work, line, folder, task)
         except FolderRefused:
             remedy = "check that the mailbox has this folder (modules.email.inbox)"
@@ -60,9 +60,9 @@ class ImapClient:
         """Whether a mail with this Message-ID lies in the folder."""
         return bool(await self.read(folder, lambda opened: opened.by_message_id(message_id)))
 
-    async def probe(self) -> None:
+    async def probe(self, *, timeout_s: float | None = None) -> None:
         """Log in and open the inbox; raises what is wrong with it."""
-        await self.read(self.account.inbox, lambda _: None)
+        await self.read(self.account.inbox, lambda _: None, timeout_s=timeout_s)
 
     def _work(self, line: _Line, folder: str, task: Callable[[Folder], T]) -> T:
         connection = self._connected(line)

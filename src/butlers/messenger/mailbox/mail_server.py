@@ -117,7 +117,8 @@ class MailServer:
             return Finding("knows no way to log in that we know", "ask its operator for PLAIN or LOGIN")
         if isinstance(error, LoginRefused):
             return Finding(
-                "refuses the login", "correct the password and the login name (mail_login); the address is the default"
+                "refuses the login",
+                "correct the password (BUTLER_EMAIL_PASSWORD) and the login name (mail_login; unset: the address)",
             )
         return None
 

@@ -1,0 +1,89 @@
+"""Whether the providers still know us: asked at the start and every few minutes, without sending anything.
+
+    telegram.bot         getMe
+    email.bot            SMTP: greeting, encryption, login
+    email.bot.mailbox    IMAP: the same, and the inbox can be opened
+
+What was found last stands in `/readyz` and `butlers status` under `credentials`. A provider that refuses us never keeps
+Messenger from serving the others. `butlers doctor` and `butlers up` ask the same probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from butlers.butler.health import Finding, LastKnown
+from butlers.clock import Clock
+from butlers.errors import ClassifiedError
+from butlers.messenger.channel import Channel, Probes
+from butlers.messenger.mailbox.imap import ImapClient
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.messenger.channel_watch")
+
+PROBE_S = 10.0  # in which a provider must answer
+AGAIN_S = 60.0  # until a provider that refused us is asked again
+Probe = Callable[[], Awaitable[None]]  # raises what is wrong
+
+
+def probes_of(
+    channels: Mapping[str, Channel], mailboxes: Mapping[str, ImapClient], *, timeout_s: float = PROBE_S
+) -> dict[str, Probe]:
+    """A question to each provider that can be asked, by the name of its channel."""
+
+    def of_channel(channel: Probes) -> Probe:
+        return lambda: channel.probe(timeout_s=timeout_s)
+
+    def of_mailbox(mailbox: ImapClient) -> Probe:
+        return lambda: mailbox.probe(timeout_s=timeout_s)
+
+    found = {name: of_channel(channel) for name, channel in channels.items() if isinstance(channel, Probes)}
+    return found | {f"{name}.mailbox": of_mailbox(mailbox) for name, mailbox in mailboxes.items()}
+
+
+async def ask_all(probes: Mapping[str, Probe]) -> dict[str, ClassifiedError | None]:
+    """Ask everybody at once; None: the provider knows us."""
+
+    async def ask(probe: Probe) -> ClassifiedError | None:
+        try:
+            await probe()
+        except ClassifiedError as error:
+            return error
+        return None
+
+    answers = await asyncio.gather(*(ask(probe) for probe in probes.values()))
+    return dict(zip(probes, answers, strict=True))
+
+
+class ChannelWatch:
+    def __init__(self, *, probes: Mapping[str, Probe], clock: Clock, every_s: float) -> None:
+        self._probes = probes
+        self._clock = clock
+        self._every_s = every_s
+        self._refused: set[str] = set()
+        self.known = LastKnown()
+
+    async def run(self) -> None:
+        while True:
+            await self.run_once()
+            await self._clock.sleep(min(self._every_s, AGAIN_S) if self._refused else self._every_s)
+
+    async def run_once(self) -> None:
+        for name, error in (await ask_all(self._probes)).items():
+            self._note(name, error)
+
+    def _note(self, name: str, error: ClassifiedError | None) -> None:
+        if error is None:
+            if name in self._refused:
+                log.info("the provider knows us again", provider=name)
+            self._refused.discard(name)
+            self.known.note(name, Finding())
+            return
+        self._refused.add(name)
+        log.warning("the provider does not serve us", provider=name, error=error, error_class=error.error_class)
+        self.known.note(name, Finding.degraded(f"{_capital(error.message)}.", remedy=f"{_capital(error.remedy)}."))
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
