@@ -21,7 +21,7 @@ TELLS_THE_TIME = frozenset(
 WAITS = frozenset({"asyncio.sleep", "time.sleep"})
 
 MAY_WAIT = {
-    "serving.py": "sleep(0): one turn of the loop, in which sockets close",
+    "serving/server.py": "sleep(0): one turn of the loop, in which sockets close",
     "simulators/mail/attention.py": "asyncio gives no sign when a task begins to wait; real time, not the mail's clock",
     "simulators/mail/imap.py": "sleep(0): one turn of the loop, in which sockets close",
     "simulators/mail/smtp.py": "sleep(0): one turn of the loop, in which sockets close",

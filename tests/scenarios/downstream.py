@@ -17,7 +17,7 @@ from butlers.butler.http import build_app
 from butlers.butler.identity import Caller
 from butlers.butler.surface import ADDS, EnvelopeTool, ToolBox
 from butlers.contracts.route import RouteEnvelope, RouteResponse
-from butlers.serving import GuestServer, listen
+from butlers.serving.server import GuestServer, listen
 from butlers.telemetry import Telemetry
 from tests.scenarios.switchboard_door import call
 from tests.system import HOST, RunningSystem

@@ -19,8 +19,9 @@ from butlers.connectors.source import Counters, IngestPort, Standing, state_afte
 from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
 from butlers.errors import ClassifiedError, SenderRefused, TargetUnavailable, ValidationError
+from butlers.http_client import BoundedAsyncClient
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
-from butlers.serving import is_loopback
+from butlers.serving.server import is_loopback
 from butlers.telegram_faults import refusal, unreachable
 from butlers.telemetry import get_logger
 from butlers.trust import authorities
@@ -63,7 +64,7 @@ class TelegramConnector:
 
     def __init__(self, *, token: str, base_url: str, ingest: IngestPort, clock: Clock, poll_s: int = POLL_S) -> None:
         trusting = not is_loopback(base_url)
-        self._client = httpx2.AsyncClient(
+        self._client = BoundedAsyncClient(
             base_url=f"{base_url.rstrip('/')}/bot{token}/",
             timeout=poll_s + 10,
             verify=authorities(trust_env=trusting),
@@ -153,7 +154,7 @@ class TelegramConnector:
         try:
             response = await self._client.post(method, json=body)
             answer = response.json()
-        except (httpx2.HTTPError, ValueError) as error:
+        except (httpx2.HTTPError, ValueError, RecursionError) as error:
             raise unreachable(error) from error
         if not isinstance(answer, Mapping):
             raise TargetUnavailable("Telegram's answer is not an object")

@@ -29,7 +29,7 @@ from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names,
 from butlers.daemon.simulation import Simulated, what_to_simulate
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError
-from butlers.serving import is_loopback, listen
+from butlers.serving.server import is_loopback, listen
 from butlers.storage.address import database_of
 
 Roster = Mapping[str, ButlerConfig]

@@ -19,6 +19,7 @@ from butlers.errors import (
     ValidationError,
     from_wire,
 )
+from butlers.http_client import OWN_LIMIT, BoundedClient, reason
 
 
 class SystemClient:
@@ -30,7 +31,7 @@ class SystemClient:
         token = TokenFile(self._places.tokens, SystemClock()).secret_of(OPERATOR)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Not through a proxy: the system is on this machine, and the token is for it alone.
-        self._http = httpx2.Client(headers=headers, timeout=30, trust_env=False)
+        self._http = BoundedClient(limit=OWN_LIMIT, headers=headers, timeout=30, trust_env=False)
 
     @property
     def switchboard(self) -> str:
@@ -60,7 +61,7 @@ class SystemClient:
             response = call()
             content: dict[str, Any] = response.json()
         except (httpx2.HTTPError, ValueError) as error:
-            raise TargetUnavailable(f"{self.switchboard} did not answer ({type(error).__name__})") from error
+            raise TargetUnavailable(f"{self.switchboard} did not answer ({reason(error)})") from error
         if response.status_code < 400:
             return content
         raise _refusal(content.get("error", {}))

@@ -16,6 +16,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from butlers.errors import ConfigurationError
+from butlers.serving.limits import DoorLimits
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 MailTls = Literal["auto", "starttls", "implicit", "none"]
@@ -120,6 +121,22 @@ class Settings(BaseModel):
     )
     api_token_required: bool = Field(default=False, description="true: callers on this machine need a token, too")
     max_body_bytes: int = Field(default=1_048_576, ge=1_024, description="largest request body of POST /api/ingest")
+    http_head_bytes: int = Field(
+        default=32_768, ge=1_024, le=1_048_576, description="largest head of a request: its line and header fields"
+    )
+    http_head_fields: int = Field(default=100, ge=10, le=10_000, description="header fields a request may have")
+    http_target_bytes: int = Field(default=8_192, ge=256, le=65_536, description="longest path with query of a request")
+    http_head_timeout_s: float = Field(default=10.0, gt=0, description="time in which the head of a request must come")
+    http_body_idle_s: float = Field(
+        default=30.0, gt=0, description="silence within a body, or of a client that does not read its answer"
+    )
+    http_keep_alive_s: float = Field(default=5.0, gt=0, description="silence after which an idle connection is closed")
+    http_connections: int = Field(
+        default=1_000, ge=8, description="connections to all doors of a process; silent ones give way to new ones"
+    )
+    http_connections_per_address: int = Field(
+        default=500, ge=4, description="the same for one address, this machine's own included"
+    )
     content_dedupe_window_s: float = Field(
         default=300.0, ge=0, description="API messages without a key that repeat within this time are one message"
     )
@@ -179,6 +196,19 @@ class Settings(BaseModel):
     @property
     def token_required(self) -> bool:
         return self.api_token_required or not self.loopback_only
+
+    @property
+    def door_limits(self) -> DoorLimits:
+        return DoorLimits(
+            head_bytes=self.http_head_bytes,
+            head_fields=self.http_head_fields,
+            target_bytes=self.http_target_bytes,
+            head_s=self.http_head_timeout_s,
+            body_idle_s=self.http_body_idle_s,
+            keep_alive_s=self.http_keep_alive_s,
+            connections=self.http_connections,
+            per_address=self.http_connections_per_address,
+        )
 
     @property
     def roster_dir(self) -> Path:

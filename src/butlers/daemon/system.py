@@ -29,7 +29,8 @@ from butlers.daemon.places import Places
 from butlers.daemon.readiness import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
-from butlers.serving import GuestServer, listen
+from butlers.serving.limits import Connections, raise_file_limit
+from butlers.serving.server import GuestServer, listen
 from butlers.storage.address import database_of, with_database
 from butlers.storage.connecting import create_database_if_missing
 from butlers.storage.database import Database
@@ -94,6 +95,7 @@ class System:
         self._servers: list[GuestServer] = []
         self._watch: ServerWatch | None = None  # over the embedded database
         self._server: EmbeddedPostgres | None = None  # None: DATABASE_URL names one
+        self._connections = Connections(settings.door_limits.within(raise_file_limit()))
         self.butlers: list[Butler] = []
 
     async def start(self) -> None:
@@ -121,7 +123,7 @@ class System:
         for butler, listener in zip(self.butlers, listeners, strict=True):
             await butler.prepare()
             await butler.recover()
-            server = GuestServer(await butler.app())
+            server = GuestServer(await butler.app(), connections=self._connections)
             await server.open(listener)
             self._servers.append(server)
         self._stack.enter_context(spared_collector())

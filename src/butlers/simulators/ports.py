@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from butlers.serving import listen
+from butlers.serving.server import listen
 
 
 def listen_as(simulator: str, host: str, port: int) -> socket.socket:

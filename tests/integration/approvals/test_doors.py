@@ -26,7 +26,7 @@ from butlers.daemon.cli.approvals import app as command_line
 from butlers.daemon.cli.exits import run_guarded
 from butlers.daemon.places import Places
 from butlers.errors import TargetUnavailable
-from butlers.serving import GuestServer, listen
+from butlers.serving.server import GuestServer, listen
 from butlers.switchboard.approvals_api import add_approval_routes
 from tests.integration.approvals.conftest import Desk
 from tests.integration.approvals.test_gate import GENERAL, SWITCHBOARD, Butler, Post

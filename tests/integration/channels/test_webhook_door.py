@@ -15,7 +15,7 @@ from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable
 from butlers.messenger.receipts import Receipt, ReceiptIntake, ReceiptOutcome, receipt_routes
 from butlers.messenger.receipts.door import BODY_LIMIT
-from butlers.serving import GuestServer, listen
+from butlers.serving.server import GuestServer, listen
 from butlers.simulators.webhook import WebhookSimulator, serve_webhook
 from butlers.simulators.webhook.server import RECEIPT_KEY
 from butlers.storage.embedded import EmbeddedPostgres

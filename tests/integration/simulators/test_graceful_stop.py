@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from butlers.serving import GuestServer, listen
+from butlers.serving.server import GuestServer, listen
 from butlers.simulators.telegram import DEFAULT_TOKEN
 from tests.integration.simulators.telegram_support import DEADLINE
 

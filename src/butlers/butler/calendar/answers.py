@@ -18,6 +18,7 @@ import httpx2
 
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
+from butlers.http_client import reason as why
 
 _RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _QUOTA = frozenset({"quotaExceeded", "dailyLimitExceeded"})
@@ -28,7 +29,7 @@ def json_of(response: httpx2.Response) -> dict[str, Any]:
     """The body, or nothing when it is not a JSON object."""
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 
@@ -36,7 +37,7 @@ def json_of(response: httpx2.Response) -> dict[str, Any]:
 def unanswered(error: httpx2.HTTPError, timeout_s: float) -> ClassifiedError:
     if isinstance(error, httpx2.TimeoutException):
         return TimeoutExceeded(f"Google Calendar gave no answer within {timeout_s:g} s")
-    return TargetUnavailable(f"Google Calendar is unreachable ({type(error).__name__})")
+    return TargetUnavailable(f"Google Calendar is unreachable ({why(error)})")
 
 
 def described(response: httpx2.Response, *, of_event: bool = True) -> ClassifiedError:

@@ -23,8 +23,9 @@ from butlers.butler.calendar.oauth import AccessTokens, Credentials
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, TargetUnavailable
+from butlers.http_client import BoundedAsyncClient
 from butlers.reliability.retry import GiveUp, RetryPolicy, next_retry
-from butlers.serving import is_loopback
+from butlers.serving.server import is_loopback
 from butlers.trust import authorities
 
 CALENDAR_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
@@ -55,7 +56,7 @@ class GoogleCalendar:
         retry: RetryPolicy = CALENDAR_RETRY,
     ) -> None:
         trusting = not is_loopback(base_url)
-        self._http = httpx2.AsyncClient(timeout=timeout_s, verify=authorities(trust_env=trusting), trust_env=trusting)
+        self._http = BoundedAsyncClient(timeout=timeout_s, verify=authorities(trust_env=trusting), trust_env=trusting)
         self._tokens = AccessTokens(
             http=self._http, url=token_url, credentials=credentials, clock=clock, timeout_s=timeout_s
         )

@@ -12,6 +12,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from butlers.errors import TargetUnavailable
+from butlers.http_client import OWN_LIMIT, BoundedAsyncClient, reason
 from butlers.trust import authorities
 
 CONNECT_S = 5.0
@@ -35,7 +36,7 @@ class McpSession:
         except (httpx2.HTTPError, OSError, MCPError, TimeoutError) as error:
             self.broken = True
             self._closing.set()
-            raise TargetUnavailable(f"{self._url} did not answer ({type(error).__name__})") from error
+            raise TargetUnavailable(f"{self._url} did not answer ({reason(error)})") from error
 
     async def close(self) -> None:
         self.broken = True
@@ -61,7 +62,9 @@ class McpSession:
 
 def _http_client(headers: dict[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
     # A proxy from the environment must never see the butlers' tokens.
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, verify=authorities(trust_env=False), trust_env=False)
+    return BoundedAsyncClient(
+        limit=OWN_LIMIT, headers=headers, timeout=timeout, verify=authorities(trust_env=False), trust_env=False
+    )
 
 
 def _root(error: BaseException) -> BaseException:

@@ -20,6 +20,7 @@ from butlers.butler.config import load_roster
 from butlers.clock import Clock
 from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
 from butlers.errors import ButlersError, TimeoutExceeded
+from butlers.http_client import OWN_LIMIT, BoundedAsyncClient
 from butlers.storage.embedded import EmbeddedPostgres
 
 START_TIMEOUT_S = 60.0
@@ -47,7 +48,7 @@ class Instance:
         self._ports = PortRange([*self._usual.values(), *SIMULATOR_PORTS.values()])
         self.offset = self._ports.offset
         self._process: asyncio.subprocess.Process | None = None
-        self._http = httpx2.AsyncClient(timeout=30, trust_env=False)
+        self._http = BoundedAsyncClient(limit=OWN_LIMIT, timeout=30, trust_env=False)
 
     @property
     def pid(self) -> int:

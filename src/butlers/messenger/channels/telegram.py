@@ -21,12 +21,13 @@ from typing import Any
 import httpx2
 
 from butlers.errors import ValidationError
+from butlers.http_client import BoundedAsyncClient
 from butlers.messenger.channel import AttemptResult, NotSent, Outgoing, Sent, Wire
 from butlers.messenger.channels.telegram_answers import Answer, refused
 from butlers.messenger.channels.telegram_calls import Call, compose
 from butlers.messenger.channels.telegram_line import Line, Phase, Silence
 from butlers.messenger.channels.telegram_text import ParseMode
-from butlers.serving import is_loopback
+from butlers.serving.server import is_loopback
 from butlers.telegram_faults import refusal, unreachable
 from butlers.trust import authorities
 
@@ -48,7 +49,7 @@ class TelegramChannel:
         self.identity_scope = identity_scope
         self._parse_mode: ParseMode = parse_mode
         trusting = not is_loopback(base_url)
-        self._client = httpx2.AsyncClient(
+        self._client = BoundedAsyncClient(
             base_url=f"{base_url.rstrip('/')}/bot{token}/",
             timeout=None,
             verify=authorities(trust_env=trusting),

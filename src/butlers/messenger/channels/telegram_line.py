@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
+from butlers.http_client import reason
 from butlers.messenger.channel import Certainty, Wire
 from butlers.messenger.channels.telegram_answers import Answer, read
 from butlers.messenger.channels.telegram_calls import Call
@@ -79,7 +80,7 @@ class Line:
         except TimeoutError:
             return Silence(phase=phase, error=TimeoutExceeded(f"Telegram gave no answer within {self._timeout_s:g} s"))
         except httpx2.HTTPError as error:
-            return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({type(error).__name__})"))
+            return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({reason(error)})"))
         return read(response) or _gateway(response.status_code)
 
     def _is_late(self) -> bool:

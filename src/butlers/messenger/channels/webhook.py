@@ -19,11 +19,12 @@ from urllib.parse import quote, urlsplit
 import httpx2
 
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
+from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, reason
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.messenger.channels.plugins import ChannelSettings
 from butlers.messenger.channels.webhook_answers import Answer, decoded, judge, retry_after
 from butlers.messenger.receipts.signature import signed_headers
-from butlers.serving import is_loopback
+from butlers.serving.server import is_loopback
 from butlers.trust import authorities
 
 FIND_TIMEOUT_S = 10.0
@@ -55,7 +56,8 @@ class WebhookChannel:
         if webhook.api_key:
             headers["Authorization"] = f"Bearer {webhook.api_key}"
         trusting = not is_loopback(webhook.url)
-        self._client = httpx2.AsyncClient(
+        self._client = BoundedAsyncClient(
+            limit=ANSWER_LIMIT,
             headers=headers,
             timeout=None,
             follow_redirects=False,
@@ -80,7 +82,7 @@ class WebhookChannel:
         except (TimeoutError, httpx2.TimeoutException):
             return _unanswered(TimeoutExceeded(f"the gateway gave no answer within {timeout_s:g} s"), left)
         except httpx2.HTTPError as error:
-            return _unanswered(TargetUnavailable(f"the gateway is unreachable ({type(error).__name__})"), left)
+            return _unanswered(TargetUnavailable(f"the gateway is unreachable ({reason(error)})"), left)
         return judge(answer, outgoing)
 
     async def find(self, outgoing: Outgoing) -> str | None:
@@ -167,12 +169,11 @@ def _unanswered(error: ClassifiedError, left: bool) -> NotSent:
 
 
 async def _limited(response: httpx2.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_raw():
-        content += chunk
-        if len(content) > ANSWER_LIMIT:
-            return b""
-    return bytes(content)
+    """What it says; nothing when that is too long to be a gateway's: then its status speaks."""
+    try:
+        return await response.aread()
+    except UnreadableAnswer:
+        return b""
 
 
 def _filled(url: str, outgoing: Outgoing) -> str:

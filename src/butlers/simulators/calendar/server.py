@@ -14,11 +14,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from butlers.clock import Clock
-from butlers.serving import GuestServer
+from butlers.serving.server import GuestServer
 from butlers.simulators.calendar.api import ROOT, CalendarApi
 from butlers.simulators.calendar.control import ControlApi
 from butlers.simulators.calendar.faults import ApiError
 from butlers.simulators.calendar.world import World
+from butlers.simulators.control import guarded
 from butlers.simulators.credentials import CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN
 from butlers.simulators.journal import open_journal
 from butlers.simulators.ports import listen_as
@@ -73,7 +74,7 @@ async def serve_calendar(
         control = ControlApi(world, api.log)
         routes = [Route("/healthz", _healthy), *control.routes(), *api.routes()]
         app = Starlette(routes=routes, exception_handlers={OSError: _not_kept})
-        server = GuestServer(app, http=DroppableHttpTools)
+        server = GuestServer(guarded(app, host), http=DroppableHttpTools)
         try:
             await server.open(listener)
             bound = listener.getsockname()[1]

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from butlers.serving import take_in
+from butlers.serving.server import take_in
 
 _GRACE_SECONDS = 5.0  # for a client that does not take its answer
 _POLL_SECONDS = 0.01

@@ -18,7 +18,8 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from butlers.clock import Clock, SystemClock
-from butlers.serving import GuestServer
+from butlers.serving.server import GuestServer
+from butlers.simulators.control import guarded
 from butlers.simulators.journal import open_journal
 from butlers.simulators.mail.control import control_routes
 from butlers.simulators.mail.faults import FaultBook
@@ -106,7 +107,7 @@ async def _serve_control(stack: AsyncExitStack, host: str, port: int | None, rou
     if port is None:
         return None
     listener = stack.enter_context(listen_as("mail simulator's control API", host, port))
-    server = GuestServer(Starlette(routes=routes))
+    server = GuestServer(guarded(Starlette(routes=routes), host))
     stack.push_async_callback(server.close)
     await server.open(listener)
     bound: int = listener.getsockname()[1]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from butlers.serving.bounded_http import BoundedHttp
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -30,7 +31,7 @@ class DroppedConnection(Response):
             pass
 
 
-class DroppableHttpTools(HttpToolsProtocol):
+class DroppableHttpTools(BoundedHttp):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app = _with_transport(self.app, transport)

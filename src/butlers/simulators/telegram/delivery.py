@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import httpx2
 
+from butlers.http_client import BoundedAsyncClient
 from butlers.simulators.telegram.model import Update, Webhook
 from butlers.simulators.telegram.state import BotState
 from butlers.simulators.telegram.updates import drop, drop_expired
@@ -70,7 +71,7 @@ class WebhookDelivery:
 
     def _http(self) -> httpx2.AsyncClient:
         if self._client is None:
-            self._client = httpx2.AsyncClient(
+            self._client = BoundedAsyncClient(
                 timeout=self._retry.answer_seconds, verify=authorities(trust_env=False), trust_env=False
             )
         return self._client

@@ -17,7 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from butlers.clock import Clock
-from butlers.serving import GuestServer
+from butlers.serving.server import GuestServer
+from butlers.simulators.control import guarded
 from butlers.simulators.credentials import TELEGRAM_TOKEN
 from butlers.simulators.journal import open_journal
 from butlers.simulators.ports import listen_as
@@ -102,7 +103,7 @@ async def serve_telegram(
         world.add_bot(token, username)
         polls = Polls(world)
         app = build_app(world, polls=polls, webhook_retry=webhook_retry, extra_routes=extra_routes)
-        server = GuestServer(app, http=_PROTOCOLS[http])
+        server = GuestServer(guarded(app, host), http=_PROTOCOLS[http])
         try:
             await server.open(listener)
             bound = listener.getsockname()[1]

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 
 from butlers.clock import Clock
+from butlers.http_client import BoundedAsyncClient
 from butlers.simulators.webhook.gateway import Gateway, signature_of
 from butlers.trust import authorities
 
@@ -19,7 +20,7 @@ class Callbacks:
     def __init__(self, gateway: Gateway, clock: Clock) -> None:
         self._gateway = gateway
         self._clock = clock
-        self._client = httpx2.AsyncClient(timeout=TIMEOUT_S, verify=authorities(trust_env=False), trust_env=False)
+        self._client = BoundedAsyncClient(timeout=TIMEOUT_S, verify=authorities(trust_env=False), trust_env=False)
 
     async def send(self, url: str, receipt: Mapping[str, Any]) -> tuple[int | None, Any]:
         """Status and answer of whoever takes receipts; no status when nobody does."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from starlette.applications import Starlette
 
 from butlers.clock import Clock
-from butlers.serving import GuestServer
+from butlers.serving.server import GuestServer
+from butlers.simulators.control import guarded
 from butlers.simulators.pauses import Pauses
 from butlers.simulators.ports import listen_as
 from butlers.simulators.telegram.connection import DroppableHttpTools
@@ -57,7 +58,8 @@ async def serve_webhook(
         callbacks, pauses = Callbacks(gateway, clock), Pauses(clock)
         api = GatewayApi(gateway=gateway, clock=clock, pauses=pauses)
         control = ControlApi(gateway=gateway, callbacks=callbacks)
-        server = GuestServer(Starlette(routes=[*control.routes(), *api.routes()]), http=DroppableHttpTools)
+        app = Starlette(routes=[*control.routes(), *api.routes()])
+        server = GuestServer(guarded(app, host), http=DroppableHttpTools)
         try:
             await server.open(listener)
             bound = listener.getsockname()[1]

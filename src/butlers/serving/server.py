@@ -7,25 +7,46 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import socket
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.requests import ClientDisconnect
 
 from butlers.errors import ConfigurationError, InternalError
+from butlers.serving.bounded_http import BoundedHttp
+from butlers.serving.limits import Connections, DoorLimits
 
 _OWN_ADDRESS = "set host to an address of this machine: 127.0.0.1 for this machine only, 0.0.0.0 for all"
+BACKLOG = 1_024  # connections that the kernel keeps for us
+_ACCEPTED_AT_ONCE = 128  # by asyncio, before it looks at what they send
+_LOOK_EVERY = 5  # of uvicorn's ticks, which are tenths of a second
 _TURNS = 20  # of the loop: to accept a connection, to read from it and to begin the answer takes four or five
 
 
 class GuestServer(uvicorn.Server):
-    def __init__(self, app: Any, *, http: Any = "httptools", grace_s: int = 5) -> None:
+    """`connections` is shared by the doors of a process; without it the door counts its own, by the usual limits."""
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        http: type[asyncio.Protocol] = BoundedHttp,
+        grace_s: int = 5,
+        connections: Connections | None = None,
+    ) -> None:
+        protocol: Any = http
+        if issubclass(http, BoundedHttp):
+            counted = Connections(DoorLimits()) if connections is None else connections
+            protocol = functools.partial(http, connections=counted)
         super().__init__(
             uvicorn.Config(
-                app,
-                http=http,
+                _without_those_who_left(app),
+                http=protocol,
+                backlog=_ACCEPTED_AT_ONCE,
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -43,7 +64,16 @@ class GuestServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)  # uvicorn has made it as short as what is accepted at once
         self._up.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _LOOK_EVERY == 0:
+            for connection in tuple(self.server_state.connections):
+                if isinstance(connection, BoundedHttp):
+                    connection.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await take_in()
@@ -66,6 +96,16 @@ class GuestServer(uvicorn.Server):
             await self._running
 
 
+def _without_those_who_left(app: Any) -> Any:
+    """A client that ends its connection within a body is nothing that went wrong here, and no line of the log."""
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        with contextlib.suppress(ClientDisconnect):
+            await app(scope, receive, send)
+
+    return served
+
+
 async def take_in() -> None:
     """Let the loop read what the kernel already holds for us: it was received, so it is to be answered."""
     for _ in range(_TURNS):
@@ -85,7 +125,7 @@ def listen(host: str, port: int, *, source: str, remedy: str) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(1024)
+        listener.listen(BACKLOG)
     except (OSError, OverflowError) as problem:
         listener.close()
         raise _not_listening(problem, host, port, source=source, remedy=remedy) from problem
