@@ -156,6 +156,15 @@ async def test_a_wrong_imap_password_is_named_and_turns_nothing_off(
             assert (await running.http.get(running.url("messenger", "/healthz"))).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/api/openapi.json", "/api/status", "/nowhere"])
+async def test_pages_of_other_sites_see_nothing_of_a_butler(running: RunningSystem, path: str) -> None:
+    url = running.url(path=path)
+    for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await running.http.get(url, headers=headers)).status_code == 403, headers
+    assert (await running.http.get(url, headers={"Origin": url})).status_code != 403
+    assert (await running.http.get(f"{url}?x=%00")).status_code == 422
+
+
 # --- the mechanism itself ---------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -15,8 +16,11 @@ from starlette.routing import BaseRoute, Route
 from butlers.butler.identity import TokenFile
 from butlers.butler.mcp_door import McpDoor
 from butlers.butler.surface import ToolBox
+from butlers.serving.guard import Guard
 from butlers.telemetry import Telemetry
 
+# The SDK judges Host and Origin at the MCP doors; receipts are signed, and may come through a proxy with any Host.
+GUARDED_ELSEWHERE = ("/mcp", "/webhooks/")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -58,6 +62,7 @@ def build_app(
 
     return Starlette(
         lifespan=lifespan,
+        middleware=[Middleware(Guard, loopback_only=loopback_only, exempt=GUARDED_ELSEWHERE, name_parts=("/api/",))],
         routes=[
             Route("/healthz", healthz),
             Route("/readyz", readyz),

@@ -179,6 +179,9 @@ class ToolBox:
         """The names of the tools that a caller may call."""
         return [tool.name for tool in self if tool.allows(caller)]
 
+    def find(self, name: str) -> AnyTool | None:
+        return self._tools.get(name)
+
     def __iter__(self) -> Any:
         return iter(self._tools[name] for name in self.names())
 

@@ -1,6 +1,7 @@
 """What the control APIs share: bodies checked field by field, and one shape of refusal.
 
-Not JSON is 400, an unknown thing 404, an over-long body 413, a wrong field 422; each with
+A web page cannot move a simulated world: requests from other sites are 403, bodies that a form could send 415
+(`serving/guard.py`). Not JSON is 400, an unknown thing 404, an over-long body 413, a wrong field 422; each with
 `{"error": {"class", "message", "retryable", "fields": [{"field", "error"}]}}`.
 """
 
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from butlers.errors import FieldError, ValidationError
+from butlers.serving.guard import LOOPBACK, Guard
 from butlers.simulators.wire import decoded
 
 BODY_LIMIT = 16 * 1024 * 1024
@@ -52,9 +54,18 @@ def control_route(method: str, path: str, endpoint: Endpoint) -> Route:
     return Route(f"/control{path}", answer, methods=[method])
 
 
+def guarded(app: Any, host: str) -> Guard:
+    """A simulator's application as it is served at `host`. What imitates a provider may be asked for by any name."""
+
+    def is_ours(path: str) -> bool:
+        return path.startswith(("/control", "/healthz"))
+
+    return Guard(app, loopback_only=host in LOOPBACK, own_host=is_ours, json_bodies=is_ours)
+
+
 async def parsed_body(request: Request, model: type[BodyT]) -> BodyT:
     """The body as a value; nothing at all counts as an empty object."""
-    content = await read_body(request)
+    content = await read_body(request, kind="application/json")
     try:
         given = decoded(content) if content.strip() else {}
     except (ValueError, RecursionError):
@@ -65,8 +76,10 @@ async def parsed_body(request: Request, model: type[BodyT]) -> BodyT:
         raise ValidationError("the request is not valid", fields=_fields(error)) from None
 
 
-async def read_body(request: Request) -> bytes:
-    content = bytearray()
+async def read_body(request: Request, *, kind: str) -> bytes:
+    content, given = bytearray(), request.headers.get("content-type", kind).partition(";")[0].strip().lower()
+    if given != kind:
+        raise Refused(415, "content-type", f"must be {kind}")
     async for chunk in request.stream():
         content += chunk
         if len(content) > BODY_LIMIT:

@@ -1,23 +1,23 @@
 """Switchboard's HTTP API: `POST /api/ingest`, `/api/requests`, `/api/butlers`, with OpenAPI at `/api/openapi.json`.
 
 Bodies are read with a limit and checked by the contracts themselves; every refusal is JSON with class, message and
-the list of fields. A web page cannot use a visitor's browser to reach this API: the Host must be ours, a foreign
-Origin is refused, and bodies must say that they are JSON.
+the list of fields. Bodies must say that they are JSON; what else keeps web pages out is `serving/guard.py`, before all
+doors of a butler.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from fastapi import Depends, FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from butlers import __version__
@@ -27,6 +27,7 @@ from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError, InternalError, ValidationError
+from butlers.serving.guard import LOOPBACK
 from butlers.switchboard.answers import (
     LOCAL,
     Refused,
@@ -39,10 +40,11 @@ from butlers.switchboard.answers import (
 )
 from butlers.switchboard.approvals_api import add_approval_routes
 from butlers.switchboard.deliveries_api import add_delivery_routes
-from butlers.switchboard.ingest_batch import BODY_FACTOR, MAX_MESSAGES, accept_batch
+from butlers.switchboard.description import ACCEPTED, ToolOf, describe, ingest_body, json_body
+from butlers.switchboard.ingest_batch import BODY_FACTOR, accept_batch
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operators.api import AddRoutes
-from butlers.switchboard.query_keys import refuse_unknown_keys
+from butlers.switchboard.query_keys import allowed, refuse_nul, refuse_shadowed_names, refuse_unknown_keys
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import COUNTED, RequestReader
 from butlers.telemetry import Telemetry, get_logger
@@ -50,14 +52,12 @@ from butlers.telemetry import Telemetry, get_logger
 log = get_logger("butlers.api")
 
 LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPolicy:
     max_body_bytes: int = 1_048_576
     token_required: bool = False  # otherwise a caller on this machine needs none
-    loopback_only: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,7 @@ class Api:
     telemetry: Telemetry
     policy: ApiPolicy
     operator_routes: AddRoutes
+    tool_of: ToolOf  # what stands behind an address, as far as it is in this process
     butlers: Collection[str] = ()  # all that there are; none: nobody is told apart from one that is away
 
     def app(self) -> FastAPI:
@@ -80,25 +81,27 @@ class Api:
             docs_url=None,
             redoc_url=None,
             redirect_slashes=False,  # a redirect would repeat whatever Host it was asked for
-            dependencies=[Depends(refuse_unknown_keys)],
+            dependencies=[Depends(refuse_nul), Depends(refuse_shadowed_names), Depends(refuse_unknown_keys)],
         )
         app.add_exception_handler(Refused, answer_refusal)
         app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
         app.add_exception_handler(HTTPException, _answer_http)
         app.add_exception_handler(Exception, _answer_unexpected)
         self._add_routes(app)
-        app.openapi = _described(app.openapi)  # type: ignore[method-assign]
+        app.openapi = functools.cache(functools.partial(self._openapi, app.openapi))  # type: ignore[method-assign]
         return app
 
+    def _openapi(self, generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        return describe(generate(), tool_of=self.tool_of, token_required=self.policy.token_required)
+
     def _add_routes(self, app: FastAPI) -> None:
-        schema = {"requestBody": {"required": True, "content": {"application/json": {"schema": _INGEST}}}}
         app.add_api_route(
             "/ingest",
             self._ingest,
             methods=["POST"],
             status_code=202,
             response_model=IngestReply,
-            openapi_extra=schema,
+            openapi_extra=json_body(ingest_body(batch=False)) | ACCEPTED.extra(),
             summary="Hand in one message (ingest.v1)",
         )
         app.add_api_route(
@@ -106,7 +109,7 @@ class Api:
             self._ingest_batch,
             methods=["POST"],
             status_code=202,
-            openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _BATCH}}}},
+            openapi_extra=json_body(ingest_body(batch=True)) | ACCEPTED.extra(),
             summary="Hand in many messages: a result or an error for each, in their order",
         )
         self.operator_routes(app, self._caller, self._body)
@@ -171,9 +174,7 @@ class Api:
         return caller
 
     def _caller(self, request: Request) -> Caller:
-        """Who asks; refuses foreign pages, unknown tokens, and nobody where a token is required."""
-        if self.policy.loopback_only:
-            _refuse_foreign_page(request)
+        """Who asks; refuses unknown tokens, and nobody where a token is required."""
         try:
             caller = authenticate(request, self.tokens)
         except ValidationError as error:
@@ -181,7 +182,7 @@ class Api:
         if caller is not None:
             return caller
         peer = request.client.host if request.client else ""
-        if self.policy.token_required or peer not in _LOOPBACK:
+        if self.policy.token_required or peer not in LOOPBACK:
             raise Refused(401, invalid("authorization", "a bearer token is required"))
         return LOCAL
 
@@ -191,12 +192,15 @@ class Api:
             raise _not_json()
         limit = limit or self.policy.max_body_bytes
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if body and not kind:  # only nothing at all needs no name
-                raise _not_json()
-            if len(body) > limit:
-                raise Refused(413, invalid("", f"is larger than {limit} bytes"))
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if body and not kind:  # only nothing at all needs no name
+                    raise _not_json()
+                if len(body) > limit:
+                    raise Refused(413, invalid("", f"is larger than {limit} bytes"))
+        except ClientDisconnect:  # nobody reads this answer
+            raise Refused(400, invalid("", "did not come to its end")) from None
         return bytes(body)
 
 
@@ -204,53 +208,20 @@ def _not_json() -> Refused:
     return Refused(415, invalid("content-type", "must be application/json"))
 
 
-def _refuse_foreign_page(request: Request) -> None:
-    origin = request.headers.get("origin")
-    host = _hostname(f"//{request.headers.get('host', '')}")
-    if host not in _LOOPBACK or (origin is not None and _hostname(origin) not in _LOOPBACK):
-        raise Refused(403, invalid("host", "requests from other sites are not served"))
-
-
-def _hostname(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:  # half a bracket
-        return None
-
-
 async def _answer_bad_parameter(_request: Request, error: Exception) -> Response:
     problems = error.errors() if isinstance(error, RequestValidationError) else []
     return error_answer(422, bad_parameters(problems))
 
 
-async def _answer_http(_request: Request, error: Exception) -> Response:
+async def _answer_http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = {404: "no such address", 405: "this method is not allowed here"}.get(status, "the request was refused")
-    return error_answer(status, ValidationError(what))
+    answer = error_answer(status, ValidationError(what))
+    if status == 405:
+        answer.headers.update(allowed(request))
+    return answer
 
 
 async def _answer_unexpected(_request: Request, error: Exception) -> Response:
     log.error("api failed", error=error)
     return error_answer(500, InternalError("the request failed unexpectedly"))
-
-
-def _described(generate: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """The generated description with the parts of ingest.v1, which FastAPI does not see: bodies are read raw."""
-
-    def openapi() -> dict[str, Any]:
-        document = generate()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(_INGEST_PARTS)
-        return document
-
-    return openapi
-
-
-_SCHEMA = IngestEnvelope.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
-_INGEST = {key: part for key, part in _SCHEMA.items() if key != "$defs"}
-_INGEST_PARTS = _SCHEMA["$defs"]
-_BATCH = {
-    "type": "object",
-    "required": ["messages"],
-    "additionalProperties": False,
-    "properties": {"messages": {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": _INGEST}},
-}

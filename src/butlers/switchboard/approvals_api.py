@@ -15,12 +15,22 @@ from starlette.responses import Response
 
 from butlers.butler.transport import Transport
 from butlers.switchboard.answers import passed_on
+from butlers.switchboard.description import Behind
 from butlers.switchboard.proxy import BodyOf, CallerOf, ToolProxy, add_routes
 
+MESSENGER = "messenger"
 _RULE_FIELDS = ("tool_name", "action_id", "arg_constraints", "expires_at", "max_uses", "description")
 
 Butler = Annotated[str, Query(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="whose actions")]
 Limit = Annotated[int, Query(ge=1, le=500)]
+
+
+def _read(tool: str) -> Behind:
+    return Behind(tool=tool, butler=MESSENGER)
+
+
+def _change(tool: str, *body: str) -> Behind:
+    return Behind(tool=tool, butler=MESSENGER, body=body, decides=True)
 
 
 def add_approval_routes(
@@ -38,17 +48,47 @@ class _ApprovalRoutes:
     def add(self, app: FastAPI) -> None:
         add_routes(
             app,
-            ("GET", "/approvals", self._list, "Actions, newest first"),
-            ("GET", "/approvals/count", self._count, "How many actions wait"),
-            ("GET", "/approvals/rules", self._rules, "Rules, newest first"),
-            ("POST", "/approvals/rules", self._create_rule, "Let calls pass without asking"),
-            ("GET", "/approvals/rules/{rule_id}", self._rule, "One rule and its latest uses"),
-            ("DELETE", "/approvals/rules/{rule_id}", self._revoke, "End a rule"),
+            ("GET", "/approvals", self._list, "Actions, newest first", _read("list_pending_actions")),
+            ("GET", "/approvals/count", self._count, "How many actions wait", _read("pending_action_count")),
+            ("GET", "/approvals/rules", self._rules, "Rules, newest first", _read("list_approval_rules")),
+            (
+                "POST",
+                "/approvals/rules",
+                self._create_rule,
+                "Let calls pass without asking",
+                Behind(tool="create_approval_rule", butler=MESSENGER, body=_RULE_FIELDS, decides=True, status=201),
+            ),
+            (
+                "GET",
+                "/approvals/rules/{rule_id}",
+                self._rule,
+                "One rule and its latest uses",
+                _read("show_approval_rule"),
+            ),
+            ("DELETE", "/approvals/rules/{rule_id}", self._revoke, "End a rule", _change("revoke_approval_rule")),
             # For callers that cannot send DELETE.
-            ("POST", "/approvals/rules/{rule_id}/revoke", self._revoke, "End a rule"),
-            ("GET", "/approvals/{action_id}", self._show, "One action, whole, with its record"),
-            ("POST", "/approvals/{action_id}/approve", self._approve, "Let it happen"),
-            ("POST", "/approvals/{action_id}/reject", self._reject, "Refuse it for good"),
+            ("POST", "/approvals/rules/{rule_id}/revoke", self._revoke, "End a rule", _change("revoke_approval_rule")),
+            (
+                "GET",
+                "/approvals/{action_id}",
+                self._show,
+                "One action, whole, with its record",
+                _read("show_pending_action"),
+            ),
+            (
+                "POST",
+                "/approvals/{action_id}/approve",
+                self._approve,
+                "Let it happen",
+                _change("approve_action", "reason"),
+            ),
+            (
+                "POST",
+                "/approvals/{action_id}/reject",
+                self._reject,
+                "Refuse it for good",
+                _change("reject_action", "reason"),
+            ),
         )
 
     # --- actions -----------------------------------------------------------------------------------------------------

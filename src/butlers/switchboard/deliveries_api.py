@@ -10,10 +10,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from butlers.butler.transport import Transport
+from butlers.switchboard.description import Behind
 from butlers.switchboard.proxy import BodyOf, CallerOf, ToolProxy, add_routes
 
 MESSENGER = "messenger"
 LONGEST_PAGE = 500
+
+
+def _read(tool: str) -> Behind:
+    return Behind(tool=tool, butler=MESSENGER)
+
+
+def _ask(tool: str) -> Behind:
+    return Behind(tool=tool, butler=MESSENGER, argument="notify_request")
+
+
+def _change(tool: str, *body: str) -> Behind:
+    return Behind(tool=tool, butler=MESSENGER, body=body, decides=True)
 
 
 def add_delivery_routes(app: FastAPI, *, caller_of: CallerOf, body_of: BodyOf, transport: Transport) -> None:
@@ -29,29 +42,137 @@ class _DeliveryRoutes:
     def add(self, app: FastAPI) -> None:
         add_routes(
             app,
-            ("GET", "/deliveries", self._search, "Deliveries, newest first"),
-            ("GET", "/deliveries/stats", self._stats, "Counts, rates and latencies"),
-            ("GET", "/deliveries/queue", self._queue, "What is on its way"),
-            ("GET", "/deliveries/limits", self._limits, "What is left of the budgets"),
-            ("GET", "/deliveries/circuits", self._circuits, "The circuit of each channel"),
-            ("POST", "/deliveries/dry-run", self._dry_run, "What would happen to a notify.v1"),
-            ("POST", "/deliveries/validate", self._validate, "Whether a notify.v1 is valid"),
-            ("GET", "/deliveries/trace/{request_id}", self._trace, "One request, from the door to the receipts"),
-            ("GET", "/deliveries/{delivery_id}", self._status, "One delivery"),
-            ("GET", "/deliveries/{delivery_id}/attempts", self._attempts, "Every attempt at it"),
-            ("GET", "/deliveries/{delivery_id}/why", self._why, "Which rule decided what, in plain words"),
-            ("POST", "/deliveries/{delivery_id}/settle", self._settle, "Say what became of an uncertain delivery"),
-            ("POST", "/deliveries/{delivery_id}/quarantine", self._quarantine, "Set it aside"),
-            ("GET", "/dead-letters", self._dead_letters, "Deliveries that were set aside, newest first"),
-            ("GET", "/dead-letters/{dead_letter_id}", self._dead_letter, "One of them, whole"),
-            ("POST", "/dead-letters/{dead_letter_id}/replay", self._replay, "Send it again"),
-            ("POST", "/dead-letters/{dead_letter_id}/discard", self._discard, "Give it up for good"),
-            ("GET", "/mailbox/quarantine", self._quarantined_mails, "Mails that could not be handled, newest first"),
-            ("POST", "/mailbox/quarantine/{mail}/retry", self._retry_mail, "Try one of them again"),
-            ("GET", "/recipients", self._recipients, "Who is not written to, or has moved"),
-            ("POST", "/recipients", self._suppress, "Write to somebody no more"),
-            ("DELETE", "/recipients", self._release, "Write to somebody again"),
-            ("POST", "/recipients/release", self._release_named, "The same, for clients that only post"),
+            ("GET", "/deliveries", self._search, "Deliveries, newest first", _read("messenger_delivery_search")),
+            ("GET", "/deliveries/stats", self._stats, "Counts, rates and latencies", _read("messenger_delivery_stats")),
+            ("GET", "/deliveries/queue", self._queue, "What is on its way", _read("messenger_queue_depth")),
+            (
+                "GET",
+                "/deliveries/limits",
+                self._limits,
+                "What is left of the budgets",
+                _read("messenger_rate_limit_status"),
+            ),
+            (
+                "GET",
+                "/deliveries/circuits",
+                self._circuits,
+                "The circuit of each channel",
+                _read("messenger_circuit_status"),
+            ),
+            (
+                "POST",
+                "/deliveries/dry-run",
+                self._dry_run,
+                "What would happen to a notify.v1",
+                _ask("messenger_dry_run"),
+            ),
+            (
+                "POST",
+                "/deliveries/validate",
+                self._validate,
+                "Whether a notify.v1 is valid",
+                _ask("messenger_validate_notify"),
+            ),
+            (
+                "GET",
+                "/deliveries/trace/{request_id}",
+                self._trace,
+                "One request, from the door to the receipts",
+                _read("messenger_delivery_trace"),
+            ),
+            ("GET", "/deliveries/{delivery_id}", self._status, "One delivery", _read("messenger_delivery_status")),
+            (
+                "GET",
+                "/deliveries/{delivery_id}/attempts",
+                self._attempts,
+                "Every attempt at it",
+                _read("messenger_delivery_attempts"),
+            ),
+            (
+                "GET",
+                "/deliveries/{delivery_id}/why",
+                self._why,
+                "Which rule decided what, in plain words",
+                _read("messenger_delivery_why"),
+            ),
+            (
+                "POST",
+                "/deliveries/{delivery_id}/settle",
+                self._settle,
+                "Say what became of an uncertain delivery",
+                _change("messenger_delivery_settle", "outcome"),
+            ),
+            (
+                "POST",
+                "/deliveries/{delivery_id}/quarantine",
+                self._quarantine,
+                "Set it aside",
+                _change("messenger_dead_letter_quarantine", "reason"),
+            ),
+            (
+                "GET",
+                "/dead-letters",
+                self._dead_letters,
+                "Deliveries that were set aside, newest first",
+                _read("messenger_dead_letter_list"),
+            ),
+            (
+                "GET",
+                "/dead-letters/{dead_letter_id}",
+                self._dead_letter,
+                "One of them, whole",
+                _read("messenger_dead_letter_inspect"),
+            ),
+            (
+                "POST",
+                "/dead-letters/{dead_letter_id}/replay",
+                self._replay,
+                "Send it again",
+                _change("messenger_dead_letter_replay"),
+            ),
+            (
+                "POST",
+                "/dead-letters/{dead_letter_id}/discard",
+                self._discard,
+                "Give it up for good",
+                _change("messenger_dead_letter_discard", "reason"),
+            ),
+            (
+                "GET",
+                "/mailbox/quarantine",
+                self._quarantined_mails,
+                "Mails that could not be handled, newest first",
+                _read("email_list_quarantined"),
+            ),
+            (
+                "POST",
+                "/mailbox/quarantine/{mail}/retry",
+                self._retry_mail,
+                "Try one of them again",
+                _change("email_retry_quarantined"),
+            ),
+            (
+                "GET",
+                "/recipients",
+                self._recipients,
+                "Who is not written to, or has moved",
+                _read("messenger_recipient_list"),
+            ),
+            (
+                "POST",
+                "/recipients",
+                self._suppress,
+                "Write to somebody no more",
+                _change("messenger_recipient_suppress", "channel", "target", "reason"),
+            ),
+            ("DELETE", "/recipients", self._release, "Write to somebody again", _change("messenger_recipient_release")),
+            (
+                "POST",
+                "/recipients/release",
+                self._release_named,
+                "The same, for clients that only post",
+                _change("messenger_recipient_release", "channel", "target"),
+            ),
         )
 
     # --- deliveries --------------------------------------------------------------------------------------------------

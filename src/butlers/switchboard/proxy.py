@@ -21,10 +21,13 @@ from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, answer_refusal, fields, json_object, may_decide, passed_on
+from butlers.switchboard.description import Behind
 
 CallerOf = Callable[[Request], Caller]
 BodyOf = Callable[[Request], Awaitable[bytes]]
-Route = tuple[str, str, Callable[..., Awaitable[Response]], str]  # verb, path, answer, summary
+Answer = Callable[..., Awaitable[Response]]
+# Verb, path, answer, summary, and the tool that answers: from it the address gets its description.
+Route = tuple[str, str, Answer, str] | tuple[str, str, Answer, str, Behind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,5 +82,8 @@ class ToolProxy:
 def add_routes(app: FastAPI, *routes: Route) -> None:
     """In this order: a fixed name goes before the {id} that would take it."""
     app.add_exception_handler(Refused, answer_refusal)
-    for verb, path, answer, summary in routes:
-        app.add_api_route(path, answer, methods=[verb], summary=summary)
+    for verb, path, answer, summary, *rest in routes:
+        behind = rest[0] if rest else Behind(tool="")
+        app.add_api_route(
+            path, answer, methods=[verb], summary=summary, status_code=behind.status, openapi_extra=behind.extra()
+        )

@@ -31,12 +31,16 @@ async def called(client: httpx2.AsyncClient, call: str, ports: dict[str, int]) -
     parser = argparse.ArgumentParser()
     parser.add_argument("-X", dest="verb")
     parser.add_argument("-d", dest="data", action="append", default=[])
+    parser.add_argument("--json", dest="document")
+    parser.add_argument("-H", dest="header", default="Content-Type: application/x-www-form-urlencoded")
     parser.add_argument("url")
     given = parser.parse_args(shlex.split(call.removeprefix("curl ")))
-    verb = given.verb or ("POST" if given.data else "GET")
+    data = [given.document] if given.document else given.data
+    verb = given.verb or ("POST" if data else "GET")
     url = re.sub(r":(4\d{4})/", lambda port: f":{ports[port[1]]}/", f"http://{given.url}", count=1)
-    headers = {"content-type": "application/x-www-form-urlencoded"} if given.data else {}
-    return await client.request(verb, url, content="&".join(given.data).encode(), headers=headers)
+    kind = "application/json" if given.document else given.header.removeprefix("Content-Type: ")
+    headers = {"content-type": kind} if data else {}
+    return await client.request(verb, url, content="&".join(data).encode(), headers=headers)
 
 
 async def test_every_documented_call_is_answered_as_the_page_says() -> None:

@@ -99,11 +99,11 @@ def add_api(
         transport=butler.transport,
         telemetry=butler.telemetry,
         operator_routes=more_routes,
+        tool_of=butler.process.tool_of,
         butlers=frozenset(butler.process.roster),
         policy=ApiPolicy(
             max_body_bytes=settings.max_body_bytes,
             token_required=settings.token_required,
-            loopback_only=settings.loopback_only,
         ),
     )
     butler.routes.append(Mount("/api", app=api.app()))

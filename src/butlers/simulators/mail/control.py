@@ -3,7 +3,7 @@
 | request                                      | effect                                                      |
 |----------------------------------------------|-------------------------------------------------------------|
 | POST   /control/mail/messages                | an outside sender writes to one or more local mailboxes     |
-| POST   /control/mail/messages/raw?to=&from=  | the same with the body as the message, byte for byte        |
+| POST   /control/mail/messages/raw?to=&from=  | the same, the body (message/rfc822) byte for byte           |
 | GET    /control/mail/accepted[?after=N]      | what SMTP accepted, oldest first                            |
 | GET    /control/mail/accepted/{N}/raw        | one of them, byte for byte                                  |
 | POST   /control/mail/accepted/{N}/report     | a mail server reports on it to its sender (RFC 3464)        |
@@ -84,7 +84,7 @@ class _Control:
         sender = request.query_params.get("from", "")
         if not sender.isprintable() or any(character in sender for character in "<> "):
             raise invalid("from", "must be an address, or empty for a bounce")
-        raw = await read_body(request)
+        raw = await read_body(request, kind="message/rfc822")
         return self._delivered(tuple(to), raw, sender, summary(raw)["message_id"])
 
     async def list_accepted(self, request: Request) -> Response:

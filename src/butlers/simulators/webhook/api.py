@@ -35,7 +35,7 @@ class GatewayApi:
         ]
 
     async def post(self, request: Request) -> Response:
-        body = await read_body(request)
+        body = await read_body(request, kind="application/json")
         message = _message(body)
         recipient = message.get("recipient") if isinstance(message, dict) else None
         fault = await self._faults(recipient)

@@ -22,6 +22,7 @@ from butlers.butler.surface import ACTS, BUTLERS, READS, Result, Row, Tool
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, json_answer, may_decide, status_of
+from butlers.switchboard.description import Behind
 from butlers.switchboard.extraction.queue import ExtractionQueue
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 
@@ -96,9 +97,27 @@ class ExtractionDesk:
         doors = _ExtractionRoutes(desk=self, caller_of=caller_of)
         add_routes(
             app,
-            ("GET", "/extractions", doors.list, "What messages told about people, newest first"),
-            ("POST", "/extractions/{extraction_id}/confirm", doors.confirm, "Let it be recorded"),
-            ("POST", "/extractions/{extraction_id}/dismiss", doors.dismiss, "Forget it"),
+            (
+                "GET",
+                "/extractions",
+                doors.list,
+                "What messages told about people, newest first",
+                Behind(tool="extraction.list"),
+            ),
+            (
+                "POST",
+                "/extractions/{extraction_id}/confirm",
+                doors.confirm,
+                "Let it be recorded",
+                Behind(tool="extraction.confirm", decides=True),
+            ),
+            (
+                "POST",
+                "/extractions/{extraction_id}/dismiss",
+                doors.dismiss,
+                "Forget it",
+                Behind(tool="extraction.dismiss", decides=True),
+            ),
         )
 
     async def _list(self, _caller: Caller, arguments: ListArguments) -> dict[str, Any]:

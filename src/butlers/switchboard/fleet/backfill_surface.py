@@ -14,6 +14,7 @@ from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import ACTS, ADDS, READS, AnyTool, Tool, ToolBox
+from butlers.switchboard.description import Behind
 from butlers.switchboard.fleet.backfill import Deed
 from butlers.switchboard.fleet.backfill_arguments import (
     JobArguments,
@@ -110,9 +111,21 @@ class BackfillDesk:
 
         add_routes(
             app,
-            ("GET", "/backfill", listed, "Backfill jobs, newest first"),
-            ("POST", "/backfill", create, "Have messages of the past fetched"),
-            ("POST", "/backfill/{job_id}/{deed}", change, "Pause, cancel or resume a backfill job"),
+            ("GET", "/backfill", listed, "Backfill jobs, newest first", Behind(tool="backfill.list")),
+            (
+                "POST",
+                "/backfill",
+                create,
+                "Have messages of the past fetched",
+                Behind(tool="create_backfill_job", body=tuple(NewJob.model_fields), decides=True, status=201),
+            ),
+            (
+                "POST",
+                "/backfill/{job_id}/{deed}",
+                change,
+                "Pause, cancel or resume a backfill job",
+                Behind(tool="backfill.pause", decides=True),
+            ),
         )
 
     def _deed(self, deed: Deed, description: str) -> Tool:

@@ -26,6 +26,7 @@ from butlers.butler.surface import (
 )
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.switchboard.description import Behind
 from butlers.switchboard.fleet.connectors import Connectors
 from butlers.switchboard.fleet.heartbeats import Heartbeats
 from butlers.switchboard.fleet.routes import FleetDoor
@@ -95,9 +96,27 @@ class ConnectorDesk:
 
         add_routes(
             app,
-            ("POST", "/connectors/heartbeat", heartbeat, "A connector's sign of life (connector.heartbeat.v1)"),
-            ("POST", "/connectors/deregister", deregister, "Forget a connector"),
-            ("GET", "/connectors", listed, "All connectors, and whether they are there"),
+            (
+                "POST",
+                "/connectors/heartbeat",
+                heartbeat,
+                "A connector's sign of life (connector.heartbeat.v1)",
+                Behind(tool="connector.heartbeat", whole=True, status=202),
+            ),
+            (
+                "POST",
+                "/connectors/deregister",
+                deregister,
+                "Forget a connector",
+                Behind(tool="connectors.deregister", body=("connector_type", "endpoint_identity"), decides=True),
+            ),
+            (
+                "GET",
+                "/connectors",
+                listed,
+                "All connectors, and whether they are there",
+                Behind(tool="connectors.list"),
+            ),
         )
 
     async def _heartbeat(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from butlers.butler.surface import ACTS, BUTLERS, READS, AnyTool, Result, Row, T
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
+from butlers.switchboard.description import Behind
 from butlers.switchboard.holds.holds import Holds
 from butlers.switchboard.operators.api import AddRoutes
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
@@ -98,9 +99,27 @@ def hold_routes(holds: Holds) -> AddRoutes:
         routes = _HoldRoutes(holds=holds, caller_of=caller_of, body_of=body_of)
         add_routes(
             app,
-            ("POST", "/butlers/{butler}/hold", routes.hold, "Take a butler out of service"),
-            ("POST", "/butlers/{butler}/release", routes.release, "Put a butler back into service"),
-            ("GET", "/butlers/{butler}/history", routes.history, "Why a butler was or was not routable"),
+            (
+                "POST",
+                "/butlers/{butler}/hold",
+                routes.hold,
+                "Take a butler out of service",
+                Behind(tool="butler.hold", body=("reason",), decides=True),
+            ),
+            (
+                "POST",
+                "/butlers/{butler}/release",
+                routes.release,
+                "Put a butler back into service",
+                Behind(tool="butler.release", body=("reason",), decides=True),
+            ),
+            (
+                "GET",
+                "/butlers/{butler}/history",
+                routes.history,
+                "Why a butler was or was not routable",
+                Behind(tool="butler.history"),
+            ),
         )
 
     return add

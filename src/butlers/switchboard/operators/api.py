@@ -18,6 +18,7 @@ from butlers.butler.surface import BUTLERS, ToolBox
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
+from butlers.switchboard.description import Behind
 from butlers.switchboard.operators.overrides import Rejected
 from butlers.switchboard.operators.paging import LONGEST_PAGE
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
@@ -44,16 +45,76 @@ class _OperatorRoutes:
     def add(self, app: FastAPI) -> None:
         add_routes(
             app,
-            ("GET", "/requests/dead-letters", self._dead_letters, "Requests that failed for good, newest first"),
-            ("GET", "/requests/dead-letters/{dead_letter_id}", self._dead_letter, "One of them, whole"),
-            ("POST", "/requests/dead-letters/{dead_letter_id}/replay", self._replay, "Work on it again"),
-            ("POST", "/requests/{request_id}/reroute", self._reroute, "Send it to another butler"),
-            ("POST", "/requests/{request_id}/cancel", self._cancel, "Withdraw it before anybody works on it"),
-            ("POST", "/requests/{request_id}/abort", self._abort, "Stop the work on it"),
-            ("POST", "/requests/{request_id}/retry", self._retry, "Work on it again after it ended badly"),
-            ("POST", "/requests/{request_id}/force-complete", self._force_complete, "Declare it done, with a note"),
-            ("GET", "/audit", self._activity, "What butlers and operators did, newest first"),
-            ("GET", "/audit/operators", self._audit, "What operators did about requests, newest first"),
+            (
+                "GET",
+                "/requests/dead-letters",
+                self._dead_letters,
+                "Requests that failed for good, newest first",
+                Behind(tool="request.dead_letters"),
+            ),
+            (
+                "GET",
+                "/requests/dead-letters/{dead_letter_id}",
+                self._dead_letter,
+                "One of them, whole",
+                Behind(tool="request.dead_letters"),
+            ),
+            (
+                "POST",
+                "/requests/dead-letters/{dead_letter_id}/replay",
+                self._replay,
+                "Work on it again",
+                Behind(tool="request.replay", body=("reason",), decides=True),
+            ),
+            (
+                "POST",
+                "/requests/{request_id}/reroute",
+                self._reroute,
+                "Send it to another butler",
+                Behind(tool="request.reroute", body=("target", "reason"), decides=True),
+            ),
+            (
+                "POST",
+                "/requests/{request_id}/cancel",
+                self._cancel,
+                "Withdraw it before anybody works on it",
+                Behind(tool="request.cancel", body=("reason",), decides=True),
+            ),
+            (
+                "POST",
+                "/requests/{request_id}/abort",
+                self._abort,
+                "Stop the work on it",
+                Behind(tool="request.abort", body=("reason",), decides=True),
+            ),
+            (
+                "POST",
+                "/requests/{request_id}/retry",
+                self._retry,
+                "Work on it again after it ended badly",
+                Behind(tool="request.retry", body=("reason",), decides=True),
+            ),
+            (
+                "POST",
+                "/requests/{request_id}/force-complete",
+                self._force_complete,
+                "Declare it done, with a note",
+                Behind(tool="request.force_complete", body=("annotation", "reason"), decides=True),
+            ),
+            (
+                "GET",
+                "/audit",
+                self._activity,
+                "What butlers and operators did, newest first",
+                Behind(tool="audit.list"),
+            ),
+            (
+                "GET",
+                "/audit/operators",
+                self._audit,
+                "What operators did about requests, newest first",
+                Behind(tool="request.audit"),
+            ),
         )
 
     # --- acting ------------------------------------------------------------------------------------------------------

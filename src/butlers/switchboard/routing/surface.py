@@ -20,6 +20,7 @@ from butlers.butler.surface import ACTS, BUTLERS, READS, NoArguments, Result, Ro
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
+from butlers.switchboard.description import Behind
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 from butlers.switchboard.routing.llm.rollout import Rollout
 
@@ -91,9 +92,21 @@ class RoutingDesk:
         doors = _RoutingRoutes(desk=self, caller_of=caller_of, body_of=body_of)
         add_routes(
             app,
-            ("GET", "/routing", doors.status, "What decides who gets a message"),
-            ("POST", "/routing/rollback", doors.rollback, "Take back the version on trial"),
-            ("POST", "/routing/resume", doors.resume, "Go on with a trial that was rolled back"),
+            ("GET", "/routing", doors.status, "What decides who gets a message", Behind(tool="routing.status")),
+            (
+                "POST",
+                "/routing/rollback",
+                doors.rollback,
+                "Take back the version on trial",
+                Behind(tool="routing.rollback", body=("reason",), decides=True),
+            ),
+            (
+                "POST",
+                "/routing/resume",
+                doors.resume,
+                "Go on with a trial that was rolled back",
+                Behind(tool="routing.resume", body=("reason",), decides=True),
+            ),
         )
 
     async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:

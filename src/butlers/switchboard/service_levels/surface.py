@@ -18,6 +18,7 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
 from butlers.switchboard.answers import Refused, json_answer, status_of
+from butlers.switchboard.description import Behind
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 from butlers.switchboard.service_levels.levels import ServiceLevels
 
@@ -63,7 +64,10 @@ class ServiceLevelDesk:
             except ClassifiedError as error:
                 raise Refused(status_of(error), error) from error
 
-        add_routes(app, ("GET", "/service-levels", service_levels, "The service levels of a stretch of time"))
+        add_routes(
+            app,
+            ("GET", "/service-levels", service_levels, "The service levels of a stretch of time", Behind(tool=TOOL)),
+        )
 
     async def _answer(self, _caller: Caller, arguments: StretchArguments) -> dict[str, Any]:
         since, until = arguments.between(self.clock.now())
