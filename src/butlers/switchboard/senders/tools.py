@@ -20,6 +20,7 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.results import Page
 from butlers.butler.surface import ACTS, CHANGES, READS, AnyTool, Result, Row, Tool, ToolBox
 from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.switchboard.description import Behind
 from butlers.switchboard.fleet.routes import FleetDoor
 from butlers.switchboard.operators.paging import LONGEST_PAGE
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
@@ -175,12 +176,48 @@ class SenderTools:
 
         add_routes(
             app,
-            ("GET", "/senders/refused", refused, "Senders that were not served, and why"),
-            ("GET", "/senders/pairings", pairings, "Strangers that were given a pairing code"),
-            ("GET", "/senders/owner-code", owner_code, "The code that makes a chat the owner's"),
-            ("POST", "/senders/approve", approve, "Let the stranger with a pairing code in"),
-            ("POST", "/senders/allow", allow, "Let a person in without a code"),
-            ("POST", "/senders/remove", remove, "Serve a person no longer"),
+            (
+                "GET",
+                "/senders/refused",
+                refused,
+                "Senders that were not served, and why",
+                Behind(tool="senders.refused"),
+            ),
+            (
+                "GET",
+                "/senders/pairings",
+                pairings,
+                "Strangers that were given a pairing code",
+                Behind(tool="senders.pairings", decides=True),
+            ),
+            (
+                "GET",
+                "/senders/owner-code",
+                owner_code,
+                "The code that makes a chat the owner's",
+                Behind(tool="senders.owner_code", decides=True),
+            ),
+            (
+                "POST",
+                "/senders/approve",
+                approve,
+                "Let the stranger with a pairing code in",
+                Behind(tool="senders.approve", body=tuple(ApproveArguments.model_fields), decides=True),
+            ),
+            (
+                "POST",
+                "/senders/allow",
+                allow,
+                "Let a person in without a code",
+                Behind(tool="senders.allow", body=tuple(AllowArguments.model_fields), decides=True),
+            ),
+            (
+                "POST",
+                "/senders/remove",
+                remove,
+                "Serve a person no longer",
+                Behind(tool="senders.remove", body=tuple(SenderArguments.model_fields), decides=True),
+            ),
         )
 
     async def _refused(self, _caller: Caller, given: RefusedArguments) -> dict[str, Any]:
