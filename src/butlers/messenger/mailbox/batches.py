@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, TimeoutExceeded
 from butlers.isolation.isolate import IsolationFailed
 from butlers.messenger.mailbox.attempts import MailAttempts, Place
 from butlers.messenger.mailbox.checkpoints import Checkpoint, Checkpoints, first_unread
@@ -102,8 +102,12 @@ class NewMail:
         return await self.attempts.fail(place, f"its handling raised {type(error).__name__}")
 
     async def _batch(self, checkpoint: Checkpoint | None, size: int) -> Batch:
+        """The next mails; one alone when the server does not hand over several in time."""
         inbox = self.imap.account.inbox
-        return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, size))
+        try:
+            return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, size))
+        except TimeoutExceeded:
+            return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, 1))
 
 
 def _unreadable(failed: IsolationFailed) -> str:

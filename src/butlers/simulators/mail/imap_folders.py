@@ -24,16 +24,18 @@ from pymap.interfaces.message import CachedMessage
 from pymap.listtree import ListTree
 from pymap.mailbox import MailboxSnapshot
 from pymap.message import BaseLoadedMessage, BaseMessage
-from pymap.mime import MessageContent
+from pymap.mime import MessageBody, MessageContent, MessageHeader
 from pymap.parsing.message import AppendMessage
 from pymap.parsing.specials import FetchRequirement, ObjectId
 from pymap.parsing.specials.flag import Flag, Recent, Seen
 from pymap.selected import SelectedMailbox, SelectedSet
 
+from butlers.simulators.mail.letter import is_costly
 from butlers.simulators.mail.mailbox import INBOX, Mailbox, StoredMessage
 from butlers.simulators.mail.store import MailStore
 
 _DELIMITER = "/"
+_MAX_LINES = 50_000
 
 
 class Message(BaseMessage):
@@ -55,8 +57,20 @@ class Message(BaseMessage):
 
     async def load_content(self, requirement: FetchRequirement) -> BaseLoadedMessage:
         if self._parsed is None:
-            self._parsed = MessageContent.parse(self.stored.raw)
+            self._parsed = _parsed(self.stored.raw)
         return BaseLoadedMessage(self, requirement, self._parsed)
+
+
+def _parsed(raw: bytes) -> MessageContent:
+    """pymap's view of a message. One that was made to keep a parser busy has a head and a body, and no parts."""
+    if not is_costly(raw) and raw.count(b"\n") <= _MAX_LINES:
+        return MessageContent.parse(raw)
+    end = raw.find(b"\r\n\r\n") + 4
+    end = end if end > 3 else len(raw)
+    view = memoryview(raw)
+    header = MessageHeader._parse(raw, view, MessageContent._find_lines(raw[:end])[:-1])
+    body = MessageBody._parse(raw, view, [(end, len(raw), len(raw))], None)
+    return MessageContent(raw, header, body)
 
 
 class Folder(MailboxDataInterface[Message]):

@@ -14,7 +14,10 @@ from typing import Any
 from butlers.errors import FieldError, ValidationError
 
 _FIELDS = {"From": "from", "To": "to", "Subject": "subject"}  # headers that have a field of their own
-_UNREADABLE = (MessageError, ValueError, LookupError, AttributeError, TypeError)
+_UNREADABLE = (MessageError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
+# What is read of a message for a summary: the library takes quadratic time for more that is made to keep it busy.
+_MAX_HEAD, _MAX_BODY = 12_000, 2_000_000  # bytes
+_MAX_CONTAINERS, _MAX_DELIMITERS = 20, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ def trace_headers(*, envelope_from: str, recipient: str, now: datetime) -> bytes
 
 def summary(raw: bytes) -> dict[str, Any]:
     """The parts of a message that people ask about; unreadable parts are None, never an error."""
-    message = email.message_from_bytes(raw, policy=email.policy.default)
+    message = email.message_from_bytes(_bounded(raw), policy=email.policy.default)
     return {
         "from": _header(message, "From"),
         "to": _header(message, "To"),
@@ -64,6 +67,17 @@ def summary(raw: bytes) -> dict[str, Any]:
         "references": _header(message, "References"),
         "text": _text(message),
     }
+
+
+def _bounded(raw: bytes) -> bytes:
+    head, end, body = raw.partition(b"\r\n\r\n")
+    return head[:_MAX_HEAD] + end + (b"" if is_costly(raw) else body[:_MAX_BODY])
+
+
+def is_costly(raw: bytes) -> bool:
+    """Whether it takes a library long to find the parts of a message."""
+    containers = raw.count(b"multipart/") + raw.count(b"message/")
+    return containers > _MAX_CONTAINERS or (containers > 0 and raw.count(b"\n--") > _MAX_DELIMITERS)
 
 
 def _headers(letter: Letter, now: datetime) -> list[tuple[str, str]]:

@@ -1,0 +1,211 @@
+"""Hostile messages through the simulators, while `/healthz` of every door is asked without a pause.
+
+    butlers up (killed with kill -9 and started again)  <--- Telegram and mail simulators <--- hostile texts and mails
+         ^
+         '--- a thread of this process: GET /healthz of every door, as fast as they answer; the slowest answer is judged
+
+Goals: every answer within 200 ms, before the kill and after the restart; every message comes to an end (mail that
+cannot be taken apart is quarantined); and a harmless message is answered at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from benchmarks.chaos.hostile_messages import as_mail, hostile_mails, hostile_texts
+from benchmarks.chaos.report import Plan, say
+from benchmarks.chaos.verdict import percentile
+from butlers.butler.identity import OPERATOR, TokenFile
+from butlers.butler.transports.mcp import McpTransport
+from butlers.clock import Clock, SystemClock
+from butlers.daemon.places import Places
+from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, OWNER_CHAT
+from butlers.daemon.tour.instance import Instance
+from butlers.errors import ButlersError
+
+GOAL_MS = 200.0
+PAUSE_S = 0.05  # between two questions to one door
+END_S = 300.0  # after which everything handed in must have ended
+DOORS = ("switchboard", "messenger", "general", "finance", "health", "relationship", "travel")
+HARMLESS = "I paid the electricity bill"
+
+
+async def run(plan: Plan, folder: Path) -> dict[str, Any]:
+    clock = SystemClock()
+    began = clock.monotonic()
+    settings = {"spark_master": "none"} | dict(setting.split("=", 1) for setting in plan.settings)
+    instance = Instance(folder / "data", clock=clock, settings=settings)
+    try:
+        await instance.start()
+        doors = _Doors([instance.url(name) for name in DOORS])
+        attack = _Attack(instance=instance, clock=clock, folder=folder / "data")
+        with doors.watched("before the kill"):
+            await attack.all_of_it()
+        for number in range(plan.kills):
+            say(f"kill {number + 1}/{plan.kills}: the same messages once more, then kill -9 in the middle")
+            await attack.begin()
+            await instance.kill()
+            await instance.start()
+            with doors.watched("after the kill"):
+                await attack.until_ended()
+        with doors.watched("at the end"):
+            answered = await attack.is_served()
+        quarantined = await attack.quarantined()
+    finally:
+        await instance.close()
+    spent = clock.monotonic() - began
+    return _report(plan, doors, attack, answered=answered, quarantined=quarantined, duration_s=spent)
+
+
+@dataclass(slots=True)
+class _Doors:
+    """Asks every door how it is, from a thread of its own, and notes how long each answer took."""
+
+    urls: Sequence[str]
+    took_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failed: int = 0
+
+    @contextmanager
+    def watched(self, phase: str) -> Iterator[None]:
+        over = threading.Event()
+        threads = [threading.Thread(target=self._ask, args=(url, phase, over), daemon=True) for url in self.urls]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        times = self.took_ms[phase]
+        say(f"{phase}: {len(times)} answers, slowest {max(times, default=0):.1f} ms")
+
+    def _ask(self, url: str, phase: str, over: threading.Event) -> None:
+        host = urlsplit(url).netloc
+        while not over.wait(PAUSE_S):
+            connection = http.client.HTTPConnection(host, timeout=60)
+            started = time.perf_counter()
+            try:
+                connection.request("GET", "/healthz")
+                ok = connection.getresponse().status == 200
+            except OSError:
+                ok = False
+            finally:
+                connection.close()
+            self.took_ms[phase].append((time.perf_counter() - started) * 1000)
+            self.failed += not ok
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attack:
+    instance: Instance
+    clock: Clock
+    folder: Path
+    texts: int = 0
+    mails: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # what became of the mails
+    _reading: asyncio.Task[None] | None = None
+
+    async def all_of_it(self) -> None:
+        await self.begin()
+        await self.until_ended()
+
+    async def begin(self) -> None:
+        """Everything is in the simulators' hands, and Messenger begins to read the mailbox."""
+        async with httpx2.AsyncClient(timeout=120, trust_env=False) as http:
+            for body in hostile_mails():
+                self.mails += 1
+                await self._mail(http, as_mail(body, number=self.mails, sender=OWNER_ADDRESS, recipient=ADDRESS))
+            for text in hostile_texts():
+                self.texts += 1
+                await self.instance.say(int(OWNER_CHAT), text)
+        self._reading = asyncio.create_task(self._read_mailbox())
+
+    async def until_ended(self) -> None:
+        if self._reading is not None:
+            await self._reading
+        await self._read_mailbox()
+        deadline = self.clock.monotonic() + END_S
+        while self.clock.monotonic() < deadline:
+            counts = await self.instance.counts()
+            if not counts.get("accepted", 0) + counts.get("progress", 0):
+                return
+            await self.clock.sleep(0.5)
+        raise ButlersError(f"not everything ended within {END_S:g} s: {await self.instance.counts()}")
+
+    async def is_served(self) -> bool:
+        """Whether a harmless message is answered after all that."""
+        await self.instance.say(int(OWNER_CHAT), HARMLESS)
+
+        async def answered() -> bool:
+            return any(HARMLESS in text for text in await self.instance.bot_messages(OWNER_CHAT))
+
+        return bool(await self.instance.until("an answer to a harmless message", answered, timeout_s=120))
+
+    async def quarantined(self) -> list[str]:
+        answer = await self.instance.get("switchboard", "/api/mailbox/quarantine", limit=500)
+        return [mail["reason"] for mail in answer["mails"]]
+
+    async def _mail(self, http: httpx2.AsyncClient, raw: bytes) -> None:
+        address = f"{self.instance.url('telegram_simulator')}/control/mail/messages/raw"
+        parameters = {"to": ADDRESS, "from": OWNER_ADDRESS}
+        headers = {"Content-Type": "message/rfc822"}
+        response = await http.post(address, params=parameters, content=raw, headers=headers)
+        response.raise_for_status()
+
+    async def _read_mailbox(self) -> None:
+        """The tool that hands new mail in, as an operator; again until nothing is left."""
+        secret = TokenFile(Places(self.folder).tokens, self.clock).secret_of(OPERATOR)
+        transport = McpTransport(token=lambda: secret, url_of=lambda name: f"{self.instance.url(name)}/mcp")
+        try:
+            while any((counts := await transport.call("messenger", "email_check_and_route_inbox", {})).values()):
+                for name, number in counts.items():
+                    self.counts[name] += number
+        except ButlersError as error:  # it was killed, or a batch took longer than a call may
+            say(f"reading the mailbox: {error}")
+        finally:
+            await transport.close()
+
+
+def _report(
+    plan: Plan, doors: _Doors, attack: _Attack, *, answered: bool, quarantined: Sequence[str], duration_s: float
+) -> dict[str, Any]:
+    phases = {
+        phase: {
+            "answers": len(times),
+            "p50_ms": round(percentile(times, 0.5) or 0.0, 1),
+            "p99_ms": round(percentile(times, 0.99) or 0.0, 1),
+            "slowest_ms": round(max(times), 1),
+        }
+        for phase, times in doors.took_ms.items()
+    }
+    goals = {
+        "slowest_ms": all(phase["slowest_ms"] <= GOAL_MS for phase in phases.values()),
+        "always_healthy": doors.failed == 0,
+        "served_afterwards": answered,
+    }
+    return {
+        "chaos": "hostile",
+        "kills": plan.kills,
+        "texts": attack.texts,
+        "mails": attack.mails,
+        "mails_by_outcome": dict(attack.counts),
+        "quarantined": sorted(quarantined),
+        "healthz": phases,
+        "failed_answers": doors.failed,
+        "duration_s": round(duration_s, 1),
+        "goals": goals,
+        "passed": all(goals.values()),
+    }
