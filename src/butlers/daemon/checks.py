@@ -19,6 +19,7 @@ from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.identity import TokenFile
 from butlers.butler.module import in_dependency_order
 from butlers.butler.runtimes import DIALECTS
+from butlers.butler.runtimes.cli import probe
 from butlers.clock import SystemClock
 from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
@@ -88,6 +89,8 @@ def _roster_checks(
     yield from delivery.channel_names(roster)
     yield from delivery.gated_tools(roster)
     yield from llm_programs(settings, roster, environment)
+    if settings.llm == "on":
+        yield sessions(places)
 
 
 def database(settings: Settings, roster: Roster, places: Places) -> Check:
@@ -225,6 +228,15 @@ def llm_programs(settings: Settings, roster: Roster, environment: Mapping[str, s
         users = sorted(name for name, config in roster.items() if config.butler.runtime.type == kind)
         commands = {roster[name].butler.runtime.command or dialect.executable for name in users}
         yield _llm_program(settings, kind, users, commands or {dialect.executable}, environment)
+
+
+def sessions(places: Places) -> Check:
+    """Whether the data directory, with its tokens, can be hidden from the programs of language models."""
+    problem = probe([places.root])
+    if not problem:
+        return ok("llm.confined", "sessions cannot see the data directory")
+    detail = f"sessions have no tools, but this machine cannot hide the data directory from them ({problem})"
+    return warn("llm.confined", detail, "allow user namespaces: sysctl user.max_user_namespaces and AppArmor decide")
 
 
 def _llm_program(

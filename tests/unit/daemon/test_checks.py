@@ -13,6 +13,7 @@ import pytest
 
 from butlers.butler.config import load_roster
 from butlers.butler.identity import Role, TokenFile
+from butlers.butler.runtimes.cli import probe
 from butlers.clock import ManualClock
 from butlers.daemon import checks
 from butlers.daemon.check import Check, Status
@@ -265,3 +266,13 @@ def test_a_damaged_token_file_fails(tmp_path: Path) -> None:
     TokenFile(places.tokens, ManualClock()).issue("anna", Role.CLIENT)
     places.tokens.write_text("{")
     assert checks.tokens(places).status is Status.FAIL
+
+
+def test_whether_sessions_can_see_the_data_directory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(tmp_path)
+    expected = Status.OK if probe([tmp_path]) == "" else Status.WARN
+    assert checks.sessions(places).status is expected
+    monkeypatch.setattr(checks, "probe", lambda _hidden: "unshare: Operation not permitted")
+    told = checks.sessions(places)
+    assert (told.name, told.status) == ("llm.confined", Status.WARN)
+    assert "Operation not permitted" in told.detail and "namespaces" in told.remedy

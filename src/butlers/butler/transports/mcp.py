@@ -53,7 +53,10 @@ class McpTransport:
 
 
 async def _loaded() -> Any:
-    """The SDK is slow to load: off the event loop, and only when somebody lives elsewhere."""
+    """The SDK is slow to load: off the event loop, and only when somebody lives elsewhere. It checks answers with
+    jsonschema, which it would load at the first one.
+    """
+    await asyncio.to_thread(import_module, "jsonschema")
     return await asyncio.to_thread(import_module, "butlers.butler.transports.mcp_session")
 
 

@@ -11,7 +11,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from butlers.errors import TargetUnavailable
+from butlers.errors import InternalError, TargetUnavailable
 from butlers.http_client import OWN_LIMIT, BoundedAsyncClient, reason
 from butlers.trust import authorities
 
@@ -37,6 +37,8 @@ class McpSession:
             self.broken = True
             self._closing.set()
             raise TargetUnavailable(f"{self._url} did not answer ({reason(error)})") from error
+        except RuntimeError as error:  # the SDK compares answers with what the tool declares
+            raise InternalError(f"{self._url} answered something else than {tool} declares") from error
 
     async def close(self) -> None:
         self.broken = True
