@@ -36,6 +36,7 @@ SWITCHBOARD_TOOLS = {
     *(f"routing.{deed}" for deed in ("status", "rollback", "resume")),
     *(f"extraction.{deed}" for deed in ("list", "confirm", "dismiss")),
     "service_levels",
+    *(f"senders.{deed}" for deed in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     *("connector.heartbeat", "connectors.list", "connectors.deregister", "create_backfill_job"),
     *(f"backfill.{deed}" for deed in ("pause", "cancel", "resume", "list", "poll", "progress")),
 }

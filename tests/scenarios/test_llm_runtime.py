@@ -54,6 +54,22 @@ async def test_a_specialist_answers_with_what_its_llm_said(
     assert HOSTILE not in " ".join(given["argv"])
 
 
+async def test_an_answer_that_was_made_with_a_tool_does_not_count(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, speech: Speech
+) -> None:
+    """Sessions have no tools; one that its user has configured for the program must not speak through it."""
+    stand_in = StandIn(tmp_path)
+    stand_in.prints(speech.answer("I have looked at your files."))
+    roster = roster_with(tmp_path, "finance", speech.kind, stand_in.path)
+    async with running_system(tmp_path, postgres_server, roster_dir=roster, llm="on", names=["finance"]) as running:
+        async with running.mcp("finance") as door:
+            refused = await door.call_tool("trigger", {"prompt": "Sum up the week."})
+        assert refused.is_error
+        assert "used a tool" in str(refused.structured_content)
+        [session] = await running.database.fetch("select status, result, error from finance.sessions")
+        assert (session["status"], session["result"]) == ("failed", None)
+
+
 async def test_a_failing_llm_ends_the_request_with_its_error(
     tmp_path: Path, postgres_server: EmbeddedPostgres, speech: Speech
 ) -> None:

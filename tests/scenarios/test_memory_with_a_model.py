@@ -74,12 +74,12 @@ async def test_the_model_reads_episodes_as_data_and_answers_in_the_strict_form(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
     stand_in = StandIn(tmp_path)
-    stand_in.prints(CODEX.answer("I will remember that."))
+    stand_in.prints(CODEX.plain_answer("I will remember that."))
     async with thinking(tmp_path, postgres_server, "switchboard", stand_in) as running:
         await ask(running, "trigger", prompt=f"My dentist is Dr. Weiss. {HOSTILE}")
         [episode] = await episodes(running)
         assert (episode["answer"], episode["speaker"]) == ("I will remember that.", "owner")
-        stand_in.prints(CODEX.answer(GOOD))
+        stand_in.prints(CODEX.plain_answer(GOOD))
         assert await consolidate(running) == {
             "claimed": 1,
             "consolidated": 1,
@@ -105,7 +105,7 @@ async def test_an_answer_in_another_form_is_refused_and_after_five_the_episode_i
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
     stand_in = StandIn(tmp_path)
-    stand_in.prints(CODEX.answer('{"facts": [{"subject": "owner"}], "corrections": [], "run": "rm -rf /"}'))
+    stand_in.prints(CODEX.plain_answer('{"facts": [{"subject": "owner"}], "corrections": [], "run": "rm -rf /"}'))
     async with thinking(tmp_path, postgres_server, "switchboard", stand_in) as running:
         await ask(running, "memory_store_episode", content="My dentist is Dr. Weiss", importance=0.9)
         for attempt in range(1, 5):
@@ -127,7 +127,7 @@ async def test_a_model_that_is_away_costs_no_attempt(tmp_path: Path, postgres_se
         assert (await consolidate(running))["returned"] == 1
         [episode] = await episodes(running)
         assert (episode["consolidation_status"], episode["attempts"]) == ("pending", 0)
-        stand_in.prints(CODEX.answer(GOOD))
+        stand_in.prints(CODEX.plain_answer(GOOD))
         assert (await consolidate(running))["consolidated"] == 1
 
 
@@ -135,7 +135,7 @@ async def test_any_butler_may_have_a_memory_and_knows_who_spoke(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
     stand_in = StandIn(tmp_path)
-    stand_in.prints(CODEX.answer("Noted."))
+    stand_in.prints(CODEX.plain_answer("Noted."))
     memory = (r"\Z", "\n[modules.memory]\nepisode_ttl_days = 2.0\n")
     async with thinking(tmp_path, postgres_server, "general", stand_in, memory) as running:
         envelope = route(running, "general", "My dentist is Dr. Weiss", source_sender_identity="ann")

@@ -49,7 +49,7 @@ async def test_butler_identity_and_runtime(tmp_path: Path, postgres_server: Embe
 
     stand_in, gate = StandIn(tmp_path), tmp_path / "gate"
     waiting = f"import pathlib\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
-    stand_in.prints(CODEX.answer("Done."), before=waiting)
+    stand_in.prints(CODEX.plain_answer("Done."), before=waiting)
     command = (r'^type = "codex"', f'type = "codex"\ncommand = "{stand_in.path}"')
     roster = changed_roster(tmp_path, "switchboard", command)
     async with running_system(tmp_path, postgres_server, roster_dir=roster, llm="on", names=["switchboard"]) as running:

@@ -265,7 +265,7 @@ async def test_the_model_differs_by_tier(asked: tuple[RunningSystem, RoutingMode
 @pytest.mark.scenario("S3-102")
 async def test_what_the_specialists_model_spends_counts(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     stand_in = StandIn(tmp_path)
-    stand_in.prints(CODEX.answer("That makes 84 euros."))  # 120 tokens in, 45 out
+    stand_in.prints(CODEX.plain_answer("That makes 84 euros."))  # 120 tokens in, 45 out
     roster = roster_with(tmp_path, "finance", CODEX.kind, stand_in.path)
     toml = roster / "switchboard" / "butler.toml"
     toml.write_text(toml.read_text(encoding="utf-8") + SPENDING, encoding="utf-8")
