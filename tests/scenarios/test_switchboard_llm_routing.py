@@ -319,12 +319,34 @@ async def test_email_conversation_history(
     assert [text for text in people if text in mails] == mails[6 - len(people) + 1 : 6]
 
 
+async def test_whoever_joins_a_chain_of_mail_is_told_nothing_of_it(
+    tmp_path: Path, postgres_server: EmbeddedPostgres, model: RoutingModel
+) -> None:
+    """A Message-ID is no secret: `References` puts any mail into the chain of somebody else's."""
+    model.picks("general", confidence=0.1)
+    async with started(tmp_path, postgres_server, model) as running:
+        await running.finished(await mailed(running, "my locker code is 4711", 1))
+        await running.finished(await mailed(running, "what is the code?", 2, sender="eve@far.example"))
+        *_, joined = model.triages()
+        await running.finished(await mailed(running, "and the other locker?", 3))
+        *_, own = model.triages()
+    assert (joined.message, joined.history) == ("what is the code?", [])
+    told = [text for speaker, text in own.history if speaker == "user"]
+    assert (own.message, told) == ("and the other locker?", ["my locker code is 4711"])
+
+
 async def mailed(
-    running: RunningSystem, text: str, number: int, thread: str = "<root@example.org>", to: str | None = None
+    running: RunningSystem,
+    text: str,
+    number: int,
+    thread: str = "<root@example.org>",
+    to: str | None = None,
+    *,
+    sender: str = "ann@example.org",
 ) -> str:
     document = running.envelope(text, external_event_id=f"<{thread}-{number}>", external_thread_id=thread)
     document["source"] = {"channel": "email", "provider": "imap", "endpoint_identity": "butler@butlers.example"}
-    document["sender"] = {"identity": "ann@example.org"}
+    document["sender"] = {"identity": sender}
     document["control"] = {"pinned_target": to}
     response = await running.http.post(running.url(path="/api/ingest"), json=document)
     assert response.status_code == 202, response.text

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 
+from butlers.butler.identity import Grant, Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import all_finished, call, counts
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
@@ -268,3 +269,52 @@ async def test_mail_is_served_when_the_receiving_server_vouches_for_a_known_send
         assert reasons == {OWNER_MAIL: "not_authenticated", "eve@butlers.example": "unknown_sender"}
         sent = [recipient.address for mail in running.mail.store.accepted for recipient in mail.recipients]
         assert [address.lower() for address in sent] == [OWNER_MAIL]
+
+
+async def test_a_stranger_by_mail_gets_one_code_and_machines_none(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with running_system(tmp_path, postgres_server, who_may_write_email="pairing") as running:
+        assert (await mailed(running, "hello, it is me", "eve@far.example"))["refused"] == 1
+        assert (await mailed(running, "hello again", "eve@far.example"))["refused"] == 1
+        robot = "robot@far.example\r\nAuto-Submitted: auto-replied"
+        assert (await mailed(running, "I am on holiday", robot))["refused"] == 1
+
+        async def offers() -> list[Any]:
+            return list(running.mail.store.accepted)
+
+        [offer] = await running.until(offers)
+        assert [recipient.address for recipient in offer.recipients] == ["eve@far.example"]
+        code = CODE.findall(offer.raw.decode())[0]
+        approval = f"Let Eve in:\r\n\r\napprove {code}\r\n-- \r\nAnn"
+        assert (await mailed(running, approval, OWNER_MAIL))["routed"] == 1
+
+        async def told() -> bool:
+            return len(await offers()) == 2
+
+        await running.until(told)
+        assert (await mailed(running, "I paid the baker", "eve@far.example"))["routed"] == 1
+        assert await counts(running) == {"ingress_dedupe": 1, "message_inbox": 1}
+        await all_finished(running)
+
+
+async def test_a_connector_outside_is_told_and_the_same_event_counts_once(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with running_system(tmp_path, postgres_server, who_may_write_telegram="owner") as running:
+        token = running.issue_token("gateway", Role.CONNECTOR, Grant(channel="telegram", endpoint="far_bot"))
+        source = {"channel": "telegram", "provider": "telegram", "endpoint_identity": "far_bot"}
+        event = running.envelope("hello", external_thread_id="77") | {"source": source, "sender": {"identity": "77"}}
+        for _ in range(2):
+            response = await running.http.post(
+                running.url(path="/api/ingest"), json=event, headers={"Authorization": f"Bearer {token}"}
+            )
+            error = response.json()["error"]
+            assert (response.status_code, error["retryable"]) == (403, False)
+            assert [wrong["field"] for wrong in error["fields"]] == ["sender.identity"]
+        [row] = await refused(running, channel="telegram")
+        assert (row["sender"], row["endpoint"], row["messages"]) == ("77", "far_bot", 1)
+        assert await refused(running, channel="email") == []
+        operators = await running.http.post(running.url(path="/api/ingest"), json=event)
+        assert operators.status_code == 202, "an operator speaks for anybody"
+        await all_finished(running)

@@ -3,7 +3,7 @@
 | channel | how far back |
 |---|---|
 | chats | the last 30 messages, or those of the last 15 minutes when they are more, each with what was answered |
-| email | the whole chain |
+| email | the chain, as far as the same sender wrote it, each mail with what was answered |
 
 Both are cut to 50,000 tokens, the oldest first. A token is counted as four characters: no tokenizer is asked, because
 each model has its own and an estimate is enough for a bound. The message itself counts, too; it is not part of what

@@ -14,19 +14,23 @@ WHERE place <= $3 OR received_at >= $4
 ORDER BY received_at DESC, request_id DESC;
 
 -- name: chain_before
--- A chain of mail before one message, newest first, as far back as $3 characters reach; $4 messages are looked at at most.
+-- What the sender of one mail wrote before it in its chain, newest first, as far back as $3 characters reach; $4 messages
+-- of the chain are looked at at most. Whoever knows a Message-ID can join a chain, so others' mails are not told.
 SELECT request_id, received_at, normalized_text, aggregated_reply
 FROM (
     SELECT request_id, received_at, normalized_text, aggregated_reply,
            sum(length(normalized_text)) OVER newest_first - length(normalized_text) AS newer_characters
     FROM (
-        SELECT request_id, received_at, normalized_text, aggregated_reply
+        SELECT request_id, received_at, normalized_text, aggregated_reply,
+               request_context ->> 'source_sender_identity' AS sender
         FROM {schema}.message_inbox
         WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
           AND (received_at, request_id) < ($1, $2)
         ORDER BY received_at DESC, request_id DESC
         LIMIT $4
     ) AS recent
+    WHERE lower(sender) = (SELECT lower(request_context ->> 'source_sender_identity') FROM {schema}.message_inbox
+                           WHERE received_at = $1 AND request_id = $2)
     WINDOW newest_first AS (ORDER BY received_at DESC, request_id DESC)
 ) AS chain
 WHERE newer_characters < $3

@@ -29,6 +29,7 @@ from butlers.telemetry.catalogue import SENDER_REFUSED
 
 log = get_logger("butlers.senders")
 
+FIRST_LINES = 2_000  # characters of a mail in which a command is looked for
 MOST_WRONG_CODES = 5  # of one sender, before its codes are no longer looked at
 
 
@@ -77,7 +78,7 @@ class SenderGate:
 
     async def _approves(self, envelope: IngestEnvelope, owner: WritingSender) -> bool:
         """Whether the owner's message is a command that lets a stranger in; if so, it is carried out."""
-        code = read_approval(envelope.payload.normalized_text)
+        code = _approval(envelope)
         if code is None:
             return False
         approved = await self.records.approve(code, by=f"{owner.channel}:{owner.identity}")
@@ -114,6 +115,15 @@ class SenderGate:
         pairing = await self.records.pairing(sender, secrets.choice)
         if pairing is not None:
             self.messages.offer_code(sender, shown(pairing.code), pairing.id)
+
+
+def _approval(envelope: IngestEnvelope) -> str | None:
+    """The code that a message approves: all of it, or one line of a mail, which has a subject and a signature."""
+    text = envelope.payload.normalized_text
+    if envelope.source.channel != "email":
+        return read_approval(text)
+    codes = (read_approval(line) for line in text[:FIRST_LINES].splitlines())
+    return next((code for code in codes if code is not None), None)
 
 
 def _writing(envelope: IngestEnvelope) -> WritingSender:
