@@ -40,6 +40,7 @@ SCHEMAS = {
     "switchboard/fanout/queries.sql": "switchboard",
     "switchboard/fleet/queries.sql": "switchboard",
     "switchboard/holds/queries.sql": "switchboard",
+    "switchboard/senders/queries.sql": "switchboard",
     "switchboard/operators/queries.sql": "switchboard",
     "switchboard/queries.sql": "switchboard",
     "switchboard/routing/queries.sql": "switchboard",

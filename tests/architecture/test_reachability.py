@@ -29,6 +29,7 @@ SWITCHBOARD_TOOLS = {
     "register_butler",
     "butler.heartbeat",
     *(f"butler.{deed}" for deed in ("hold", "release", "history")),
+    *(f"senders.{deed}" for deed in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     "list_butlers",
     "request.lineage",
     *(f"request.{deed}" for deed in ("reroute", "cancel", "abort", "retry", "replay", "force_complete")),

@@ -30,6 +30,7 @@ from butlers.storage.queries import Queries
 from butlers.switchboard.holds.holds import Holds
 from butlers.switchboard.holds.surface import HoldTools, hold_routes
 from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
 from butlers.switchboard.retention import InboxKeeper
@@ -78,14 +79,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         buffer=parts.buffer,
         signals=parts.signals,
     )
-    requests = RequestReader(
-        database=process.database,
-        queries=Queries.load("butlers.switchboard", schema=config.schema_name),
-        transport=butler.transport,
-        dead_letters=parts.dead_letters,
-        audit=audit,
-        clock=process.clock,
-    )
+    requests = _request_reader(butler, parts, audit)
     finish_butler(
         butler,
         handle=_refuse_route,
@@ -114,6 +108,18 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     _add_keeper(butler)
     butler.drains.append(_drain(config, parts, ingress))
     return butler
+
+
+def _request_reader(butler: Butler, parts: Orchestration, audit: OperatorAudit) -> RequestReader:
+    process = butler.process
+    return RequestReader(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
+        transport=butler.transport,
+        dead_letters=parts.dead_letters,
+        audit=audit,
+        clock=process.clock,
+    )
 
 
 def _with_modules(process: Process, config: ButlerConfig) -> tuple[Butler, Sequence[AnyTool]]:
