@@ -37,6 +37,7 @@ from butlers.errors import ButlersError
 
 GOAL_MS = 200.0
 PAUSE_S = 0.05  # between two questions to one door
+IDLE, IDLE_S = "idle", 10.0
 END_S = 300.0  # after which everything handed in must have ended
 DOORS = ("switchboard", "messenger", "general", "finance", "health", "relationship", "travel")
 HARMLESS = "I paid the electricity bill"
@@ -51,6 +52,8 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         await instance.start()
         doors = _Doors([instance.url(name) for name in DOORS])
         attack = _Attack(instance=instance, clock=clock, folder=folder / "data")
+        with doors.watched(IDLE):  # what the machine itself takes
+            await clock.sleep(IDLE_S)
         with doors.watched("before the kill"):
             await attack.all_of_it()
         for number in range(plan.kills):
@@ -192,7 +195,7 @@ def _report(
         for phase, times in doors.took_ms.items()
     }
     goals = {
-        "slowest_ms": all(phase["slowest_ms"] <= GOAL_MS for phase in phases.values()),
+        "slowest_ms": all(phase["slowest_ms"] <= GOAL_MS for name, phase in phases.items() if name != IDLE),
         "always_healthy": doors.failed == 0,
         "served_afterwards": answered,
     }

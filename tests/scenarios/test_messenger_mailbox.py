@@ -52,7 +52,7 @@ async def test_the_mailbox_tools_work_against_a_mailbox(running: RunningSystem) 
     letter = await tool(running, "email_read_message", uid=found["uid"])
     assert (letter["text"], letter["attachments"]) == ("I paid the electricity bill", [])
     counts = await tool(running, "email_check_and_route_inbox")
-    assert counts == {"routed": 1, "duplicates": 0, "bounces": 0, "skipped": 0, "failed": 0}
+    assert {name: number for name, number in counts.items() if number} == {"routed": 1}
     row = await running.database.fetchrow(
         "select request_id, request_context, normalized_text from switchboard.message_inbox"
         " where request_context ->> 'source_channel' = 'email'"
