@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from butlers.butler.identity import TokenFile
 from butlers.butler.mcp_door import McpDoor
 from butlers.butler.surface import ToolBox
+from butlers.errors import ValidationError
 from butlers.serving.guard import Guard
 from butlers.telemetry import Telemetry
 
@@ -62,6 +64,7 @@ def build_app(
 
     return Starlette(
         lifespan=lifespan,
+        exception_handlers={HTTPException: _refusal},
         middleware=[Middleware(Guard, loopback_only=loopback_only, exempt=GUARDED_ELSEWHERE, name_parts=("/api/",))],
         routes=[
             Route("/healthz", healthz),
@@ -72,3 +75,11 @@ def build_app(
             *routes,
         ],
     )
+
+
+async def _refusal(_request: Request, error: Exception) -> Response:
+    """What no route answers, in the words of those that do."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = {404: "no such address", 405: "this method is not allowed here"}.get(status, "the request was refused")
+    described = ValidationError(what).describe()
+    return JSONResponse({"error": described}, status_code=status, headers=getattr(error, "headers", None))

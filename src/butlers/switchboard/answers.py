@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from butlers.butler.identity import Caller, Role
 from butlers.butler.transport import Transport
-from butlers.contracts.envelope import invalid
+from butlers.contracts.envelope import holds_nul, invalid
 from butlers.errors import ClassifiedError, ErrorClass, FieldError, Forbidden, TimeoutExceeded, ValidationError
+from butlers.serving.guard import NUL
 
 ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
 STATUS = {
@@ -89,6 +90,8 @@ def fields(body: bytes, allowed: tuple[str, ...]) -> dict[str, Any]:
     document = json_object(body)
     if unknown := sorted(document.keys() - set(allowed)):
         raise invalid(unknown[0], f"is not a known field; there are {', '.join(allowed)}")
+    if nul := next((name for name, value in document.items() if holds_nul(value)), None):
+        raise invalid(nul, NUL)
     return document
 
 

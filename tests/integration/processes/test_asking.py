@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx2
@@ -9,6 +10,7 @@ import pytest
 
 from butlers.daemon.tour.instance import Instance
 from butlers.daemon.tour.lines import processes_of
+from tests.fuzz.scripted import scripted_server
 from tests.integration.processes.command import (
     answer,
     answer_here,
@@ -65,6 +67,8 @@ async def test_data_directory_is_private(running: Instance):
 async def test_status(running: Instance):
     document = answer("status", "--data-dir", running.data_dir)
     assert {name: door["status"] for name, door in document["doors"].items()} == dict.fromkeys(ROSTER, "ok")
+    for door in document["doors"].values():
+        assert {"database", "disk"} <= {part["part"] for part in door["parts"]}
     readable = butlers("status", "--data-dir", running.data_dir)
     assert readable.returncode == 0
     assert all(name in readable.stdout for name in ROSTER)
@@ -77,6 +81,20 @@ async def test_status_of_a_system_with_a_dead_door_is_a_failure(running: Instanc
     assert completed.returncode == 1
     doors = json.loads(completed.stdout)["doors"]
     assert (doors["switchboard"]["status"], doors["general"]["status"]) == ("ok", "unreachable")
+
+
+async def test_status_says_what_is_wrong_and_what_to_do(tmp_path):
+    wrong = {"part": "credentials", "name": "imap", "state": "degraded"}
+    wrong |= {"sentence": "The server refuses the password.", "remedy": "Set BUTLER_EMAIL_PASSWORD."}
+    state = {"status": "degraded", "ready": True, "parts": [wrong, {"part": "disk", "state": "ok"}]}
+    answers = {"/readyz": state, "/api/status": {"requests": {}}}
+    async with scripted_server(lambda path: json.dumps(answers[path]).encode()) as url:
+        pretend_running(tmp_path, {"switchboard": url, "messenger": url})
+        completed = await asyncio.to_thread(butlers, "status", "--data-dir", tmp_path)
+    assert completed.returncode == 1
+    expected = "credentials imap degraded: The server refuses the password. Set BUTLER_EMAIL_PASSWORD."
+    assert f"switchboard, messenger: {expected}" in completed.stdout  # what several doors say is said once
+    assert "disk" not in completed.stdout
 
 
 async def test_ingest_and_trace_as_people_see_them(running: Instance):
