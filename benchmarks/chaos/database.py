@@ -111,7 +111,7 @@ class _Storm:
         number = len(self.served_after)
 
         async def is_another() -> bool:  # a dead server's children still answer for a moment
-            return server.pid not in (None, killed)
+            return server.is_alive() and server.pid != killed
 
         await self._until(is_another)
         self.accepted[-1 - number] = await self._hand_in(f"probe-{number}", f"probe {number}")

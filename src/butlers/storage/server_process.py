@@ -49,7 +49,8 @@ class ServerProcess:
     @property
     def is_outdated(self) -> bool:
         """Whether an earlier version of this code started it: with a capability, and without passwords."""
-        return self._lines()[1:2] != [HERE]
+        lines = self._lines()
+        return len(lines) > 1 and lines[1] != HERE
 
     def is_running(self) -> bool:
         """Whether there is a server, be it still starting or already stopping."""

@@ -132,14 +132,21 @@ def test_the_servers_environment_holds_nothing_of_ours(tmp_path: Path, monkeypat
 
 
 @only_root
-def test_the_server_has_no_capability(server: EmbeddedPostgres):
-    status = dict(
-        line.split(":\t", 1) for line in Path(f"/proc/{server.pid}/status").read_text().splitlines() if ":\t" in line
-    )
+def test_the_server_has_no_capability_and_no_group_of_ours(tmp_path: Path):
+    groups = os.getgroups()
+    os.setgroups([0, 4])
+    server = EmbeddedPostgres(tmp_path, durable=False)
+    try:
+        server.start()
+        lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    finally:
+        os.setgroups(groups)
+        server.stop()
 
     assert {status[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
     assert set(status["Uid"].split()) == {str(server.pgdata.stat().st_uid)}
-    assert "0" not in status["Groups"].split()
+    assert status["Groups"].split() == []
 
 
 @only_root
