@@ -10,7 +10,7 @@ from butlers.errors import RoutingError
 from butlers.switchboard.registry import NOT_ROUTABLE, RegisteredButler
 from butlers.switchboard.routing.decision import Decision, whole
 from butlers.switchboard.routing.question import RoutingQuestion
-from butlers.switchboard.routing.words import holds_phrase, side_by_side, words
+from butlers.switchboard.routing.words import says_one_of
 
 
 def forced(
@@ -43,7 +43,7 @@ def applies(rule: RuleSection, question: RoutingQuestion) -> bool:
         return False
     if rule.endpoint is not None and not _like(question.endpoint, rule.endpoint):
         return False
-    return not rule.words or _says_one(question.text, rule.words)
+    return not rule.words or says_one_of(question.text, rule.words)
 
 
 def _naming(question: RoutingQuestion, rules: Iterable[RuleSection]) -> Iterator[RuleSection]:
@@ -52,11 +52,6 @@ def _naming(question: RoutingQuestion, rules: Iterable[RuleSection]) -> Iterator
 
 def _like(value: str, pattern: str) -> bool:
     return fnmatchcase(value.casefold(), pattern.casefold().replace("[", "[[]"))
-
-
-def _says_one(text: str, phrases: Iterable[str]) -> bool:
-    said = side_by_side(words(text))
-    return any(holds_phrase(said, phrase) for phrase in phrases)
 
 
 def _takes_nothing(name: str, butlers: Sequence[RegisteredButler], *, pinned: bool) -> RoutingError:

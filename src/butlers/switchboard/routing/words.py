@@ -12,11 +12,26 @@ _SENTENCES = ("\ufdfa", "\ufdfb")
 
 
 def words(text: str) -> list[str]:
+    return _WORD.findall(_plain(text))
+
+
+def says_one_of(text: str, phrases: Iterable[str]) -> bool:
+    """Whether a text of any length holds one of the phrases.
+
+    Whatever has not even the letters of a phrase is not taken apart: that is most of the work.
+    """
+    plain = _plain(text)
+    likely = [phrase for phrase in phrases if all(word in plain for word in words(phrase))]
+    said = side_by_side(_WORD.findall(plain)) if likely else ""
+    return any(holds_phrase(said, phrase) for phrase in likely)
+
+
+def _plain(text: str) -> str:
     if not text.isascii():
         for letter in _SENTENCES:
             text = text.replace(letter, " ")
         text = unicodedata.normalize("NFKC", text)
-    return _WORD.findall(text.casefold())
+    return text.casefold()
 
 
 def side_by_side(said: Iterable[str]) -> str:
