@@ -52,7 +52,7 @@ from tests.database import cloned_database_uri
 
 HOST = "127.0.0.1"
 OWNER_CHAT_ID = int(OWNER_CHAT)
-DEADLINE_S = 30.0  # generous: machines are busy, and whoever looks again returns at once
+DEADLINE_S = 60.0  # generous: machines are busy, and whoever looks again returns at once
 EVERY_PROVIDER = Simulated(telegram=True, mail=True, calendar=True)
 _LOOK_AGAIN_S = 0.01
 
@@ -143,7 +143,7 @@ class RunningSystem:
         secret = token or (self.token(caller) if caller else None)
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         async with (
-            httpx2.AsyncClient(headers=headers, timeout=30) as http,
+            httpx2.AsyncClient(headers=headers, timeout=DEADLINE_S) as http,
             Client(streamable_http_client(self.url(butler, path), http_client=http)) as client,
         ):
             yield client
@@ -341,7 +341,7 @@ async def running_system(
             calendar=providers.calendar,
             tokens=TokenFile(places.tokens, clock),
             database=await stack.enter_async_context(await Database.connect(uri, max_size=3)),
-            http=await stack.enter_async_context(httpx2.AsyncClient(timeout=30)),
+            http=await stack.enter_async_context(httpx2.AsyncClient(timeout=DEADLINE_S)),
             _build=build,
         )
         if start:

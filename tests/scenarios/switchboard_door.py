@@ -12,7 +12,7 @@ from mcp.client import Client
 
 from butlers.ids import Uuid7Factory
 from butlers.storage.database import Record
-from tests.system import RunningSystem
+from tests.system import DEADLINE_S, RunningSystem
 
 STORED = ("ingress_dedupe", "message_inbox")
 
@@ -67,12 +67,20 @@ async def row(running: RunningSystem, table: str, request_id: str) -> Record:
     return found[0]
 
 
-async def all_finished(running: RunningSystem, *, deadline_s: float = 30.0) -> None:
-    """Wait until no request is open any more."""
+async def all_finished(running: RunningSystem, *, deadline_s: float = DEADLINE_S) -> None:
+    """Wait until no request is open any more, as long as there are fewer of them within each deadline."""
 
-    async def none_open() -> bool:
+    async def open_requests() -> int:
         states = "('accepted', 'progress')"
-        open_requests = f"SELECT count(*) FROM switchboard.message_inbox WHERE lifecycle_state IN {states}"
-        return bool(await running.database.fetchval(open_requests) == 0)
+        query = f"SELECT count(*) FROM switchboard.message_inbox WHERE lifecycle_state IN {states}"
+        return int(await running.database.fetchval(query))
 
-    await running.until(none_open, deadline_s=deadline_s)
+    left = await open_requests()
+    while left:
+        before = left
+
+        async def fewer(before: int = before) -> bool:
+            return await open_requests() < before
+
+        await running.until(fewer, deadline_s=deadline_s)
+        left = await open_requests()

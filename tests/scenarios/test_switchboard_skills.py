@@ -49,6 +49,17 @@ async def recorded(running: RunningSystem, request_id: str, about: str = "") -> 
     return await running.until(there)
 
 
+async def dispatched(running: RunningSystem, request_id: str) -> None:
+    """Wait until Switchboard has marked what the butler recorded: the mark comes after the record."""
+
+    async def marked() -> bool:
+        found = await learned(running, request_id)
+        return all(one["dispatched_at"] is not None for one in found)
+
+    await recorded(running, request_id)
+    await running.until(marked)
+
+
 async def to_relationship(running: RunningSystem, text: str) -> dict[str, Any]:
     trace = await routed(running, text, pinned_target="relationship")
     assert targets(trace) == ["relationship"]
@@ -136,7 +147,7 @@ async def test_what_waits_is_listed_at_the_command_line(tmp_path: Path, postgres
 async def test_a_butler_that_is_away_gets_it_later_and_once(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     async with running_system(tmp_path, postgres_server) as running:
         trace = await to_relationship(running, "I lent Tom 50 euros")
-        await recorded(running, trace["request_id"])
+        await dispatched(running, trace["request_id"])
         # As after a crash between the call and its mark: it is said again, and recorded once.
         await running.database.execute("update switchboard.extraction_queue set dispatched_at = null")
         await running.restart()
@@ -159,7 +170,7 @@ async def test_what_its_butler_refuses_for_good_comes_to_an_end(
 ) -> None:
     async with running_system(tmp_path, postgres_server) as running:
         trace = await to_relationship(running, "I lent Tom 50 euros")
-        await recorded(running, trace["request_id"])
+        await dispatched(running, trace["request_id"])
         # A sender that the butler's door does not take, after so many tries that a pause cannot be doubled any more.
         await running.database.execute(
             "update switchboard.extraction_queue set dispatched_at = null, attempts = 1100, sender = ''"
@@ -183,7 +194,7 @@ async def test_a_butler_that_was_away_for_very_long_is_still_asked_again(
 ) -> None:
     async with running_system(tmp_path, postgres_server) as running:
         trace = await to_relationship(running, "I lent Tom 50 euros")
-        await recorded(running, trace["request_id"])
+        await dispatched(running, trace["request_id"])
         async with away(running, "relationship"):
             await running.database.execute(
                 "update switchboard.extraction_queue set dispatched_at = null, attempts = 1100"

@@ -41,6 +41,9 @@ _COMMAND = (sys.executable, "-m", "butlers.daemon.cli")
 Completed = subprocess.CompletedProcess[str]
 
 
+_DEADLINE_S = 300  # for what ends by itself; machines are busy
+
+
 def butlers(*arguments: object, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> Completed:
     """One command from start to end. Whatever it is told, it never answers with a stack trace."""
     completed = subprocess.run(
@@ -48,7 +51,7 @@ def butlers(*arguments: object, stdin: bytes = b"", environment: Mapping[str, st
         input=stdin,
         capture_output=True,
         env=clean_environment() | dict(environment or {}),
-        timeout=60,
+        timeout=_DEADLINE_S,
     )
     output, complaint = completed.stdout.decode(), completed.stderr.decode()
     assert "Traceback" not in complaint, complaint
@@ -121,7 +124,7 @@ def kept_running(*arguments: object, says: str) -> Iterator[subprocess.Popen[str
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=_DEADLINE_S)
 
 
 async def finished(instance: Instance, *request_ids: str) -> list[dict[str, Any]]:
@@ -137,7 +140,7 @@ async def finished(instance: Instance, *request_ids: str) -> list[dict[str, Any]
 
 async def nothing_left(data_dir: Path) -> None:
     """Wait until no process knows the data directory; a simulator may still be saying its last words."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(_DEADLINE_S):
         while processes_of(data_dir):
             await asyncio.sleep(0.05)
 
