@@ -2,7 +2,7 @@
 
     butlers up (killed with kill -9 and started again)  <--- Telegram and mail simulators <--- hostile texts and mails
          ^
-         '--- a thread of this process: GET /healthz of every door, as fast as they answer; the slowest answer is judged
+         '--- a process of its own: GET /healthz of every door in turn, without a pause; the slowest answer is judged
 
 Goals: every answer within 200 ms, before the kill and after the restart; every message comes to an end (mail that
 cannot be taken apart is quarantined); and a harmless message is answered at the end.
@@ -11,16 +11,14 @@ cannot be taken apart is quarantined); and a harmless message is answered at the
 from __future__ import annotations
 
 import asyncio
-import http.client
-import threading
-import time
+import json
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -36,7 +34,7 @@ from butlers.daemon.tour.instance import Instance
 from butlers.errors import ButlersError
 
 GOAL_MS = 200.0
-PAUSE_S = 0.05  # between two questions to one door
+LONGEST_LINE = 64 * 1024 * 1024  # bytes of what the poller found
 IDLE, IDLE_S = "idle", 10.0
 END_S = 300.0  # after which everything handed in must have ended
 DOORS = ("switchboard", "messenger", "general", "finance", "health", "relationship", "travel")
@@ -52,18 +50,18 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         await instance.start()
         doors = _Doors([instance.url(name) for name in DOORS])
         attack = _Attack(instance=instance, clock=clock, folder=folder / "data")
-        with doors.watched(IDLE):  # what the machine itself takes
+        async with doors.watched(IDLE):  # what the machine itself takes
             await clock.sleep(IDLE_S)
-        with doors.watched("before the kill"):
+        async with doors.watched("before the kill"):
             await attack.all_of_it()
         for number in range(plan.kills):
             say(f"kill {number + 1}/{plan.kills}: the same messages once more, then kill -9 in the middle")
             await attack.begin()
             await instance.kill()
             await instance.start()
-            with doors.watched("after the kill"):
+            async with doors.watched("after the kill"):
                 await attack.until_ended()
-        with doors.watched("at the end"):
+        async with doors.watched("at the end"):
             answered = await attack.is_served()
         quarantined = await attack.quarantined()
     finally:
@@ -74,41 +72,26 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Doors:
-    """Asks every door how it is, from a thread of its own, and notes how long each answer took."""
+    """Asks every door how it is, from a process of its own, and notes how long each answer took."""
 
     urls: Sequence[str]
     took_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failed: int = 0
 
-    @contextmanager
-    def watched(self, phase: str) -> Iterator[None]:
-        over = threading.Event()
-        threads = [threading.Thread(target=self._ask, args=(url, phase, over), daemon=True) for url in self.urls]
-        for thread in threads:
-            thread.start()
+    @asynccontextmanager
+    async def watched(self, phase: str) -> AsyncIterator[None]:
+        pipe, module = asyncio.subprocess.PIPE, "benchmarks.chaos.hostile_poll"
+        poller = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", module, *self.urls, stdin=pipe, stdout=pipe, limit=LONGEST_LINE
+        )
         try:
             yield
         finally:
-            over.set()
-            for thread in threads:
-                thread.join()
-        times = self.took_ms[phase]
-        say(f"{phase}: {len(times)} answers, slowest {max(times, default=0):.1f} ms")
-
-    def _ask(self, url: str, phase: str, over: threading.Event) -> None:
-        host = urlsplit(url).netloc
-        while not over.wait(PAUSE_S):
-            connection = http.client.HTTPConnection(host, timeout=60)
-            started = time.perf_counter()
-            try:
-                connection.request("GET", "/healthz")
-                ok = connection.getresponse().status == 200
-            except OSError:
-                ok = False
-            finally:
-                connection.close()
-            self.took_ms[phase].append((time.perf_counter() - started) * 1000)
-            self.failed += not ok
+            output, _ = await poller.communicate(b"")
+        found = json.loads(output)
+        self.took_ms[phase] += found["took_ms"]
+        self.failed += found["failed"]
+        say(f"{phase}: {len(found['took_ms'])} answers, slowest {max(found['took_ms'], default=0):.1f} ms")
 
 
 @dataclass(slots=True, kw_only=True)
