@@ -370,9 +370,9 @@ async def test_a_connector_works_only_on_its_own_jobs(running: RunningSystem) ->
     assert refused_for(await reported(connector, str(uuid4()))) == ["job_id"]
     assert refused_for(await reported(connector, job_id, rows_processed=-1)) == ["rows_processed"]
     assert refused_for(await reported(connector, job_id, status="paused")) == ["status"]
-    assert refused_for(await thief.ask("backfill.poll", connector_type="imap", endpoint_identity="nobody")) == [
-        "endpoint_identity"
-    ]
+    unregistered = a_connector(running, "nobody")
+    assert refused_for(await unregistered.ask("backfill.poll", **unregistered.named)) == ["endpoint_identity"]
+    assert refused_for(await thief.ask("backfill.poll", **unregistered.named)) == ["authorization"]
     assert (await row(running, job_id))["rows_processed"] == 0
 
 

@@ -30,8 +30,9 @@ Who = Annotated[str, typer.Argument(metavar="IDENTITY", help="A Telegram user's 
 def _refused(document: Document) -> Iterator[str]:
     for row in document["senders"]:
         name = f" ({row['display_name']})" if row["display_name"] not in (None, row["sender"]) else ""
+        number = f"{row['messages']} message{'' if row['messages'] == 1 else 's'}"
         yield (
-            f"{row['channel']}:{row['sender']}{name}  {row['reason']}  {row['messages']} messages"
+            f"{row['channel']}:{row['sender']}{name}  {row['reason']}  {number}"
             f"  first {when(row['first_at'])}  last {when(row['last_at'])}"
         )
     if document["senders"]:
