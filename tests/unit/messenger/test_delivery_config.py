@@ -11,6 +11,7 @@ from butlers.butler.delivery_config import DeliverySection, RetrySection
 from butlers.daemon.compose.messenger_policy import admission_policy, breaker_policy, budget_policy
 from butlers.errors import ConfigurationError
 
+OUTAGE_RETRY = RetrySection(max_attempts=14, base_delay_s=1.0, max_delay_s=120.0)
 EMAIL_RETRY = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
 MINIMUM = """
 [butler]
@@ -30,7 +31,8 @@ def loaded(folder: Path, text: str = "") -> DeliverySection:
 
 def test_without_a_word_everything_is_the_default(tmp_path: Path) -> None:
     assert loaded(tmp_path) == DeliverySection()
-    assert DeliverySection().retry_for("telegram") == DeliverySection().retry_for("sms") == RetrySection()
+    assert DeliverySection().retry_for("telegram") == DeliverySection().retry_for("sms") == OUTAGE_RETRY
+    assert DeliverySection().retry_for("pigeon") == RetrySection(), "what the source documents say, for all others"
     assert DeliverySection().retry_for("email") == EMAIL_RETRY
 
 

@@ -25,7 +25,7 @@ def test_naming_one_channel_leaves_the_others_their_own() -> None:
     assert section(telegram=1.0).timeout_for("email") == 45
 
 
-def test_the_shipped_policy_is_patient_with_mail_and_quick_with_chats() -> None:
+def test_the_shipped_policy_is_patient_with_mail_and_sits_outages_of_chats_out() -> None:
     config = load_butler(SHIPPED)
     telegram, email, other = (channel_policy(config, name) for name in ("telegram", "email", "sms"))
     assert (telegram.timeout_s, email.timeout_s, other.timeout_s) == (15, 45, 30)
@@ -34,6 +34,6 @@ def test_the_shipped_policy_is_patient_with_mail_and_quick_with_chats() -> None:
         "never_lose",
         "never_duplicate",
     )
-    assert (telegram.retry.max_attempts, telegram.retry.initial_delay, telegram.retry.max_delay) == (3, 1, 60)
+    assert (telegram.retry.max_attempts, telegram.retry.initial_delay, telegram.retry.max_delay) == (14, 1, 120)
     assert (email.retry.max_attempts, email.retry.initial_delay, email.retry.max_delay) == (8, 60, 3600)
     assert telegram.retry.jitter == email.retry.jitter == 0.3
