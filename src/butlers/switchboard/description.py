@@ -33,6 +33,7 @@ _WORDS: Final = {
     404: "There is no such thing.",
     409: "Not possible as things are.",
     413: "The body is too large.",
+    414: "The address is too long; see http_target_bytes.",
     415: "The body must be application/json.",
     422: "Something is wrong with what was given; `fields` names all of it.",
     429: "Too much at present; `Retry-After` says when to come again.",
@@ -206,6 +207,7 @@ def _statuses(path: str, operation: Schema, behind: Behind) -> list[int]:
     elsewhere = behind.butler != SWITCHBOARD
     names = {parameter["name"] for parameter in operation.get("parameters", [])}
     known = {401, 403, 422, 503}
+    known |= {414} if names else set()
     known |= {404} if "{" in path or "butler" in names or elsewhere or behind.body else set()
     known |= {429, 504} if elsewhere else set()
     known |= {409} if behind.decides else set()
