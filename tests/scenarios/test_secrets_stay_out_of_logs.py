@@ -109,7 +109,9 @@ async def _try(running: RunningSystem, notify: dict[str, Any]) -> None:
 async def _bad_input(running: RunningSystem) -> None:
     await execute(running, route(running, wish(MARK, intent=MARK, channel=MARK, priority=MARK)))
     await execute(running, route(running, wish(MARK)), caller=None)
-    await execute(running, route(running, wish(MARK)), token=f"{MARK}-token")
+    stranger = {"Authorization": f"Bearer {MARK}-token"}
+    refused = await running.http.post(running.url("messenger", "/mcp"), json={MARK: MARK}, headers=stranger)
+    assert 400 <= refused.status_code < 500
     await call(running, "health", "notify", {"message": 5, MARK: MARK})
     await call(running, "health", MARK, {MARK: MARK})
     await call(running, "switchboard", "notify.dispatch", wish(MARK, origin_butler=MARK), caller="health")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.runtimes import DIALECTS
@@ -53,10 +54,16 @@ def probe(settings: Settings, environment: Mapping[str, str]) -> tuple[Check, ..
             environment=simulated_environment(simulated, roster, environment),
             clock=SystemClock(),
         )
-        asked = asyncio.run(_providers(accounts, messenger, simulated)) if messenger is not None else []
+        asked = _apart(_providers(accounts, messenger, simulated)) if messenger is not None else []
     except (ConfigurationError, KeyError):  # other checks name what is missing or wrong
         return ()
     return (*asked, *_programs(settings, roster, environment))
+
+
+def _apart(asking: Coroutine[Any, Any, list[Check]]) -> list[Check]:
+    """In an event loop of a thread of its own: the caller may be inside one."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, asking).result()
 
 
 async def _providers(accounts: _Accounts, config: ButlerConfig, simulated: Simulated) -> list[Check]:
