@@ -154,71 +154,8 @@ class SenderTools:
     def add_routes(self, app: FastAPI, caller_of: CallerOf, body_of: BodyOf) -> None:
         door = FleetDoor(tools=ToolBox(self.tools()), caller_of=caller_of, body_of=body_of)
 
-        async def refused(
-            request: Request, channel: WrittenChannel | None = None, cursor: UUID | None = None, limit: PageSize = 50
-        ) -> Response:
-            return await door.read(request, "senders.refused", channel=channel, cursor=cursor, limit=limit)
-
-        async def pairings(request: Request, cursor: UUID | None = None, limit: PageSize = 50) -> Response:
-            return await door.act(request, "senders.pairings", cursor=cursor, limit=limit)
-
-        async def owner_code(request: Request) -> Response:
-            return await door.act(request, "senders.owner_code")
-
-        async def approve(request: Request) -> Response:
-            return await door.act(request, "senders.approve", *ApproveArguments.model_fields)
-
-        async def allow(request: Request) -> Response:
-            return await door.act(request, "senders.allow", *AllowArguments.model_fields)
-
-        async def remove(request: Request) -> Response:
-            return await door.act(request, "senders.remove", *SenderArguments.model_fields)
-
-        add_routes(
-            app,
-            (
-                "GET",
-                "/senders/refused",
-                refused,
-                "Senders that were not served, and why",
-                Behind(tool="senders.refused"),
-            ),
-            (
-                "GET",
-                "/senders/pairings",
-                pairings,
-                "Strangers that were given a pairing code",
-                Behind(tool="senders.pairings", decides=True),
-            ),
-            (
-                "GET",
-                "/senders/owner-code",
-                owner_code,
-                "The code that makes a chat the owner's",
-                Behind(tool="senders.owner_code", decides=True),
-            ),
-            (
-                "POST",
-                "/senders/approve",
-                approve,
-                "Let the stranger with a pairing code in",
-                Behind(tool="senders.approve", body=tuple(ApproveArguments.model_fields), decides=True),
-            ),
-            (
-                "POST",
-                "/senders/allow",
-                allow,
-                "Let a person in without a code",
-                Behind(tool="senders.allow", body=tuple(AllowArguments.model_fields), decides=True),
-            ),
-            (
-                "POST",
-                "/senders/remove",
-                remove,
-                "Serve a person no longer",
-                Behind(tool="senders.remove", body=tuple(SenderArguments.model_fields), decides=True),
-            ),
-        )
+        _add_listings(app, door)
+        _add_decisions(app, door)
 
     async def _refused(self, _caller: Caller, given: RefusedArguments) -> dict[str, Any]:
         return wire(await self.records.refused(channel=given.channel, before=given.cursor, limit=given.limit))
@@ -249,6 +186,50 @@ class SenderTools:
     def _done(self, caller: Caller, operation: str, result: dict[str, Any]) -> dict[str, Any]:
         self.report(operation, {"channel": result["channel"]}, result="completed", error=None, actor=caller.name)
         return wire(result)
+
+
+def _add_listings(app: FastAPI, door: FleetDoor) -> None:
+    async def refused(
+        request: Request, channel: WrittenChannel | None = None, cursor: UUID | None = None, limit: PageSize = 50
+    ) -> Response:
+        return await door.read(request, "senders.refused", channel=channel, cursor=cursor, limit=limit)
+
+    async def pairings(request: Request, cursor: UUID | None = None, limit: PageSize = 50) -> Response:
+        return await door.act(request, "senders.pairings", cursor=cursor, limit=limit)
+
+    async def owner_code(request: Request) -> Response:
+        return await door.act(request, "senders.owner_code")
+
+    listed = Behind(tool="senders.refused")
+    paired = Behind(tool="senders.pairings", decides=True)
+    coded = Behind(tool="senders.owner_code", decides=True)
+    add_routes(
+        app,
+        ("GET", "/senders/refused", refused, "Senders that were not served, and why", listed),
+        ("GET", "/senders/pairings", pairings, "Strangers that were given a pairing code", paired),
+        ("GET", "/senders/owner-code", owner_code, "The code that makes a chat the owner's", coded),
+    )
+
+
+def _add_decisions(app: FastAPI, door: FleetDoor) -> None:
+    async def approve(request: Request) -> Response:
+        return await door.act(request, "senders.approve", *ApproveArguments.model_fields)
+
+    async def allow(request: Request) -> Response:
+        return await door.act(request, "senders.allow", *AllowArguments.model_fields)
+
+    async def remove(request: Request) -> Response:
+        return await door.act(request, "senders.remove", *SenderArguments.model_fields)
+
+    approved = Behind(tool="senders.approve", body=tuple(ApproveArguments.model_fields), decides=True)
+    allowed = Behind(tool="senders.allow", body=tuple(AllowArguments.model_fields), decides=True)
+    removed = Behind(tool="senders.remove", body=tuple(SenderArguments.model_fields), decides=True)
+    add_routes(
+        app,
+        ("POST", "/senders/approve", approve, "Let the stranger with a pairing code in", approved),
+        ("POST", "/senders/allow", allow, "Let a person in without a code", allowed),
+        ("POST", "/senders/remove", remove, "Serve a person no longer", removed),
+    )
 
 
 def _identity(given: SenderArguments) -> str:
