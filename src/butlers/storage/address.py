@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
 from pathlib import Path
@@ -66,7 +65,7 @@ def check_encryption(dsn: str) -> None:
     if mode is not None and mode not in SSL_MODES:
         raise _encryption("sslmode", "there is no such sslmode", f"use one of {', '.join(SSL_MODES)}")
     if root is None and mode in ("verify-ca", "verify-full"):
-        root = os.environ.get("PGSSLROOTCERT") or str(Path.home() / ".postgresql" / "root.crt")
+        root = str(Path.home() / ".postgresql" / "root.crt")  # where both drivers look
     if root is None or mode == "disable":
         return
     try:
