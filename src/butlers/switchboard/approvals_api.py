@@ -16,7 +16,7 @@ from starlette.responses import Response
 from butlers.butler.transport import Transport
 from butlers.switchboard.answers import passed_on
 from butlers.switchboard.description import Behind
-from butlers.switchboard.proxy import BodyOf, CallerOf, ToolProxy, add_routes
+from butlers.switchboard.proxy import BodyOf, CallerOf, Route, ToolProxy, add_routes
 
 MESSENGER = "messenger"
 _RULE_FIELDS = ("tool_name", "action_id", "arg_constraints", "expires_at", "max_uses", "description")
@@ -46,8 +46,10 @@ class _ApprovalRoutes:
     proxy: ToolProxy
 
     def add(self, app: FastAPI) -> None:
-        add_routes(
-            app,
+        add_routes(app, *self._shown(), *self._decided())
+
+    def _shown(self) -> tuple[Route, ...]:
+        return (
             ("GET", "/approvals", self._list, "Actions, newest first", _read("list_pending_actions")),
             ("GET", "/approvals/count", self._count, "How many actions wait", _read("pending_action_count")),
             ("GET", "/approvals/rules", self._rules, "Rules, newest first", _read("list_approval_rules")),
@@ -65,8 +67,11 @@ class _ApprovalRoutes:
                 "One rule and its latest uses",
                 _read("show_approval_rule"),
             ),
+        )
+
+    def _decided(self) -> tuple[Route, ...]:
+        return (
             ("DELETE", "/approvals/rules/{rule_id}", self._revoke, "End a rule", _change("revoke_approval_rule")),
-            # For callers that cannot send DELETE.
             ("POST", "/approvals/rules/{rule_id}/revoke", self._revoke, "End a rule", _change("revoke_approval_rule")),
             (
                 "GET",

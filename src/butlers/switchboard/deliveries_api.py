@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from butlers.butler.transport import Transport
 from butlers.switchboard.description import Behind
-from butlers.switchboard.proxy import BodyOf, CallerOf, ToolProxy, add_routes
+from butlers.switchboard.proxy import BodyOf, CallerOf, Route, ToolProxy, add_routes
 
 MESSENGER = "messenger"
 LONGEST_PAGE = 500
@@ -40,8 +40,10 @@ class _DeliveryRoutes:
     proxy: ToolProxy
 
     def add(self, app: FastAPI) -> None:
-        add_routes(
-            app,
+        add_routes(app, *self._reading(), *self._watching(), *self._keeping())
+
+    def _reading(self) -> tuple[Route, ...]:
+        return (
             ("GET", "/deliveries", self._search, "Deliveries, newest first", _read("messenger_delivery_search")),
             ("GET", "/deliveries/stats", self._stats, "Counts, rates and latencies", _read("messenger_delivery_stats")),
             ("GET", "/deliveries/queue", self._queue, "What is on its way", _read("messenger_queue_depth")),
@@ -80,6 +82,10 @@ class _DeliveryRoutes:
                 "One request, from the door to the receipts",
                 _read("messenger_delivery_trace"),
             ),
+        )
+
+    def _watching(self) -> tuple[Route, ...]:
+        return (
             ("GET", "/deliveries/{delivery_id}", self._status, "One delivery", _read("messenger_delivery_status")),
             (
                 "GET",
@@ -130,6 +136,10 @@ class _DeliveryRoutes:
                 "Send it again",
                 _change("messenger_dead_letter_replay"),
             ),
+        )
+
+    def _keeping(self) -> tuple[Route, ...]:
+        return (
             (
                 "POST",
                 "/dead-letters/{dead_letter_id}/discard",

@@ -21,7 +21,7 @@ from butlers.switchboard.answers import Refused, fields, json_answer, may_decide
 from butlers.switchboard.description import Behind
 from butlers.switchboard.operators.overrides import Rejected
 from butlers.switchboard.operators.paging import LONGEST_PAGE
-from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
+from butlers.switchboard.proxy import BodyOf, CallerOf, Route, add_routes
 
 Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE)]
 AddRoutes = Callable[[FastAPI, CallerOf, BodyOf], None]
@@ -43,8 +43,10 @@ class _OperatorRoutes:
     body_of: BodyOf
 
     def add(self, app: FastAPI) -> None:
-        add_routes(
-            app,
+        add_routes(app, *self._acting(), *self._records())
+
+    def _acting(self) -> tuple[Route, ...]:
+        return (
             (
                 "GET",
                 "/requests/dead-letters",
@@ -101,6 +103,10 @@ class _OperatorRoutes:
                 "Declare it done, with a note",
                 Behind(tool="request.force_complete", body=("annotation", "reason"), decides=True),
             ),
+        )
+
+    def _records(self) -> tuple[Route, ...]:
+        return (
             (
                 "GET",
                 "/audit",
