@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from butlers.daemon.cli import app
-from butlers.daemon.cli.exits import CONFIGURATION, OK, USAGE, run_guarded
+from butlers.daemon.cli.exits import CONFIGURATION, OK, UNREACHABLE, USAGE, run_guarded
 from butlers.pipeline import running, session
 from butlers.pipeline.lake.log import LakeLog
 from butlers.pipeline.lake.wholeness import GENERATED
@@ -146,19 +146,19 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(running, "spark_session", _no_spark)
-    for address, said in [
-        ("postgresql://ann:s3cret@127.0.0.1:1/books", "no server answer"),
-        (None, "there is no system here yet"),
+    for address, code, said in [
+        ("postgresql://ann:s3cret@127.0.0.1:1/books", UNREACHABLE, "no server answers there (start the server"),
+        (None, CONFIGURATION, "there is no system here yet"),
     ]:
         if address:
             monkeypatch.setenv("DATABASE_URL", address)
         else:
             monkeypatch.delenv("DATABASE_URL")
         for command in (("run", "books", *MARCH), ("status",)):
-            assert _butlers("pipeline", *command, "--data-dir", str(tmp_path)) == CONFIGURATION
-            told = capsys.readouterr().err
-            assert said in told
-            assert "s3cret" not in told
+            assert _butlers("pipeline", *command, "--data-dir", str(tmp_path)) == code
+            told = capsys.readouterr()
+            assert said in told.err
+            assert "s3cret" not in told.err + told.out
     assert list(tmp_path.iterdir()) == []
 
 
