@@ -181,6 +181,7 @@ async def _as_before(running: RunningSystem) -> None:
         "drop function messenger.note_change cascade",
         *(f"alter table messenger.{name} drop column changed_in" for name in _NOTED),
         "drop table messenger.long_budget",
+        "drop table messenger.mail_attempts",
         "alter table messenger.channel_states drop column stance_reason",
         "delete from messenger.schema_migrations where component = 'messenger' and version >= 4",
     ):
