@@ -280,7 +280,9 @@ async def _insist(what: str, end: Callable[[], Awaitable[None]]) -> None:
 
 def _log_server_state(state: ServerState) -> None:
     """Called by the watch over the embedded database at every change."""
-    if state.is_up:
+    if state.is_up and state.problem is not None:
+        log.error("cannot see whether the embedded database lives, looking again", error=state.problem)
+    elif state.is_up:
         log.warning("the embedded database is up again", attempts=state.deaths, count=state.restarts)
     elif state.problem is not None:
         log.error("the embedded database could not be started", error=state.problem, attempts=state.deaths)

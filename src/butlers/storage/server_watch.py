@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -40,7 +41,7 @@ class ServerState:
     deaths: int = 0  # in a row, each soon after a start; 0 once a server has lived for a while
     restarts: int = 0  # that this process has made
     pause_s: float = 0.0  # until the next start, while it is down
-    problem: Exception | None = None  # why the last start failed
+    problem: Exception | None = None  # why the last start failed; of a server that is up, why the last look failed
 
 
 def pause_before_restart(deaths: int) -> float:
@@ -70,13 +71,26 @@ class ServerWatch:
     def _watch(self) -> None:
         started_at = self._clock.monotonic()
         while not self._ended.wait(_LOOK_EVERY_S):
-            lived_s = self._clock.monotonic() - started_at
-            if self._server.is_alive():
-                if self.state.deaths and lived_s >= _SETTLED_S:
-                    self.state = replace(self.state, deaths=0)
-                continue
-            if self._restart():
-                started_at = self._clock.monotonic()
+            try:
+                if self._look(started_at):
+                    started_at = self._clock.monotonic()
+            except Exception as error:  # no file descriptor left, a folder not readable: the next look may succeed
+                if type(error) is not type(self.state.problem):  # told once, not five times a second
+                    self._change(problem=error)
+
+    def _look(self, started_at: float) -> bool:
+        """Look once and act on it; true when the server has come up just now."""
+        is_alive = self._server.is_alive()
+        if self.state.is_up and self.state.problem is not None:
+            self.state = replace(self.state, problem=None)  # the look before failed, this one did not
+        if not is_alive:
+            return self._restart()
+        if not self.state.is_up:  # our start failed, and it lives: another user started it, or it took longer
+            self._change(is_up=True, pause_s=0.0, problem=None)
+            return True
+        if self.state.deaths and self._clock.monotonic() - started_at >= _SETTLED_S:
+            self.state = replace(self.state, deaths=0)
+        return False
 
     def _restart(self) -> bool:
         """Wait as long as a server that keeps dying deserves, then try once."""
@@ -95,4 +109,5 @@ class ServerWatch:
 
     def _change(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)  # type: ignore[arg-type]
-        self._report(self.state)
+        with suppress(Exception):  # a report that fails keeps nobody from starting the server
+            self._report(self.state)

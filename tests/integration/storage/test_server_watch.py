@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,8 +35,11 @@ class Reports:
             self._changed.notify_all()
 
     def wait_until_up(self) -> ServerState:
+        return self.wait_until(lambda state: state.is_up)
+
+    def wait_until(self, holds: Callable[[ServerState], bool]) -> ServerState:
         with self._changed:
-            assert self._changed.wait_for(lambda: bool(self.states) and self.states[-1].is_up, PATIENT_S), self.states
+            assert self._changed.wait_for(lambda: bool(self.states) and holds(self.states[-1]), PATIENT_S), self.states
             return self.states[-1]
 
 
@@ -145,3 +149,69 @@ def test_a_server_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     with watched(server) as reports:
         assert looked.wait(PATIENT_S)
     assert (server.tries, reports.states) == (0, [])
+
+
+class StartedByAnother(BrokenServer):
+    """Our start fails, and the server lives all the same."""
+
+    def revive(self) -> bool:
+        self._alive = True
+        return super().revive()
+
+
+def test_a_server_that_lives_although_our_start_failed_is_up_again() -> None:
+    server = StartedByAnother(failures=1)
+    with watched(server) as reports:
+        reached = reports.wait_until_up()
+
+    assert [(state.is_up, state.problem is None) for state in reports.states] == [
+        (False, True),
+        (False, False),
+        (True, True),
+    ]
+    assert (server.tries, reached.restarts, reached.deaths, reached.pause_s) == (1, 0, 1, 0.0)
+
+
+class Unseen(BrokenServer):
+    """Nobody can see for a while whether it lives; then it is seen dead."""
+
+    def __init__(self, *problems: OSError) -> None:
+        super().__init__(failures=0)
+        self._problems = list(problems)
+
+    def is_alive(self) -> bool:
+        if self._problems:
+            raise self._problems.pop(0)
+        return super().is_alive()
+
+
+def test_a_look_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "_LOOK_EVERY_S", 0.001)
+    full, closed = OSError(errno.EMFILE, "too many open files"), PermissionError(errno.EACCES, "permission denied")
+    server = Unseen(full, full, full, closed, closed)
+    with watched(server) as reports:
+        reports.wait_until(lambda state: state.restarts == 1)
+
+    assert [(state.is_up, state.problem) for state in reports.states] == [
+        (True, full),
+        (True, closed),
+        (False, None),
+        (True, None),
+    ]
+
+
+def test_a_report_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "_LOOK_EVERY_S", 0.001)
+    started = threading.Event()
+
+    def report(state: ServerState) -> None:
+        if state.restarts:
+            started.set()
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    watch = ServerWatch(BrokenServer(failures=0), clock=SystemClock(), report=report)
+    watch.start()
+    try:
+        assert started.wait(PATIENT_S)
+    finally:
+        watch.stop()
