@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -24,6 +25,9 @@ _SERVER_DIRECTORY = pytest.StashKey[ServerDirectory]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Under `nohup` the processes that tests start would inherit that a closed terminal is ignored, and respect it.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # xdist's workers, and a pytest that a test starts, find the variable set and share the directory.
     if SESSION_DIRECTORY not in os.environ:
         directory = ServerDirectory()
