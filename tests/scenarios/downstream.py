@@ -75,6 +75,14 @@ async def _ready() -> dict[str, Any]:
     return {"status": "ok", "ready": True}
 
 
+class _AsTold(ToolBox):
+    """Unlike the tools of our own butlers (tests/system.py), these may answer something else than they declare."""
+
+    async def call(self, name: str, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = await self[name].call(caller, arguments)
+        return answer
+
+
 class Downstream:
     def __init__(self, running: RunningSystem, name: str) -> None:
         self.name = name
@@ -108,7 +116,7 @@ class Downstream:
         )
         app = build_app(
             butler=self.name,
-            tools=ToolBox([tool]),
+            tools=_AsTold([tool]),
             tokens=self._running.tokens,
             telemetry=self._telemetry,
             liveness=lambda: {"status": "ok"},

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 _CALL_S = 120.0  # longer than any butler may take; only a hung one reaches it
 
-
-# Their answer is an envelope that tells of a failure itself, as it is in one process.
+# Their answer is an envelope that tells of a failure itself, as it is in one process. Its reader judges its version.
 _RESPONDING = frozenset({"route.execute", "notify.dispatch"})
 
 
@@ -34,7 +33,8 @@ class McpTransport:
         session = await self._session(butler, url)
         try:
             async with asyncio.timeout(_CALL_S):
-                return _answer(butler, tool, await session.call(tool, dict(arguments)))
+                result = await session.call(tool, dict(arguments), as_declared=tool not in _RESPONDING)
+                return _answer(butler, tool, result)
         except TimeoutError:
             raise TimeoutExceeded(f"{butler} gave no answer within {_CALL_S:g} s") from None
 

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx2
+import mcp_types
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -29,10 +30,11 @@ class McpSession:
         self._task = asyncio.create_task(self._live(), name=f"mcp session {url}")
         self.broken = False
 
-    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+    async def call(self, tool: str, arguments: dict[str, Any], *, as_declared: bool = True) -> Any:
+        """The tool's answer; with `as_declared` only one that fits what the tool declares."""
         try:
             client = await asyncio.shield(self._client)
-            return await client.call_tool(tool, arguments)
+            return await (client.call_tool(tool, arguments) if as_declared else _unjudged(client, tool, arguments))
         except (httpx2.HTTPError, OSError, MCPError, TimeoutError) as error:
             self.broken = True
             self._closing.set()
@@ -60,6 +62,12 @@ class McpSession:
                 self._client.set_exception(_root(error))
         finally:
             self.broken = True
+
+
+async def _unjudged(client: Client, tool: str, arguments: dict[str, Any]) -> mcp_types.CallToolResult:
+    """An answer as it came: `call_tool` throws away one that does not fit, and the caller wants to read and keep it."""
+    params = mcp_types.CallToolRequestParams(name=tool, arguments=arguments)
+    return await client.session.send_request(mcp_types.CallToolRequest(params=params), mcp_types.CallToolResult)
 
 
 def _http_client(headers: dict[str, str], timeout: httpx2.Timeout) -> httpx2.AsyncClient:
