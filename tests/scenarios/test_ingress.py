@@ -167,15 +167,37 @@ async def test_mcp_ingest_is_the_same_door(running: RunningSystem) -> None:
     assert (await row(running, "switchboard.message_inbox", first["request_id"]))["submitted_by"] == "operator"
 
 
-@pytest.mark.parametrize("token", [None, "no such token"])
-async def test_mcp_ingest_needs_a_known_token(running: RunningSystem, token: str | None) -> None:
+async def test_mcp_ingest_needs_a_token(running: RunningSystem) -> None:
     before = await counts(running)
-    async with running.mcp("switchboard", caller=None, token=token) as client:
+    async with running.mcp("switchboard", caller=None) as client:
         answer = await call(client, "ingest", running.envelope("let me in"))
 
+    refused_for_its_token(answer)
+    assert await counts(running) == before
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/llm"])
+async def test_mcp_ingest_needs_a_known_token(running: RunningSystem, path: str) -> None:
+    before = await counts(running)
+    asked = {"name": "ingest", "arguments": running.envelope("let me in")}
+    document = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+    headers = {"Accept": "application/json, text/event-stream", "Authorization": "Bearer no such token"}
+    response = await running.http.post(running.url(path=path), json=document, headers=headers)
+
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == 'Bearer realm="butlers", error="invalid_token"'
+    refused_for_its_token(response.json())
+    assert await counts(running) == before
+
+    known = headers | running.bearer()
+    response = await running.http.post(running.url(path=path), json=document, headers=known)
+    assert (response.status_code, response.json()["result"]["isError"]) == (200, False), "only the token was wrong"
+    await all_finished(running)
+
+
+def refused_for_its_token(answer: dict[str, Any]) -> None:
     assert (answer["error"]["class"], answer["error"]["retryable"]) == ("validation_error", False)
     assert [field["field"] for field in answer["error"]["fields"]] == ["authorization"]
-    assert await counts(running) == before
 
 
 # --- Telegram --------------------------------------------------------------------------------------------------------
