@@ -243,13 +243,43 @@ async def test_a_version_that_is_not_spoken_is_refused_the_same_at_every_door(
     assert await running.database.fetchval("SELECT count(*) FROM finance.route_inbox") == 0
 
 
+def fingerprint(schema: dict[str, Any]) -> str:
+    text = json.dumps(without_descriptions(schema), indent=2, sort_keys=True) + "\n"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def without_descriptions(schema: Any) -> Any:
+    """The words of a description are no part of the contract; a field that is called `description` is."""
+    if isinstance(schema, list):
+        return [without_descriptions(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "description" or not isinstance(value, str)}
+    return {key: without_descriptions(value) for key, value in kept.items()}
+
+
+async def test_a_fingerprint_is_of_everything_but_descriptions() -> None:
+    text = {"type": "string", "maxLength": 5}
+    schema = {"properties": {"note": text}, "required": ["note"], "description": "a note"}
+    same = schema | {"properties": {"note": text | {"description": "what to keep"}}, "description": "in other words"}
+    assert fingerprint(same) == fingerprint(schema)
+    others: list[dict[str, Any]] = [
+        schema | {"properties": {"note": text | {"maxLength": 6}}},
+        schema | {"properties": {"note": text | {"default": ""}}},
+        schema | {"properties": {"note": text, "description": text}},
+        schema | {"required": []},
+        schema | {"additionalProperties": False},
+    ]
+    assert len({fingerprint(one) for one in [schema, *others]}) == len(others) + 1
+
+
 @pytest.mark.scenario("S3-057")
 async def test_no_schema_changes_without_a_new_version_and_guidance() -> None:
     page = (CONTRACTS / "README.md").read_text(encoding="utf-8")
     listed = dict(
         re.findall(r"^\| `([\w.]+)` \| \[schema\]\([\w.]+\) \| `([0-9a-f]{16})` \|$", page, flags=re.MULTILINE)
     )
-    made = {one.VERSION: hashlib.sha256(schema_of(one).encode()).hexdigest()[:16] for one in ENVELOPES}
+    made = {one.VERSION: fingerprint(json.loads(schema_of(one))) for one in ENVELOPES}
     assert listed == made, "a schema changed: give it the next version, see docs/contracts/README.md"
     assert {path.name for path in CONTRACTS.glob("*.json")} == {f"{version}.schema.json" for version in listed}
     families = {version.rpartition(".v")[0]: int(version.rpartition(".v")[2]) for version in listed}
