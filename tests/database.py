@@ -11,6 +11,7 @@ A list of migrations is applied once, to a template; each test gets a copy of th
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -19,6 +20,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
+
+import asyncpg
 
 from butlers.storage.connecting import Connection, open_connection
 from butlers.storage.database import Database
@@ -102,7 +105,17 @@ async def cloned_database_uri(
     try:
         yield server.uri(name)
     finally:
-        await _on_server(server, f"drop database {quote_identifier(name)} with (force)")
+        await _drop(server, name)
+
+
+async def _drop(server: EmbeddedPostgres, name: str) -> None:
+    """Our role may end its own sessions, but not a worker of autovacuum; that one is soon done."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await _on_server(server, f"drop database {quote_identifier(name)} with (force)")
+            except asyncpg.InsufficientPrivilegeError:
+                await asyncio.sleep(0.1)
 
 
 async def _on_server(server: EmbeddedPostgres, statement: str) -> None:
