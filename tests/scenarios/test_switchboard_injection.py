@@ -37,8 +37,10 @@ async def handed_in(running: RunningSystem, text: str, slots: asyncio.Semaphore)
 async def asked_after(running: RunningSystem, model: RoutingModel, texts: list[str]) -> Question:
     """What the model is asked about a mail at the end of a chain of all that."""
     await running.database.execute(
-        "update switchboard.message_inbox set thread_key = $1, routing_output = null",
+        "update switchboard.message_inbox set thread_key = $1, routing_output = null,"
+        " request_context = jsonb_set(request_context, '{source_sender_identity}', to_jsonb($2::text))",
         "email:butler@butlers.example:<chain@x>",
+        "ann@example.org",  # a model is told of a chain what the same sender wrote
     )
     assert sum(map(len, texts)) < 190_000  # else the oldest would be left out
     await running.finished(await mailed(running, "the wobbly end of it", 1, "<chain@x>"))

@@ -15,6 +15,7 @@ from tests.scenarios.test_switchboard_llm_routing import mailed
 from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+BEA = "bea@example.org"  # another correspondent: one alone is answered four times in a row and then slowly
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -25,8 +26,8 @@ async def running(
         yield system
 
 
-async def mail(running: RunningSystem, text: str, number: int, thread: str) -> dict[str, Any]:
-    return await running.finished(await mailed(running, text, number, thread))
+async def mail(running: RunningSystem, text: str, number: int, thread: str, **more: str) -> dict[str, Any]:
+    return await running.finished(await mailed(running, text, number, thread, **more))
 
 
 async def said(running: RunningSystem, text: str, chat: int, **more: Any) -> dict[str, Any]:
@@ -65,7 +66,9 @@ async def test_a_chain_that_nobody_was_chosen_for_is_no_thread(running: RunningS
 
 
 async def test_what_an_operator_decided_counts_more(running: RunningSystem) -> None:
-    request_id = await mailed(running, "I paid the electricity bill for the bank", 1, "<moved@x>", to="messenger")
+    request_id = await mailed(
+        running, "I paid the electricity bill for the bank", 1, "<moved@x>", to="messenger", sender=BEA
+    )
     assert (await running.finished(request_id))["lifecycle_state"] == "errored"  # a door takes nothing
     async with running.mcp("switchboard") as client:
         wish = {"request_id": request_id, "target": "travel", "reason": "it was the trip"}
@@ -75,7 +78,7 @@ async def test_what_an_operator_decided_counts_more(running: RunningSystem) -> N
         return bool((await running.request(request_id))["lifecycle_state"] == "parsed")
 
     await running.until(moved)
-    second = await mail(running, "and here is the other thing", 2, "<moved@x>")
+    second = await mail(running, "and here is the other thing", 2, "<moved@x>", sender=BEA)
     assert (targets(second), router(second)) == (["travel"], "thread")
 
 
