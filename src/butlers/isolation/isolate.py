@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from butlers.errors import InternalError
+from butlers.errors import InternalError, TargetUnavailable
 from butlers.isolation.worker import ANSWER, ANSWER_SIZE, CALL, DONE, MEMORY, READY
 from butlers.telemetry import get_logger
 
@@ -71,7 +71,10 @@ class Isolate:
         self._closed = False
 
     async def run(self, function: Function, data: bytes) -> bytes:
-        """The JSON of `function(data)`. Raises `IsolationFailed`."""
+        """The JSON of `function(data)`.
+
+        Raises `IsolationFailed` when the call does not finish, `TargetUnavailable` when no worker could take it.
+        """
         async with self._one_at_a_time:
             process = await self._ready()
             try:
@@ -81,6 +84,8 @@ class Isolate:
                 await self._end()
                 raise _failed(FailureKind.DEADLINE, f"it took longer than {self._limits.deadline_s:g} s") from None
             except (OSError, EOFError):
+                if self._closed:  # it was killed by the stop, and not by what it worked on
+                    raise _stopping() from None
                 raise await self._why_it_died() from None
             except BaseException:  # also a caller that was cancelled: the answer would be read by the next one
                 await self._end()
@@ -120,21 +125,22 @@ class Isolate:
 
     async def _ready(self) -> asyncio.subprocess.Process:
         if self._closed:
-            raise _failed(FailureKind.CRASHED, "the system is stopping")
+            raise _stopping()
         if self._process is not None and self._process.returncode is None:
             return self._process
         await self._end()
-        self._process = process = await self._start()
         try:
+            self._process = process = await self._start()
             async with asyncio.timeout(self._limits.start_s):
                 ending, _ = await self._answer(process)
+            if ending != READY:
+                raise EOFError
         except BaseException as error:
             await self._end()
             if isinstance(error, TimeoutError | OSError | EOFError):
-                raise _failed(FailureKind.CRASHED, "the worker process did not start") from error
+                log.warning("the worker process did not start", error=error)
+                raise TargetUnavailable("the worker process did not start") from error
             raise
-        if ending != READY:
-            raise _failed(FailureKind.CRASHED, "the worker process did not start")
         return process
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -189,3 +195,7 @@ def _absolute(path: Sequence[str]) -> list[str]:
 def _failed(kind: FailureKind, message: str) -> IsolationFailed:
     log.warning("isolated work did not finish", reason=kind.value)
     return IsolationFailed(kind, message)
+
+
+def _stopping() -> TargetUnavailable:
+    return TargetUnavailable("the system is stopping")

@@ -135,6 +135,21 @@ async def test_what_is_not_the_fault_of_the_mail_does_not_count(world: World) ->
     assert await world.counted() == []
 
 
+async def test_a_parser_that_does_not_start_quarantines_nobody(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        await world.arrives(f"innocent {number}")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(tmp_path / "gone"))
+        for _ in range(4):
+            assert await world.route() == {"failed": 1}  # the look ends with the first mail
+    assert await world.quarantined() == []
+    assert await world.counted() == [0]
+    assert await world.route() == {"routed": 3}
+    assert world.door.accepted == [f"innocent {number}" for number in range(3)]
+
+
 async def test_an_operator_has_a_quarantined_mail_tried_again(world: World) -> None:
     await world.arrives("later")
     await world.fails_three_times()

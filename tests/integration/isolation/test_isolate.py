@@ -8,11 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from butlers.errors import TargetUnavailable
 from butlers.isolation.isolate import FailureKind, Isolate, IsolationFailed, IsolationLimits
 from tests.integration.isolation import functions
 
@@ -129,7 +131,35 @@ async def test_a_closed_isolate_leaves_no_process_and_starts_none() -> None:
     pid = (await answer(isolate, functions.length))["pid"]
     await isolate.close()
     assert not is_running(pid)
-    assert "stopping" in (await failure(isolate, functions.length)).message
+    with pytest.raises(TargetUnavailable, match="stopping"):
+        await isolate.run(functions.length, b"")
+
+
+async def test_a_call_that_a_stop_ends_is_not_the_fault_of_its_data() -> None:
+    isolate = Isolate(functions.ALL, limits=LIMITS)
+    await answer(isolate, functions.length)
+    waiting = asyncio.create_task(isolate.run(functions.hang, b""))
+    await asyncio.sleep(0)  # let it begin
+    await isolate.close()
+    with pytest.raises(TargetUnavailable, match="stopping"):
+        await waiting
+
+
+@pytest.mark.parametrize("why", ["no program", "no python", "too slow"])
+async def test_a_worker_that_does_not_start_is_not_the_fault_of_the_data(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolate = Isolate(functions.ALL, limits=replace(LIMITS, start_s=0.0) if why == "too slow" else LIMITS)
+    with monkeypatch.context() as patched:
+        if why != "too slow":
+            patched.setattr(sys, "executable", str(tmp_path / "gone") if why == "no program" else "/bin/false")
+        for _ in range(2):
+            with pytest.raises(TargetUnavailable, match="did not start") as unavailable:
+                await isolate.run(functions.length, b"abc")
+            assert unavailable.value.retryable
+    if why != "too slow":
+        assert (await answer(isolate, functions.length, b"abc"))["length"] == 3
+    await isolate.close()
 
 
 PARENT = """

@@ -16,7 +16,10 @@ FUNCTIONS: tuple[Function, ...] = (mail_document, understood_document)
 
 
 class MailParser:
-    """Every method raises `IsolationFailed` for a mail that cannot be taken apart within the limits."""
+    """Every method raises `IsolationFailed` for a mail that cannot be taken apart within the limits.
+
+    It raises `TargetUnavailable` when no worker process could begin or a stop ended it.
+    """
 
     def __init__(self, limits: IsolationLimits = IsolationLimits()) -> None:
         self._isolate = Isolate(FUNCTIONS, limits=limits)
