@@ -15,7 +15,7 @@ from tests.system import running_system
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
+def logging_to(path: Path) -> Iterator[None]:
     root = logging.getLogger()
     level, handler = root.level, configure_logging(path, logging.INFO)
     try:
@@ -35,7 +35,7 @@ async def test_a_provider_that_is_away_is_logged_at_the_beginning_and_at_the_end
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
     path = tmp_path / "butlers.jsonl"
-    with _logging_to(path):
+    with logging_to(path):
         async with running_system(tmp_path, postgres_server, telegram_poll_s=1) as running:
             await running.control("POST", "/faults", {"method": "getUpdates", "kind": "error_5xx", "times": 3})
 
