@@ -38,7 +38,7 @@ REPEATS = frozenset({"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"})
 FEW = 40  # times; a repeat with a smaller bound cannot make much of a text
 KINDS = "a1 _A\n\t.-é字"  # characters of every kind, for classes that name none
 ENDS = ("", "_", "\x00", " !")
-MOST_STARTS = 60  # beginnings that are repeated
+MOST_STARTS = 90  # beginnings that are repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ def hostile_texts(pattern: str | bytes, flags: int = 0) -> list[tuple[str, str, 
     texts = [(each.before, each.item, end) for each in repeats if each.item for end in ENDS]
     texts += [(each.before, kind, end) for each in repeats[:12] for kind in kinds[:10] for end in ENDS[:2]]
     texts += [("", kind, end) for kind in kinds for end in ENDS]
-    texts += [("", one + other, end) for one in kinds[:8] for other in " .\n" for end in ENDS[:2]]
+    texts += [("", one + other, end) for one in kinds[:8] for other in " .\n-" for end in ENDS[:2]]
     texts += [("", start, "") for start in _starts(repeats)]
     return list(dict.fromkeys(texts))
 
 
 def _starts(repeats: list[Repeat]) -> list[str]:
     starts = [each.before + each.item * times for each in repeats for times in (0, 1, 2)]
-    starts += [start + " " for start in starts]
+    starts += [start + between for between in " -" for start in starts]
     return [start for start in dict.fromkeys(starts) if start][:MOST_STARTS]
 
 

@@ -21,6 +21,8 @@ GREW = {
     "borders": r"(?:[.!?…]+[\"')]*(?:\s+|$))|\n+",
     "a block": r"(?s)\A\s*```(?:json)?\s*\n(?P<inside>.*)\n```\s*\Z",
     "the end of a script": r"(?i)</\s*script[^>]*>",
+    "names of secrets": r"(?i)\b([\w-]*(?:password|secret|token))([\"']?\s*[:=]\s*)\S+",
+    "web tokens": r"\beyJ[\w-]+\.[\w-]+\.[\w-]*",
     "exponential": r"(?:\n\s*)+x",
 }
 STAYS = (r"\b[a-z]+\d[a-z\d]+\s+\w?\d+\s+[a-z]*\d[a-z\d]*\b", r"(?<!\s)\s+(?:and|or)\s+", r"<b>[^<>]{0,60}</b>")

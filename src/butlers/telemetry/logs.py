@@ -173,8 +173,7 @@ class JsonLines(logging.Formatter):
         except Exception:
             # Left to itself, logging would print the arguments to stderr.
             return "a record that cannot be formatted"
-        first_line = message.partition("\n")[0]
-        return self._redaction(first_line)[:_LONGEST_MESSAGE]
+        return self._redaction.first_line(message, _LONGEST_MESSAGE)
 
     def _value(self, value: Field) -> str | int | float | bool | None:
         if isinstance(value, str):
@@ -200,7 +199,7 @@ def describe_exception(
     """Types, messages that are our own words, and places, outermost first."""
     described: dict[str, Any] = {"type": _type_name(error)}
     if words := own_words(error):
-        described["message"] = redact(words.partition("\n")[0])[:_LONGEST_MESSAGE]
+        described["message"] = redact.first_line(words, _LONGEST_MESSAGE)
     if frames:
         described["frames"] = _places(error)
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -17,11 +17,13 @@ from urllib.parse import unquote, urlsplit
 
 REDACTED = "[redacted]"
 _SECRET_WORDS = ("TOKEN", "PASSWORD", "SECRET", "KEY")  # in the name of a variable that holds one
+_MOST_SEARCHED = 2_000  # characters of a line
 _SHORTEST_VALUE = 8  # a shorter one would tear holes into ordinary words
 
-_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"'&,;)}\]]+)"""
+_VALUE = r"""(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\s"'&,;)}\]]+)"""
 _NAMES = r"[\w-]*(?:password|passwd|pwd|passphrase|secret|token|api[_-]?key|authorization)"
 
+# What may begin anywhere in a run of letters is looked for from the run's beginning only, so that none is read twice.
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # scheme://user:password@host
     (re.compile(r"(?<=://)[^\s/@]+@"), f"{REDACTED}@"),
@@ -32,12 +34,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b(bearer|basic)\s+[^\s\"',;)}\]]+", re.IGNORECASE), rf"\1 {REDACTED}"),
     # password=x, "api_key": "x", TELEGRAM_TOKEN=x, token: x
     (
-        re.compile(rf"\b({_NAMES})([\"']?\s*[:=]\s*)(?!(?:bearer|basic)\b){_VALUE}", re.IGNORECASE),
+        re.compile(rf"(?<![\w-])({_NAMES})([\"']?\s*[:=]\s*)(?!(?:bearer|basic)\b){_VALUE}", re.IGNORECASE),
         rf"\1\2{REDACTED}",
     ),
     # Keys of model providers, and JSON web tokens
     (re.compile(r"\bsk-[A-Za-z0-9_-]{12,}"), REDACTED),
-    (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), REDACTED),
+    (re.compile(r"(?<![\w-])(?=[\w-]*\beyJ)[\w-]+\.[\w-]+\.[\w-]*"), REDACTED),
 )
 
 _MAY_HOLD_ONE = re.compile(r"[:=\s]|sk-|eyJ")  # each pattern needs one of these
@@ -53,8 +55,22 @@ class Redaction:
         self._known = sorted(known, key=len, reverse=True)
 
     def __call__(self, text: str) -> str:
+        return self._without_shapes(self._without_known(text))
+
+    def first_line(self, text: str, longest: int) -> str:
+        """The beginning of the first line, whatever its length: only so much of it is searched for shapes."""
+        line = self._without_known(text.partition("\n")[0])
+        if len(line) > _MOST_SEARCHED:
+            words = line[:_MOST_SEARCHED].rsplit(maxsplit=1)  # the last may be half of a secret, which has no shape
+            line = words[0] if len(words) > 1 else f"[withheld: {len(line)} characters]"
+        return self._without_shapes(line)[:longest]
+
+    def _without_known(self, text: str) -> str:
         for secret in self._known:
             text = text.replace(secret, REDACTED)
+        return text
+
+    def _without_shapes(self, text: str) -> str:
         if not _MAY_HOLD_ONE.search(text):  # most of what is logged: a word, a number, a name
             return text
         for pattern, replacement in _PATTERNS:

@@ -296,6 +296,30 @@ def test_secret_in_a_library_record_is_scrubbed(lines: Lines, message: str, secr
     assert secret not in lines.text
 
 
+@pytest.mark.parametrize(
+    "secret", ["eyJhbGciOiJI." + "e" * 3_000 + ".abc", "token='two words of a secret", "correct-horse"]
+)
+@pytest.mark.parametrize("place", range(1_960, 2_004, 7))
+def test_a_long_line_shows_no_half_of_a_secret(lines: Lines, secret: str, place: int) -> None:
+    # What is redacted first makes the line short, so that its cut end is shown.
+    begin = "password=" + "x" * (place - 15) + " then "
+    logging.getLogger("httpx2").info(f"{begin}{secret} and more' {'of it ' * 900}")
+    assert lines.last()["event"].startswith("password=[redacted]")
+    for part in ("eeee", "words", "corr", "xx"):
+        assert part not in lines.text
+
+
+def test_a_long_line_without_blanks_is_withheld(lines: Lines) -> None:
+    logging.getLogger("httpx2").info("eyJ" + "e" * 5_000)
+    assert lines.last()["event"] == "[withheld: 5003 characters]"
+
+
+def test_a_web_token_is_scrubbed_wherever_it_begins() -> None:
+    assert Redaction()("x-eyJab.cd.ef, foo.eyJab.cd.ef") == "[redacted], foo.[redacted]"
+    assert Redaction()("see honeyJar.example.com") == "see honeyJar.example.com"
+    assert Redaction()("--my-token=abc") == "--my-token=[redacted]"
+
+
 def test_ordinary_text_is_left_alone() -> None:
     redact = Redaction(["abc"])
     for text in (
