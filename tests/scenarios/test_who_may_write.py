@@ -240,7 +240,7 @@ async def mailed(running: RunningSystem, text: str, sender: str, *results: str) 
     """A mail arrives with these Authentication-Results, topmost first, and the mailbox is looked into: the counts."""
     lines = [*(f"Authentication-Results: {result}" for result in results), f"From: {sender}", f"To: {MAILBOX}"]
     raw = "\r\n".join([*lines, "Subject: A bill", f"Message-ID: <{abs(hash(text))}@far.example>", "", text, ""])
-    running.mail.store.deliver(MAILBOX, raw.encode(), envelope_from=sender)
+    running.mail.store.deliver(MAILBOX, raw.encode(), envelope_from=sender.partition("\r\n")[0])
     async with running.mcp("messenger") as client:
         return await call(client, "email_check_and_route_inbox", {})
 
@@ -258,6 +258,11 @@ async def test_mail_is_served_when_the_receiving_server_vouches_for_a_known_send
             ("I paid four euros", OWNER_MAIL, ["mx.evil.example; dmarc=pass header.from=butlers.example"], "refused"),
             ("I paid five euros", "eve@butlers.example", [PASS], "refused"),
             ("I paid six euros", OWNER_MAIL, [injected], "refused"),
+            ("I paid seven euros", "=?utf-8?q?owner=40butlers.example=2C?= <eve@butlers.example>", [PASS], "refused"),
+            ("I paid eight euros", "=?utf-8?b?b3duZXJAYnV0bGVycy5leGFtcGxl?= <eve@butlers.example>", [PASS], "refused"),
+            ("I paid nine euros", f"{OWNER_MAIL}, eve@butlers.example", [PASS], "refused"),
+            ("I paid ten euros", f"{OWNER_MAIL}\r\nFrom: eve@butlers.example", [PASS], "refused"),
+            ("I paid eleven euros", OWNER_MAIL, [f"{FAIL}; spf=pass smtp.mailfrom={OWNER_MAIL}"], "refused"),
         ]
         for text, sender, results, outcome in cases:
             counted = await mailed(running, text, sender, *results)
@@ -286,15 +291,21 @@ async def test_a_stranger_by_mail_gets_one_code_and_machines_none(
         [offer] = await running.until(offers)
         assert [recipient.address for recipient in offer.recipients] == ["eve@far.example"]
         code = CODE.findall(offer.raw.decode())[0]
-        approval = f"Let Eve in:\r\n\r\napprove {code}\r\n-- \r\nAnn"
+        quoted = f"I paid this, see below\r\n\r\napprove {code}\r\n-- \r\nEve"  # a stranger's words in the owner's mail
+        assert (await mailed(running, quoted, OWNER_MAIL))["routed"] == 1
+        await all_finished(running)
+        assert await running.database.fetchval("select used_at from switchboard.sender_pairings") is None
+        assert await counts(running) == {"ingress_dedupe": 1, "message_inbox": 1}
+        before = len(await offers())
+        approval = f"\r\napprove {code}\r\n-- \r\nAnn"
         assert (await mailed(running, approval, OWNER_MAIL))["routed"] == 1
 
         async def told() -> bool:
-            return len(await offers()) == 2
+            return len(await offers()) == before + 1
 
         await running.until(told)
         assert (await mailed(running, "I paid the baker", "eve@far.example"))["routed"] == 1
-        assert await counts(running) == {"ingress_dedupe": 1, "message_inbox": 1}
+        assert await counts(running) == {"ingress_dedupe": 2, "message_inbox": 2}
         await all_finished(running)
 
 

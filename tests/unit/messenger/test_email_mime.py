@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from time import process_time
 
 import pytest
@@ -20,7 +21,8 @@ from butlers.messenger.mailbox.mime import (
     read_mail,
 )
 from butlers.messenger.mailbox.reports import is_report, read_report
-from butlers.messenger.mailbox.routing import NO_TEXT, UNKNOWN_SENDER, thread_of, to_envelope
+from butlers.messenger.mailbox.routing import NO_TEXT, UNKNOWN_SENDER, RouteCounts, thread_of, to_envelope
+from butlers.messenger.mailbox.tools import MailRouted
 
 HEAD = b"From: Ann <Ann@Far.Example>\r\nSubject: Hi\r\nMessage-ID: <1@far.example>\r\n"
 FRAGMENTS = (
@@ -95,6 +97,45 @@ def test_headers_in_plain_utf8_are_understood() -> None:
 def test_addresses_are_picked_out() -> None:
     assert addresses('"Ann, B." <A@X.example>, broken') == [("Ann, B.", "a@x.example")]
     assert addresses(None) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "sender"),
+    [
+        ("=?utf-8?q?owner=40gmail.com=2C?= <eve@gmail.com>", ("owner@gmail.com,", "eve@gmail.com")),
+        ("=?utf-8?b?b3duZXJAZ21haWwuY29tLA==?= <eve@gmail.com>", ("owner@gmail.com,", "eve@gmail.com")),
+        ("=?utf-8?q?=3Cowner=40gmail.com=3E=2C?= <eve@gmail.com>", ("<owner@gmail.com>,", "eve@gmail.com")),
+        ('"owner@gmail.com, " <eve@gmail.com>', ("owner@gmail.com,", "eve@gmail.com")),
+        ("=?utf-8?q?J=C3=B6rg?= (work)\r\n <J@X.example>", ("Jörg (work)", "j@x.example")),
+        ("j@x.example (Jo)", ("Jo", "j@x.example")),
+    ],
+)
+def test_the_author_is_parsed_before_the_name_is_decoded(written: str, sender: tuple[str, str]) -> None:
+    mail = read_mail(f"From: {written}\r\n\r\nx".encode())
+    assert (mail.sender, mail.author) == (sender, sender[1])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "From: owner@gmail.com, eve@gmail.com",
+        "From: owner@gmail.com <eve@gmail.com>",
+        "From: <owner@gmail.com> <eve@gmail.com>",
+        "From: owner@gmail.com, eve",
+        "From: owner@gmail.com (eve@gmail.com)",
+        'From: (") <owner@gmail.com> ("<eve@gmail.com>)',
+        'From: owner@gmail.com "<eve@gmail.com>',
+        "From: <@gmail.com,@x.example:owner@gmail.com>",
+        "From: Us: owner@gmail.com, eve@gmail.com;",
+        "From: owner@gmail.com\r\nFrom: eve@gmail.com",
+        "From: owner@gmail.com\r\nfrom : eve@gmail.com",
+        "From: owner@gmail.com\r\n" + "X-Y: z\r\n" * MAX_HEADERS + "From: eve@gmail.com",
+        "From: owner@gmail.com" + " " * 9_000 + ", eve@gmail.com",
+        "Subject: nobody",
+    ],
+)
+def test_a_from_that_may_be_another_persons_has_no_author(head: str) -> None:
+    assert read_mail(f"{head}\r\n\r\nx".encode()).author == ""
 
 
 # --- bounds ----------------------------------------------------------------------------------------------------------
@@ -176,6 +217,10 @@ def test_a_mail_without_anything_is_still_handed_in() -> None:
     envelope = to_envelope(fetched(b"\r\n"), read_mail(b"\r\n"), address="b@home.example", now=ManualClock().now())
     assert (envelope.sender.identity, envelope.payload.normalized_text) == (UNKNOWN_SENDER, NO_TEXT)
     assert envelope.event.external_event_id.endswith("@no-message-id.invalid>")
+
+
+def test_the_tool_documents_every_count_of_a_look() -> None:
+    assert set(MailRouted.model_fields) == set(asdict(RouteCounts()))
 
 
 def test_the_thread_is_the_first_mail_of_the_conversation() -> None:

@@ -59,7 +59,7 @@ def mail(*results: str, sender: Any = "Ann <ann@far.example>", **more: Any) -> d
 
 
 def vouched(*results: str, sender: str = "ann@far.example", server: str | None = SERVER, **more: Any) -> bool:
-    return vouches_for(sender, mail(*results, **more), server=server)
+    return vouches_for(sender, mail(*results, sender=f"Ann <{sender}>", **more), server=server)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,28 @@ def test_a_signature_of_the_domain_above_counts() -> None:
 )
 def test_a_server_does_not_vouch_for_a_mail(results: str) -> None:
     assert not vouched(results)
+
+
+@pytest.mark.parametrize("verdict", ["fail", "temperror", "permerror", "pass header.from=evil.example"])
+def test_where_the_server_speaks_of_dmarc_that_alone_decides(verdict: str) -> None:
+    others = "dkim=pass header.d=far.example; spf=pass smtp.mailfrom=a@far.example"
+    assert not vouched(f"{SERVER}; {others}; dmarc={verdict}")
+    assert not vouched(f"{SERVER}; dmarc/1={verdict}; {others}")
+    assert not vouched(f"{SERVER}; dmarc=none; dmarc={verdict}; {others}")
+    assert vouched(f"{SERVER}; dmarc=none header.from=far.example; {others}")
+    assert vouched(f"{SERVER}; {others}")
+
+
+def test_a_server_vouches_for_the_one_address_of_the_one_from() -> None:
+    good, ann = f"{SERVER}; dmarc=pass header.from=far.example", "ann@far.example"
+    decoded = "ann@far.example, <eve@far.example>"
+    for written in (decoded, "ann@far.example, eve@far.example", "<ann@far.example> <eve@far.example>", "Ann", ""):
+        assert not vouches_for(ann, mail(good, sender=written), server=SERVER)
+    assert not vouches_for("eve@far.example", mail(good), server=SERVER)
+    assert vouches_for(ann, mail(good, sender="ann@far.example"), server=SERVER)
+    for author, counts in ((ann, True), ("", False), (None, False), ("eve@far.example", False)):
+        named = mail(good, sender='"ann@far.example" <ann@far.example>') | {"author": author}
+        assert vouches_for(ann, named, server=SERVER) is counts
 
 
 def test_only_the_topmost_header_of_the_server_counts() -> None:

@@ -15,7 +15,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC
 from email import message_from_bytes
-from email.errors import MessageError
+from email.errors import (
+    FirstHeaderLineIsContinuationDefect,
+    MessageError,
+    MisplacedEnvelopeHeaderDefect,
+    MissingHeaderBodySeparatorDefect,
+)
 from email.message import Message
 from email.parser import BytesHeaderParser
 from email.policy import Compat32
@@ -35,10 +40,13 @@ MAX_TEXT = 100_000  # characters of the plain text
 MAX_HEADERS = 100
 MAX_HEADER = 8_000  # characters of one header
 MAX_CONTENT_HEADER = 1_000  # of one that describes a part: the library reads its parameters in quadratic time
+LONGEST_FROM = 2_000  # of one that counts as somebody's: of a longer one the end may be cut off
 NOT_ENCODED = frozenset({"authentication-results"})  # headers that machines write for machines
 MAX_ATTACHMENTS = 100
 _CONTAINER = re.compile(rb"multipart/|message/", re.IGNORECASE)
 _UNREADABLE = (MessageError, LookupError, ValueError, TypeError, AttributeError, RecursionError, AssertionError)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_TORN_HEAD = (FirstHeaderLineIsContinuationDefect, MisplacedEnvelopeHeaderDefect, MissingHeaderBodySeparatorDefect)
 _FOLD = re.compile(r"\r?\n[ \t]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
@@ -58,6 +66,7 @@ class Mail:
     attachments: tuple[MailAttachment, ...]
     sender_name: str = ""
     sender_address: str = ""  # in small letters; empty where there is none
+    author: str = ""  # the same where one From names one address and nothing else; empty where it is open to doubt
     written_at: str | None = None  # what the Date header says, ISO 8601 in UTC
 
     def header(self, name: str) -> str | None:
@@ -88,14 +97,16 @@ def mail_of(message: Message, whole: bool) -> Mail:
         elif len(attachments) < MAX_ATTACHMENTS:
             attachments.append(_attachment(part))
     text, headers = _best(texts), headers_of(message)
-    sender = next(iter(addresses("".join(headers.get("from", ("",))[:1]))), ("", ""))
+    written = from_headers(message)
+    name, address = next(iter(addresses(as_written("".join(written[:1])))), ("", ""))
     return Mail(
         headers=headers,
         text=text[:MAX_TEXT],
         truncated=not whole or len(text) > MAX_TEXT,
         attachments=tuple(attachments),
-        sender_name=sender[0],
-        sender_address=sender[1],
+        sender_name=decoded(name),
+        sender_address=address,
+        author=sole_address(written[0]) if len(written) == 1 and _has_whole_head(message) else "",
         written_at=_written_at("".join(headers.get("date", ("",))[:1])),
     )
 
@@ -167,6 +178,17 @@ def headers_of(message: Message) -> dict[str, tuple[str, ...]]:
     return found
 
 
+def from_headers(message: Message) -> list[str]:
+    """Every From as it is written, wherever it stands: a decoded word could look like an address."""
+    named = (value for name, value in message.raw_items() if name.strip().lower() == "from")
+    return [_unescaped(str(value)) for value in named]
+
+
+def _has_whole_head(message: Message) -> bool:
+    """Whether its headers end at an empty line; else others may read headers in what is the text here."""
+    return not any(isinstance(defect, _TORN_HEAD) for defect in message.defects)
+
+
 def _unescaped(value: str) -> str:
     """Bytes beyond ASCII, which the parser hides in surrogates, are UTF-8 in mail of today."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -189,6 +211,21 @@ def addresses(value: str | None) -> list[tuple[str, str]]:
     except _UNREADABLE:
         return []
     return [(name.strip(), address.strip().lower()) for name, address in found if "@" in address]
+
+
+def sole_address(value: str) -> str:
+    """The address of a From, as written, that names one and cannot be read as another's; else nothing."""
+    if len(value) > LONGEST_FROM:
+        return ""
+    line = as_written(value)
+    try:
+        found = getaddresses([line])
+    except _UNREADABLE:
+        return ""
+    address = found[0][1].strip().lower() if len(found) == 1 else ""
+    outside = _QUOTED.sub(" ", line).lower()
+    is_plain = outside.count("@") == 1 and outside.count("<") <= 1 and '"' not in outside
+    return address if is_plain and "@" in address and address in outside else ""
 
 
 def clean(text: str) -> str:

@@ -144,7 +144,12 @@ def to_envelope(fetched: Fetched, mail: Mail, *, address: str, now: datetime) ->
         ),
         sender=Sender(identity=sender[:500] or UNKNOWN_SENDER, display_name=name[:200].strip() or None),
         payload=Payload(
-            raw={"headers": _header_values(mail), "uid": fetched.uid, "size_bytes": fetched.size},
+            raw={
+                "headers": _header_values(mail),
+                "author": mail.author,
+                "uid": fetched.uid,
+                "size_bytes": fetched.size,
+            },
             normalized_text=_text(mail),
             attachments=[_attachment(a.media_type, a.size_bytes, a.filename) for a in mail.attachments],
         ),

@@ -93,6 +93,7 @@ class MailRouted(Result):
     duplicates: int = Field(description="mails that Switchboard knew already")
     bounces: int = Field(description="reports about our own mails, which became receipts")
     skipped: int = Field(description="mails that nobody answers, such as those of lists")
+    refused: int = Field(description="mails whose senders may not write in")
     failed: int = Field(description="mails that could not be read or handed over")
 
 

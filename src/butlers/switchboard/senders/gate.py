@@ -20,7 +20,7 @@ from butlers.errors import SenderRefused
 from butlers.switchboard.authority import speaks_for_itself
 from butlers.switchboard.dedupe import dedupe_identity
 from butlers.switchboard.senders.codes import read_approval, read_code, shown
-from butlers.switchboard.senders.mail_authentication import vouches_for, written_by_a_machine
+from butlers.switchboard.senders.mail_authentication import subject_of, vouches_for, written_by_a_machine
 from butlers.switchboard.senders.messages import SenderMessages
 from butlers.switchboard.senders.policy import SERVED, Decision, Known, Outcome, Policy, decide
 from butlers.switchboard.senders.records import SenderRecords, WritingSender
@@ -118,11 +118,16 @@ class SenderGate:
 
 
 def _approval(envelope: IngestEnvelope) -> str | None:
-    """The code that a message approves: all of it, or one line of a mail, which has a subject and a signature."""
+    """The code that a message approves: all of it, or a mail's subject or the first line below it.
+
+    Further down a mail may hold what others wrote: quoted, forwarded, pasted.
+    """
     text = envelope.payload.normalized_text
     if envelope.source.channel != "email":
         return read_approval(text)
-    codes = (read_approval(line) for line in text[:FIRST_LINES].splitlines())
+    lines = [line.strip() for line in text[:FIRST_LINES].splitlines() if line.strip()]
+    begins_with_subject = lines[:1] == [subject_of(envelope.payload.raw)]
+    codes = (read_approval(line) for line in lines[: 2 if begins_with_subject else 1])
     return next((code for code in codes if code is not None), None)
 
 

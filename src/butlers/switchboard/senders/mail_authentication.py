@@ -4,7 +4,9 @@
         dmarc=pass (p=none) header.from=example.com
 
 Only the topmost header of the server that is named in the settings counts: what stands below it came with the mail and
-may be forged. A mail passes by dmarc for the domain of its From, or by dkim or spf for that domain or one above it.
+may be forged. A mail passes by dmarc for the domain of its From; only where the server says nothing of dmarc, or
+`none`, by dkim or spf for that domain or one above it. The server vouches for a domain, so the From must name one
+address, and no other may be read out of it: the connector says which in `raw["author"]`, or the header is read here.
 A method that is named twice with different results has failed: one of the two is not the server's.
 """
 
@@ -35,7 +37,7 @@ def vouches_for(sender: str, raw: Any, *, server: str | None) -> bool:
     """Whether the server `server` says in the headers of a mail (`raw["headers"]`) that `sender` wrote it."""
     _, at, domain = sender.rpartition("@")
     headers = _headers(raw)
-    if not server or not at or not domain or len(_values(headers, "from")) != 1:
+    if not server or not at or not domain or not _is_author(sender, raw, _values(headers, "from")):
         return False
     for value in _values(headers, "authentication-results")[:MAX_HEADERS]:
         name, results = read_results(value[:MAX_HEADER])
@@ -52,11 +54,15 @@ def written_by_a_machine(raw: Any) -> bool:
     return empty or any(value != "no" for value in automatic) or any(_values(headers, name) for name in MACHINE_HEADERS)
 
 
+def subject_of(raw: Any) -> str:
+    return "".join(_values(_headers(raw), "subject")[:1]).strip()
+
+
 def passes(results: Sequence[Result], domain: str) -> bool:
-    for method, property_ in (("dmarc", "header.from"), ("dkim", "header.d"), ("dkim", "header.i")):
-        if _passes(results, method, property_, domain, exact=method == "dmarc"):
-            return True
-    return _passes(results, "spf", "smtp.mailfrom", domain, exact=False)
+    if any(result.method == "dmarc" and result.outcome != "none" for result in results):
+        return _passes(results, "dmarc", "header.from", domain, exact=True)
+    others = (("dkim", "header.d"), ("dkim", "header.i"), ("spf", "smtp.mailfrom"))
+    return any(_passes(results, method, property_, domain, exact=False) for method, property_ in others)
 
 
 def read_results(value: str) -> tuple[str, tuple[Result, ...]]:
@@ -64,6 +70,18 @@ def read_results(value: str) -> tuple[str, tuple[Result, ...]]:
     first, *rest = _parts(value)
     name = first.split(maxsplit=1)[0] if first.split() else ""
     return name, tuple(result for part in rest if (result := _result(part)) is not None)
+
+
+def _is_author(sender: str, raw: Any, written: Sequence[str]) -> bool:
+    """Whether there is one From, and `sender` is the one address in it."""
+    if len(written) != 1:
+        return False
+    if "author" in raw:
+        return isinstance(raw["author"], str) and raw["author"].casefold() == sender.casefold()
+    # Perhaps decoded before it came here: then a comma or an address in the name cannot be told from a real one.
+    value = written[0].strip()
+    address = value[value.rfind("<") + 1 : -1] if value.endswith(">") else value
+    return value.count("@") == 1 and address.strip().casefold() == sender.casefold()
 
 
 def _passes(results: Sequence[Result], method: str, property_: str, domain: str, *, exact: bool) -> bool:
@@ -93,7 +111,7 @@ def _result(part: str) -> Result | None:
         name, equals, told = word.partition("=")
         if equals:
             properties.setdefault(name.casefold(), told)
-    return Result(method=method.casefold(), outcome=outcome.casefold(), properties=properties)
+    return Result(method=method.partition("/")[0].casefold(), outcome=outcome.casefold(), properties=properties)
 
 
 def _parts(value: str) -> list[str]:
