@@ -179,14 +179,15 @@ class RouteInbox:
         await asyncio.wait([task])
 
     async def _claimed(self, key: Key) -> asyncio.Task[None] | None:
-        """The run of work that was free; a suspect runs alone (`reliability/suspects.py`)."""
-        ttl_s = self._policy.lease.ttl
-        if (claim := await self._store.claim(key, owner=self._owner, ttl_s=ttl_s)) is not None:
+        """The run of work that was free; a suspect runs alone (`reliability/suspects.py`). A stop takes nothing."""
+        if self._draining:
+            return None
+        if (claim := await self._claim(key)) is not None:
             return self._start(key, claim)
         if not self._suspects.enter(key[0]):
             return None
         try:
-            claim = await self._store.claim(key, owner=self._owner, ttl_s=ttl_s, suspect=True)
+            claim = await self._claim(key, suspect=True)
         except BaseException:
             self._suspects.leave()
             raise
@@ -196,6 +197,14 @@ class RouteInbox:
         task = self._start(key, claim)
         task.add_done_callback(lambda _: self._suspects.leave())
         return task
+
+    async def _claim(self, key: Key, *, suspect: bool = False) -> Claim | None:
+        ttl_s = self._policy.lease.ttl
+        claim = await self._store.claim(key, owner=self._owner, ttl_s=ttl_s, suspect=suspect)
+        if claim is not None and self._draining:  # the stop came meanwhile, and knows nothing of this claim
+            await self._give_back((claim.token, key))
+            return None
+        return claim
 
     def _start(self, key: Key, claim: Claim) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(key, claim), name=f"route {key[0]} {key[1]}")
