@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -27,6 +26,7 @@ from butlers.pipeline.runs import Runs
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.fleets import house
+from tests.ports import free_port
 from tests.unit.switchboard.fleet.reports import INSERT, Fleet
 
 START = datetime(2026, 3, 28, 6, tzinfo=UTC)
@@ -54,7 +54,7 @@ class Cluster:
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
     """A master and two workers of one core each, from the package."""
-    port, page = _free_port(), _free_port()
+    port, page = free_port(), free_port()
     url = f"spark://{HOST}:{port}"
     started = [_start(folder, "master.Master", "--host", HOST, "--port", str(port), "--webui-port", str(page))]
     try:
@@ -89,12 +89,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

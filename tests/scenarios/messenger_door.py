@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from butlers.daemon.settings import shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_environment
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
-from tests.system import HOST, OWNER_CHAT_ID, RunningSystem
+from tests.system import OWNER_CHAT_ID, RunningSystem
 
 MCP_HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 MESSENGER_TABLES = ("delivery_requests", "delivery_attempts", "delivery_receipts", "route_inbox")
@@ -92,13 +91,6 @@ async def _deliveries_left(running: RunningSystem) -> bool:
     except asyncpg.ForeignKeyViolationError:
         return True
     return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def lineage(running: RunningSystem, **fields: Any) -> dict[str, Any]:

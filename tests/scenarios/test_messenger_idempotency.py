@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.ports import free_port
 from tests.scenarios.messenger_door import (
     attempts,
     beside,
@@ -17,7 +18,6 @@ from tests.scenarios.messenger_door import (
     deliver,
     execute,
     fault,
-    free_port,
     hurry,
     lineage,
     mails,

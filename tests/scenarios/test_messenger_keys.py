@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 
 from butlers.storage.queries import Queries
+from tests.ports import free_port
 from tests.scenarios.messenger_door import (
     beside,
     call,
     deliver,
     execute,
     fault,
-    free_port,
     lineage,
     mails,
     route,

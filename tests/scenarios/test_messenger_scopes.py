@@ -12,12 +12,12 @@ from butlers.daemon.cli.exits import CONFIGURATION
 from butlers.errors import ConfigurationError
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import butlers
+from tests.ports import free_offset
 from tests.scenarios.messenger_door import (
     attempts,
     call,
     changed_roster,
     deliver,
-    free_port,
     mails,
     rows,
     sends,
@@ -124,8 +124,9 @@ async def test_an_enabled_scope_without_a_value_stops_the_start_and_says_what_to
     assert "USER_TELEGRAM_TOKEN" in str(refused.value)
     assert refused.value.remedy
     # The same for whoever types it.
-    away = ("--port-offset", 5_000 + free_port() % 15_000)  # from whatever uses the ordinary ports
-    told = butlers("up", "--data-dir", tmp_path / "fresh", *away, environment={"BUTLERS_ROSTER": str(roster)})
+    with free_offset() as offset:
+        away = ("--data-dir", tmp_path / "fresh", "--port-offset", offset)
+        told = butlers("up", *away, environment={"BUTLERS_ROSTER": str(roster)})
     assert told.returncode == CONFIGURATION
     for word in ("messenger/butler.toml", "modules.telegram.user.token_env", "USER_TELEGRAM_TOKEN"):
         assert word in told.stderr

@@ -16,13 +16,13 @@ from typing import Any
 
 from butlers.butler.config import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.ports import free_port
 from tests.scenarios.messenger_door import (
     attempts,
     beside,
     changed_roster,
     execute,
     fault,
-    free_port,
     hurry,
     mail_fault,
     mails,

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.ports import free_port
 from tests.scenarios.messenger_door import (
     attempts,
     beside,
     deliver,
     execute,
     fault,
-    free_port,
     lineage,
     route,
     rows,

@@ -10,7 +10,8 @@ import httpx2
 from butlers.simulators.webhook.server import RECEIPT_KEY, SIGNING_KEY
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import kept_running
-from tests.scenarios.messenger_door import call, free_port, quick
+from tests.ports import free_port
+from tests.scenarios.messenger_door import call, quick
 from tests.scenarios.test_messenger_cli import lines
 from tests.system import running_system
 

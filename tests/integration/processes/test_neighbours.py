@@ -26,7 +26,8 @@ from tests.integration.processes.command import (
 )
 from tests.integration.processes.conftest import MAX_BODY_BYTES
 from tests.integration.processes.test_two_messengers import Caller
-from tests.scenarios.messenger_door import free_port, wish
+from tests.ports import free_port
+from tests.scenarios.messenger_door import wish
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -26,7 +26,7 @@ from butlers.simulators.telegram import DEFAULT_TOKEN, TelegramSimulator, serve_
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import answer_here, butlers_here, pretend_running
 from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER
-from tests.scenarios.messenger_door import free_port
+from tests.ports import free_port
 from tests.system import running_system
 
 HOST = "127.0.0.1"

@@ -20,7 +20,7 @@ from tests.integration.processes.command import (
     until_on_the_wire,
     up,
 )
-from tests.scenarios.messenger_door import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

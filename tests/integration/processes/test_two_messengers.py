@@ -22,7 +22,8 @@ from butlers.daemon.tour.instance import Instance
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import LIFTED, QUICK, kept_running
-from tests.scenarios.messenger_door import MCP_HEADERS, free_port, wish
+from tests.ports import free_port
+from tests.scenarios.messenger_door import MCP_HEADERS, wish
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

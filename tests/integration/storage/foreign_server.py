@@ -7,7 +7,6 @@ encryption, shows a certificate, and passes everything on.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +16,7 @@ import asyncpg
 
 from butlers.storage.server_account import choose_account
 from butlers.storage.server_programs import HERE, run_program, write_as
+from tests.ports import free_port
 
 HOST = "127.0.0.1"
 _RULES = f"local all all trust\nhost all shut_out {HOST}/32 reject\nhost all all {HOST}/32 scram-sha-256\n"
@@ -31,9 +31,7 @@ class ForeignServer:
         self._pgdata.mkdir(mode=0o700)
         self._account = choose_account(self._pgdata, source="test")
         self._account.own(self._pgdata)
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self._run("initdb", f"--pgdata={HERE}", "--username=postgres", "--no-sync", "--no-locale", "--encoding=UTF8")
         write_as(self._account, self._pgdata, "pg_hba.conf", _RULES)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from butlers.storage.connecting import create_database_if_missing, open_connecti
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
+from tests.ports import free_port
 
 DOCUMENT = {"text": "naïve 🙂", "list": [1, 2.5, None, True], "deep": {"a": {"b": []}}}
 
@@ -120,12 +120,6 @@ async def test_a_missing_database_is_created_once(postgres_server: EmbeddedPostg
 async def test_a_database_that_does_not_exist_is_named(postgres_server: EmbeddedPostgres):
     with pytest.raises(ConfigurationError, match="/nowhere: there is no such database"):
         await Database.connect(postgres_server.uri("nowhere"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def test_a_server_that_is_away_is_reported_without_the_password():

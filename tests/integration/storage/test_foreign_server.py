@@ -11,13 +11,10 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.clock import SystemClock
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.check import Status
-from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
 from butlers.daemon.system import migration_sets
-from butlers.daemon.tour.instance import PortRange
 from butlers.errors import ConfigurationError, ServiceDown
 from butlers.pipeline.connection import connect
 from butlers.simulators.mail.tls import ServerIdentity, self_signed
@@ -26,6 +23,7 @@ from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet, migrate
 from tests.integration.processes.command import butlers
 from tests.integration.storage.foreign_server import HOST, ForeignServer, behind_tls
+from tests.ports import free_offset
 
 RECORDS: list[MigrationSet] = migration_sets([])  # the contacts: what every system has
 SCHEMAS = {migration_set.schema for migration_set in RECORDS}
@@ -133,15 +131,13 @@ async def test_schemas_of_another_role_are_named(foreign: ForeignServer, role: s
 async def test_commands_that_need_the_database_end_with_4_when_it_is_down(foreign: ForeignServer, tmp_path: Path):
     environment = {"DATABASE_URL": foreign.uri("ann", "butlers", port=1), "BUTLERS_SIMULATORS": "on"}
     folder = ("--data-dir", tmp_path / "data")
-    doors = [config.butler.port for config in load_roster(shipped_roster()).values()]
-    ports = PortRange([*doors, *SIMULATOR_PORTS.values()])
-    for arguments in (["pipeline", "status"], ["up", "--port-offset", ports.offset]):
-        ended = await asyncio.to_thread(butlers, *arguments, *folder, environment=environment)
-        assert ended.returncode == 4, ended.stderr
-        [line] = [line for line in ended.stderr.splitlines() if "DATABASE_URL" in line]
-        assert line.startswith(f"butlers: DATABASE_URL: {HOST}:1/butlers: no server answer")
-        assert "s3cret" not in ended.stderr
-    ports.give_back()
+    with free_offset() as offset:
+        for arguments in (["pipeline", "status"], ["up", "--port-offset", offset]):
+            ended = await asyncio.to_thread(butlers, *arguments, *folder, environment=environment)
+            assert ended.returncode == 4, ended.stderr
+            [line] = [line for line in ended.stderr.splitlines() if "DATABASE_URL" in line]
+            assert line.startswith(f"butlers: DATABASE_URL: {HOST}:1/butlers: no server answer")
+            assert "s3cret" not in ended.stderr
 
 
 # --- encryption ------------------------------------------------------------------------------------------------------

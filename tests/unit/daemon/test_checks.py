@@ -20,18 +20,11 @@ from butlers.daemon.check import Check, Status
 from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
 from butlers.daemon.simulation import Simulated, what_to_simulate
+from tests.ports import free_port
 
 BOTH = {"BUTLER_TELEGRAM_TOKEN": "t-secret", "BUTLER_EMAIL_ADDRESS": "a@b.example", "BUTLER_EMAIL_PASSWORD": "p-secret"}
 ROSTER = load_roster(shipped_roster())
 DOORS = {name: config.butler.port for name, config in ROSTER.items()} | dict(SIMULATOR_PORTS)
-
-
-def free_ports(count: int) -> list[int]:
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    numbers = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return numbers
 
 
 @pytest.fixture
@@ -41,7 +34,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def settings(tmp_path: Path, **changes: Any) -> Settings:
-    ports = dict(zip(DOORS, free_ports(len(DOORS)), strict=True)) | changes.pop("ports", {})
+    ports = {name: free_port() for name in DOORS} | changes.pop("ports", {})
     return Settings(data_dir=tmp_path / "data", ports=ports, **changes)
 
 
@@ -164,7 +157,7 @@ def test_a_system_that_died_owns_no_port(tmp_path: Path, listener: socket.socket
 
 
 def test_two_doors_on_one_port_fail(tmp_path: Path) -> None:
-    (number,) = free_ports(1)
+    number = free_port()
     found = port_checks(settings(tmp_path, ports={"general": number, "health": number}))
     assert found["port.general"].status is Status.OK
     assert found["port.health"].status is Status.FAIL

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from butlers.butler.config import load_roster
 from butlers.daemon.cli import main
 from butlers.daemon.cli.exits import CONFIGURATION
 from butlers.daemon.settings import shipped_roster
+from tests.ports import free_port
 
 SECRET = "123456:correct-horse-battery-staple"
 BOT = 'token_env = "BUTLER_TELEGRAM_TOKEN"'
@@ -114,9 +114,3 @@ def test_a_disabled_scope_requires_nothing(tmp_path: Path, roster: Path) -> None
     finally:
         process.kill()
         process.communicate()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        number: int = listener.getsockname()[1]
-        return number
