@@ -4,6 +4,11 @@ of that person's leaves (issue 12, item 7).
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import pwd
+import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -214,3 +219,39 @@ async def test_a_connector_reports_for_what_its_token_grants(running: RunningSys
     for kind, endpoint in (("imap", "b@example.org"), ("telegram", BOT)):
         refused = await beat(kind, endpoint)
         assert wrong_fields(refused["error"]) == ["authorization"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+async def test_another_account_of_this_machine_needs_a_token(running: RunningSystem) -> None:
+    before = await counts(running)
+    address, question = running.url(path="/api/ingest"), spoofed(running)
+    refused = await post_as_nobody(address, question)
+    assert refused["error"]["fields"] == [
+        {"field": "authorization", "error": "a bearer token is required from other accounts of this machine"}
+    ]
+    for path in ("/api/requests", "/api/status"):
+        assert (await post_as_nobody(running.url(path=path), None))["error"]["class"] == "validation_error"
+    assert await counts(running) == before
+
+    # With a token the other account is that client; without one, our own account is the operator `local`.
+    token, own = running.issue_token("neighbour", Role.CLIENT), running.own_envelope("hello", "client:neighbour")
+    accepted = await post_as_nobody(address, own, **bearer(token))
+    assert accepted["status"] == "accepted", accepted
+    assert (await post(running, running.envelope("hello from here"))).status_code == 202
+    await all_finished(running)
+
+
+async def post_as_nobody(address: str, document: dict[str, Any] | None, **headers: str) -> Any:
+    """The answer to a caller in the account `nobody`."""
+    nobody = pwd.getpwnam("nobody")
+    command = ["curl", "--silent", "--max-time", "30", address]
+    for name, value in headers.items():
+        command += ["--header", f"{name}: {value}"]
+    if document is not None:
+        command += ["--json", json.dumps(document)]
+    as_nobody: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
+    try:
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, **as_nobody)
+    except FileNotFoundError:
+        pytest.skip("curl is not installed")
+    return json.loads(done.stdout)

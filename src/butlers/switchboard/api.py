@@ -28,6 +28,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError, InternalError, ValidationError
 from butlers.serving.guard import LOOPBACK
+from butlers.serving.peer_account import is_own_account
 from butlers.switchboard.answers import (
     LOCAL,
     Refused,
@@ -184,6 +185,9 @@ class Api:
         peer = request.client.host if request.client else ""
         if self.policy.token_required or peer not in LOOPBACK:
             raise Refused(401, invalid("authorization", "a bearer token is required"))
+        if not is_own_account(request.scope.get("client"), request.scope.get("server")):
+            problem = "a bearer token is required from other accounts of this machine"
+            raise Refused(401, invalid("authorization", problem))
         return LOCAL
 
     async def _body(self, request: Request, *, limit: int | None = None) -> bytes:
