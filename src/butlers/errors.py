@@ -104,9 +104,12 @@ class Forbidden(ValidationError):
 class SenderRefused(Forbidden):
     """A message is not taken in because of who wrote it. Handing it in again changes nothing."""
 
+    OPENING: ClassVar[str] = "the sender is not served on "  # how the message begins, also where it comes over the wire
+
     def __init__(self, channel: str, reason: str) -> None:
-        problem = f"is not served on {channel}: {reason}"
-        super().__init__(f"the sender {problem}", fields=(FieldError(field="sender.identity", error=problem),))
+        message = f"{self.OPENING}{channel}: {reason}"
+        fields = (FieldError(field="sender.identity", error=message.removeprefix("the sender ")),)
+        super().__init__(message, fields=fields)
 
 
 class RoutingError(ClassifiedError):
@@ -184,8 +187,16 @@ def from_wire(
 ) -> ClassifiedError:
     """The exception for an error that another system reported; a class we do not know is an internal error."""
     kind = _BY_CLASS.get(error_class, InternalError)
-    error = ValidationError(message) if kind is ValidationError else kind(message)
+    error = _refused(message) if kind is ValidationError else kind(message)
     error.retry_after = retry_after
     if retryable is not None:
         error.retryable = retryable
     return error
+
+
+def _refused(message: str) -> ValidationError:
+    """What a validation error was before it went over the wire."""
+    if not message.startswith(SenderRefused.OPENING):
+        return ValidationError(message)
+    channel, _, reason = message.removeprefix(SenderRefused.OPENING).partition(": ")
+    return SenderRefused(channel, reason)

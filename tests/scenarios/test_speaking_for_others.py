@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import pwd
-import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -251,7 +250,8 @@ async def post_as_nobody(address: str, document: dict[str, Any] | None, **header
         command += ["--json", json.dumps(document)]
     as_nobody: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
     try:
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, check=True, **as_nobody)
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, **as_nobody)
     except FileNotFoundError:
         pytest.skip("curl is not installed")
-    return json.loads(done.stdout)
+    answer, _ = await process.communicate()
+    return json.loads(answer)

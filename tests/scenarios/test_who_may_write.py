@@ -13,7 +13,7 @@ import httpx2
 
 from butlers.butler.identity import Grant, Role
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.switchboard_door import all_finished, call, counts
+from tests.scenarios.switchboard_door import all_finished, call, counts, post
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
 
 STRANGER, FRIEND, GROUP = 4_242, 4_343, -100_777
@@ -83,6 +83,30 @@ async def test_in_a_group_the_sender_counts_and_not_the_chat(tmp_path: Path, pos
         await running.says("I paid the plumber", chat=GROUP, **{"from": {"id": OWNER_CHAT_ID, "first_name": "Ann"}})
         assert await served(running, GROUP, 1) == ["[finance] Noted: I paid the plumber"]
         assert await running.database.fetchval("select count(*) from switchboard.sender_pairings") == 0
+
+
+async def test_an_approval_that_comes_again_after_a_crash_gets_the_same_answer(
+    tmp_path: Path, postgres_server: EmbeddedPostgres
+) -> None:
+    async with running_system(tmp_path, postgres_server, who_may_write_telegram="pairing") as running:
+        await running.says("hello, it is me", chat=STRANGER)
+        [offer] = await served(running, STRANGER, 1)
+        await running.says(f"approve {CODE.findall(offer)[0]}", chat=OWNER_CHAT_ID)
+        [answer] = await served(running, OWNER_CHAT_ID, 1)
+        event = await running.database.fetchval("select used_event from switchboard.sender_pairings")
+
+        # As the connector hands it in again, because the process died before the answer left.
+        await running.database.execute("delete from messenger.delivery_receipts")
+        for table in ("delivery_attempts", "delivery_dead_letter", "delivery_requests"):
+            await running.database.execute(f"delete from messenger.{table}")
+        again = running.envelope(f"approve {CODE.findall(offer)[0]}", external_event_id=event) | {
+            "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
+            "sender": {"identity": str(OWNER_CHAT_ID)},
+        }
+        token = running.issue_token("telegram", Role.CONNECTOR, Grant(channel="telegram"))
+        await post(running, again, Authorization=f"Bearer {token}")
+        assert await served(running, OWNER_CHAT_ID, 2) == [answer, answer]
+        await all_finished(running)
 
 
 async def test_a_stranger_gets_one_code_and_the_owner_approves_it_in_chat(

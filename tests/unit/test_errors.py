@@ -16,6 +16,7 @@ from butlers.errors import (
     InternalError,
     OverloadRejected,
     RoutingError,
+    SenderRefused,
     TargetUnavailable,
     TimeoutExceeded,
     ValidationError,
@@ -99,3 +100,11 @@ def test_whatever_we_raise_on_purpose_has_one_root() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert all(issubclass(kind, errors.ButlersError) for kind in kinds)
     assert len(kinds) >= 11
+
+
+def test_a_refused_sender_is_one_also_after_the_wire() -> None:
+    refused = SenderRefused("email", "unknown_sender")
+    told = refused.describe()
+    heard = from_wire(told["class"], told["message"], retryable=told["retryable"])
+    assert isinstance(heard, SenderRefused)
+    assert heard.describe() == told

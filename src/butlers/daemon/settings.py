@@ -119,7 +119,9 @@ class Settings(BaseModel):
         default=None,
         description="name of that server, as its Authentication-Results headers begin, such as mx.google.com",
     )
-    api_token_required: bool = Field(default=False, description="true: callers in the own account on this machine need a token, too")
+    api_token_required: bool = Field(
+        default=False, description="true: callers in the own account on this machine need a token, too"
+    )
     max_body_bytes: int = Field(default=1_048_576, ge=1_024, description="largest request body of POST /api/ingest")
     http_head_bytes: int = Field(
         default=32_768, ge=1_024, le=1_048_576, description="largest head of a request: its line and header fields"

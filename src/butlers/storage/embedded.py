@@ -35,7 +35,7 @@ from butlers.storage import server_roles
 from butlers.storage.file_lock import FileLock, holding
 from butlers.storage.private_folder import make_private
 from butlers.storage.server_account import ServerAccount, choose_account
-from butlers.storage.server_process import PORT, SOCKET_NAME, ServerProcess, read_plain
+from butlers.storage.server_process import PORT, SOCKET_NAME, ServerProcess, read_plain, remove_oldest
 from butlers.storage.server_programs import HERE, run_program
 
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel's limit is 104 or 108, depending on the system
@@ -134,9 +134,8 @@ class EmbeddedPostgres:
 
     def prune_logs(self) -> None:
         """Remove the oldest of the server's log files; it starts new ones and removes none."""
-        files = sorted((self._pgdata / "log").glob("postgres-*.log"), key=lambda log: log.stat().st_mtime)
-        for old in files[: -1 - self._log_keep]:
-            old.unlink(missing_ok=True)
+        with suppress(OSError):  # there is no folder yet, or none any more
+            remove_oldest(self._pgdata / "log", "postgres-*.log", keep=1 + self._log_keep)
 
     def stop(self) -> bool:
         """Leave; true when nobody else uses the server, in which case it has been stopped."""

@@ -6,6 +6,7 @@ of the machine or the container the number in it may belong to somebody else, so
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import signal
 import socket
@@ -111,6 +112,18 @@ def read_plain(path: Path, *, end: bool = False) -> str:
     with os.fdopen(descriptor, "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_FILE) if end else 0)
         return file.read(_LONGEST_FILE).decode(errors="replace")
+
+
+def remove_oldest(folder: Path, pattern: str, *, keep: int) -> None:
+    """Remove the oldest files of a folder of the server's account, which might have put a link in its place."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        names = fnmatch.filter(os.listdir(descriptor), pattern)  # noqa: PTH208  a Path would follow the link
+        written = {name: os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mtime for name in names}
+        for old in sorted(names, key=written.__getitem__)[:-keep]:
+            os.unlink(old, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def answers(address: Path) -> bool:

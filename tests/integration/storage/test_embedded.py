@@ -152,6 +152,17 @@ async def test_the_log_is_cut_into_files_of_which_a_few_are_kept(tmp_path: Path)
         kept = {file.name for file in (server.pgdata / "log").glob("postgres-*.log")}
         assert len(kept) == 3
         assert {"postgres-20200103-000000.log", "postgres-20200104-000000.log"} < kept, "the youngest stay"
+
+        # The folder is the server's account's. A link in its place leads us to nobody else's files.
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        others = [elsewhere / f"postgres-{number}.log" for number in range(9)]
+        for file in others:
+            file.write_text("not the server's")
+        (server.pgdata / "log").rename(server.pgdata / "log-moved")
+        (server.pgdata / "log").symlink_to(elsewhere)
+        server.prune_logs()
+        assert all(file.exists() for file in others)
     finally:
         server.stop()
 

@@ -9,7 +9,7 @@ from butlers.butler.state import StateStore
 from butlers.butler.surface import Tool
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
-from butlers.messenger.mailbox.attempts import MailAttempts
+from butlers.messenger.mailbox.attempts import ROUTE, MailAttempts
 from butlers.messenger.mailbox.batches import NewMail
 from butlers.messenger.mailbox.bounces import REPORTS, Bounces, BounceWatch
 from butlers.messenger.mailbox.checkpoints import Checkpoints
@@ -41,17 +41,15 @@ class Mailbox:
     ) -> Self:
         account, state = imap.account, StateStore(database=database, schema=schema, clock=clock)
 
-        attempts = MailAttempts(
-            database=database, schema=schema, address=account.address, folder=account.inbox, clock=clock
-        )
-
         def reader(name: str, criteria: Criteria) -> NewMail:
             place = Checkpoints(state=state, reader=name, address=account.address, folder=account.inbox)
+            attempts = MailAttempts(database=database, schema=schema, reader=name, account=account, clock=clock)
             return NewMail(imap=imap, checkpoints=place, attempts=attempts, criteria=criteria)
 
         bounces = Bounces(database=database, schema=schema, receipts=receipts)
+        routed = reader(ROUTE, Criteria())
         router = InboxRouter(
-            new_mail=reader("route", Criteria()),
+            new_mail=routed,
             parser=parser,
             bounces=bounces,
             transport=transport,
@@ -59,6 +57,6 @@ class Mailbox:
             clock=clock,
         )
         return cls(
-            tools=MailboxTools(imap=imap, parser=parser, router=router, attempts=attempts).tools(),
+            tools=MailboxTools(imap=imap, parser=parser, router=router, attempts=routed.attempts).tools(),
             watch=BounceWatch(new_mail=reader("bounces", REPORTS), parser=parser, bounces=bounces),
         )

@@ -18,6 +18,7 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
 from butlers.messenger.mailbox.folder import Fetched
+from butlers.messenger.mailbox.imap import ImapAccount
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
@@ -25,18 +26,20 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.messenger.mailbox")
 
 MOST_ATTEMPTS = 3
+ROUTE = "route"  # the reader that hands mail in; its quarantined mails are the ones that operators see
 DIED = "the process that worked on it ended before it was done"
 
 Place = tuple[int, int]  # UIDVALIDITY, UID
 
 
 class MailAttempts:
-    """The attempts at the mails of one folder."""
+    """The attempts of one reader at the mails of a mailbox's inbox."""
 
-    def __init__(self, *, database: Database, schema: str, address: str, folder: str, clock: Clock) -> None:
+    def __init__(self, *, database: Database, schema: str, reader: str, account: ImapAccount, clock: Clock) -> None:
         self._database = database
         self._queries = Queries.load("butlers.messenger.mailbox", schema=schema)
-        self._mailbox = f"{address.lower()}:{folder}"
+        of_reader = "" if reader == ROUTE else f":{reader}"
+        self._mailbox = f"{account.address.lower()}:{account.inbox}{of_reader}"
         self._clock = clock
         self._owed: set[Place] = set()  # given back while the database was away
 

@@ -81,8 +81,9 @@ class SenderGate:
         code = _approval(envelope)
         if code is None:
             return False
-        approved = await self.records.approve(code, by=f"{owner.channel}:{owner.identity}")
-        self.messages.tell_owner(owner, approved, code=shown(code), event=envelope.event.external_event_id)
+        event = envelope.event.external_event_id
+        approved = await self.records.approve(code, by=f"{owner.channel}:{owner.identity}", event=event)
+        self.messages.tell_owner(owner, approved, code=shown(code), event=event)
         return True
 
     async def _becomes_owner(self, envelope: IngestEnvelope, sender: WritingSender) -> bool:

@@ -50,14 +50,14 @@ WHERE kind = 'sender' AND channel = $1 AND endpoint = $2 AND sender = $3;
 UPDATE {schema}.sender_pairings SET told_at = $2 WHERE id = $1 AND told_at IS NULL;
 
 -- name: open_pairing
--- The stranger's code, for as long as it is good.
+-- The stranger's code, for as long as it is good. The message that used it may come again: a crash swallowed its answer.
 SELECT id, channel, endpoint, sender, display_name FROM {schema}.sender_pairings
-WHERE kind = 'sender' AND code = $1 AND used_at IS NULL AND expires_at > $2
+WHERE kind = 'sender' AND code = $1 AND (used_at IS NULL OR (used_by = $3 AND used_event = $4)) AND expires_at > $2
 FOR UPDATE;
 
 -- name: use_pairing
 -- The code has done its work.
-UPDATE {schema}.sender_pairings SET used_at = $2, used_by = $3, sender = coalesce(sender, $4)
+UPDATE {schema}.sender_pairings SET used_at = $2, used_by = $3, sender = coalesce(sender, $4), used_event = $5
 WHERE id = $1 AND used_at IS NULL
 RETURNING id;
 

@@ -106,15 +106,15 @@ class SenderRecords:
     async def told(self, pairing_id: UUID) -> None:
         await self.database.execute(self.queries.pairing_told, pairing_id, self.clock.now())
 
-    async def approve(self, code: str, *, by: str) -> dict[str, Any] | None:
-        """The stranger with this code becomes a contact; None when the code is unknown, used or too old."""
+    async def approve(self, code: str, *, by: str, event: str | None = None) -> dict[str, Any] | None:
+        """The stranger with this code becomes a contact; None when it is unknown, too old or used by another message."""
         now = self.clock.now()
         async with self.database.transaction() as connection:
-            row = await connection.fetchrow(self.queries.open_pairing, code, now)
+            row = await connection.fetchrow(self.queries.open_pairing, code, now, by, event)
             if row is None:
                 return None
             contact = await self.contacts.add(connection, row["channel"], row["sender"], row["display_name"])
-            await connection.fetchval(self.queries.use_pairing, row["id"], now, by, None)
+            await connection.fetchval(self.queries.use_pairing, row["id"], now, by, None, event)
             await connection.execute(self.queries.forget_refusal, row["channel"], row["sender"])
         return _let_in(row["channel"], row["sender"], row["display_name"], contact)
 
@@ -166,7 +166,7 @@ class SenderRecords:
             if row is None or row["code"] != code or row["expires_at"] <= now:
                 return False
             by = f"{sender.channel}:{sender.identity}"
-            if await connection.fetchval(self.queries.use_pairing, row["id"], now, by, sender.identity) is None:
+            if await connection.fetchval(self.queries.use_pairing, row["id"], now, by, sender.identity, None) is None:
                 return False
             await self.contacts.add_to_owner(connection, sender.channel, sender.identity, self.owner_name)
             await connection.execute(self.queries.forget_refusal, sender.channel, sender.identity)
