@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,54 @@ async def test_quarantined_mails_are_listed_page_by_page(world: World) -> None:
     assert rest["next_cursor"] is None
     with pytest.raises(ValidationError):
         await world.tools.call("email_list_quarantined", OPERATOR, {"cursor": "x"})
+
+
+async def test_a_mail_that_the_server_does_not_hand_over_is_quarantined_and_the_others_are_served(world: World) -> None:
+    async with broken_mailbox() as port, mail_reader(world.database, port, world.door) as tools:
+        for _ in range(2):
+            with pytest.raises(TargetUnavailable):
+                await tools.call("email_check_and_route_inbox", OPERATOR, {})
+        assert (await world.counted(), world.door.accepted) == ([2], ["mail 1"])
+        await tools.call("email_check_and_route_inbox", OPERATOR, {})
+        assert world.door.accepted == ["mail 1", "mail 3"]
+        (mail,) = (await tools.call("email_list_quarantined", OPERATOR, {}))["mails"]
+        assert mail["mail"] == f"7-{BROKEN}"
+        assert mail["reason"].startswith("the server does not hand it over: ")
+
+
+BROKEN = 2  # the UID that the server below lists and does not hand over
+
+
+@asynccontextmanager
+async def broken_mailbox() -> AsyncIterator[int]:
+    """Just enough of an IMAP server with three mails."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"* OK ready\r\n")
+        while line := (await reader.readline()).decode().split():
+            untagged, status = answer([word.upper() for word in line[1:]])
+            writer.write(f"{untagged}{line[0]} {status} done\r\n".encode())
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1]
+
+
+def answer(command: list[str]) -> tuple[str, str]:
+    if command[:2] == ["UID", "SEARCH"]:
+        first, _, last = command[3].partition(":")
+        return f"* SEARCH {' '.join(map(str, range(int(first), int(last or first) + 1)))}\r\n", "OK"
+    if command[:2] == ["UID", "FETCH"]:
+        uids = [int(uid) for uid in command[2].split(",")]
+        return ("", "NO") if BROKEN in uids else ("".join(map(fetched, uids)), "OK")
+    told = {
+        "CAPABILITY": "* CAPABILITY IMAP4rev1\r\n",
+        "EXAMINE": "* 3 EXISTS\r\n* OK [UIDVALIDITY 7] x\r\n* OK [UIDNEXT 4] x\r\n",
+    }
+    return told.get(command[0], ""), "OK"
+
+
+def fetched(uid: int) -> str:
+    mail = f"From: {STRANGER}\r\nMessage-ID: <{uid}@x>\r\nSubject: mail {uid}\r\n\r\nhello\r\n"
+    return f"* {uid} FETCH (UID {uid} RFC822.SIZE {len(mail)} FLAGS () BODY[] {{{len(mail)}}}\r\n{mail})\r\n"

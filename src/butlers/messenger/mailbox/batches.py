@@ -2,6 +2,7 @@
 
 Every mail has three attempts, each counted before it begins (`attempts.py`). One that cannot be taken apart has all of
 them at once, so that it holds up nobody behind it; what else goes wrong ends the look, and the next one tries again.
+The same holds for a mail that the server lists and does not hand over.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, TimeoutExceeded
+from butlers.errors import ClassifiedError
 from butlers.isolation.isolate import IsolationFailed
 from butlers.messenger.mailbox.attempts import MailAttempts, Place
 from butlers.messenger.mailbox.checkpoints import Checkpoint, Checkpoints, first_unread
@@ -27,6 +28,7 @@ class Batch:
     mails: list[Fetched]
     covered: int  # everything up to this UID is in the batch or was not looked for
     last: bool  # nothing is left behind it
+    passed_over: int = 0  # mails that the server does not hand over
 
 
 def next_batch(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria, size: int) -> Batch:
@@ -54,6 +56,7 @@ class NewMail:
         checkpoint, left, quarantined = await self.checkpoints.load(), limit, 0
         while left > 0:
             batch = await self._batch(checkpoint, min(left, SIZE))
+            quarantined += batch.passed_over
             for mail in batch.mails:
                 quarantined += not await self._attempt(handle, (batch.uidvalidity, mail.uid), mail)
                 await self.checkpoints.save(Checkpoint(uidvalidity=batch.uidvalidity, last_uid=mail.uid))
@@ -102,12 +105,38 @@ class NewMail:
         return await self.attempts.fail(place, f"its handling raised {type(error).__name__}")
 
     async def _batch(self, checkpoint: Checkpoint | None, size: int) -> Batch:
-        """The next mails; one alone when the server does not hand over several in time."""
+        """The next mails; one alone when the server does not hand over several; none when not even that one."""
         inbox = self.imap.account.inbox
         try:
             return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, size))
-        except TimeoutExceeded:
+        except ClassifiedError as error:
+            if not error.retryable:
+                raise
+        try:
             return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, 1))
+        except ClassifiedError as error:
+            return await self._without_next(checkpoint, error)
+
+    async def _without_next(self, checkpoint: Checkpoint | None, error: ClassifiedError) -> Batch:
+        """Passes over the next mail when the server has refused it three times; until then raises `error`.
+
+        A server that does not even list its mails is away, and that is not the mail's fault.
+        """
+        inbox = self.imap.account.inbox
+        place = await self.imap.read(inbox, lambda folder: _next_place(folder, checkpoint, self.criteria))
+        if place is None:
+            raise error
+        uidvalidity, uid = place
+        unseen = Fetched(uid=uid, size=0, seen=False, arrived_at=None, raw=b"")
+        reason = f"the server does not hand it over: {error.message}"
+        if await self.attempts.begin(place, unseen) and not await self.attempts.fail(place, reason):
+            raise error
+        return Batch(uidvalidity=uidvalidity, mails=[], covered=uid, last=False, passed_over=1)
+
+
+def _next_place(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria) -> Place | None:
+    found = folder.uids(criteria, first=first_unread(checkpoint, folder.uidvalidity))
+    return (folder.uidvalidity, found[0]) if found else None
 
 
 def _unreadable(failed: IsolationFailed) -> str:

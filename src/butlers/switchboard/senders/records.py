@@ -107,7 +107,7 @@ class SenderRecords:
         await self.database.execute(self.queries.pairing_told, pairing_id, self.clock.now())
 
     async def approve(self, code: str, *, by: str, event: str | None = None) -> dict[str, Any] | None:
-        """The stranger with this code becomes a contact; None when it is unknown, too old or used by another message."""
+        """The stranger with this code becomes a contact; None when it is unknown, too old or used already."""
         now = self.clock.now()
         async with self.database.transaction() as connection:
             row = await connection.fetchrow(self.queries.open_pairing, code, now, by, event)
