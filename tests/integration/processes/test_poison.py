@@ -75,3 +75,14 @@ async def test_three_deaths_are_enough_and_the_innocent_are_served(
             (letter,) = response.json()["dead_letters"]
             assert (letter["failure_category"], letter["replay_eligible"]) == ("quarantined", True)
             assert last.returncode is None
+        # Mended meanwhile: the same request, replayed by an operator, is worked on once more and ends well.
+        await running.start()
+        replay = running.url(path=f"/api/requests/dead-letters/{letter['id']}/replay")
+        replayed = await running.http.post(replay, json={"reason": "mended"}, headers=running.bearer())
+        assert replayed.status_code == 200, replayed.text
+
+        async def parsed() -> bool:
+            trace = await running.http.get(running.url(path=f"/api/requests/{poison}"))
+            return bool(trace.json()["lifecycle_state"] == "parsed")
+
+        await running.until(parsed)
