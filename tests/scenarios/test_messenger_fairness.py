@@ -56,10 +56,11 @@ async def _waits_for_the_lock(running: RunningSystem) -> bool:
 
 
 async def sending_order(running: RunningSystem) -> list[str]:
-    """The recipients of all attempts, in the order in which they began."""
+    """The recipients of all attempts, in the order in which they began: the clock may stand still, ids go on."""
     query = (
         "select request.target_identity as chat from messenger.delivery_attempts as attempt"
-        " join messenger.delivery_requests as request on request.id = attempt.delivery_id order by attempt.started_at"
+        " join messenger.delivery_requests as request on request.id = attempt.delivery_id"
+        " order by attempt.started_at, attempt.id"
     )
     return [row["chat"] for row in await running.database.fetch(query)]
 

@@ -6,6 +6,7 @@ A question, a condition or a quotation says nothing about what is so.
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 LONGEST_SENTENCE = 300  # characters; longer ones are not plain statements
 MOST_SENTENCES = 100  # of one episode
@@ -29,7 +30,7 @@ def plain_sentences(text: str) -> list[str]:
     found = re.split(r"(?<=[.!?…])\s+|[\n;]+", _ABBREVIATION.sub(r"\1 ", text.replace("’", "'")))
     sentences = (" ".join(sentence.split()) for sentence in found)
     parts = (part for sentence in sentences if _states_something(sentence) for part in _JOINT.split(sentence))
-    return [part.rstrip(".!…") for part in parts][:MOST_SENTENCES]
+    return [part.rstrip(".!…") for part in islice(parts, MOST_SENTENCES)]
 
 
 def corrections(text: str) -> list[str]:

@@ -75,8 +75,9 @@ class Rule:
 def extract(text: str, today: date) -> tuple[Extraction, ...]:
     """What a text tells about people."""
     found: dict[tuple[Any, ...], Extraction] = {}
-    for start, end in pieces_of(text[:MAX_TEXT]):
-        for one in _of_sentence(" ".join(text[start:end].split()), today):
+    sentences = (" ".join(text[start:end].split()) for start, end in pieces_of(text[:MAX_TEXT]))
+    for sentence in dict.fromkeys(sentences):  # the same sentence again says nothing new
+        for one in _of_sentence(sentence, today):
             found.setdefault((one.signal_type, one.contact_hint, str(one.data)), one)
     return tuple(found.values())[:MAX_SIGNALS]
 
