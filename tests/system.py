@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -242,10 +242,19 @@ class Providers:
     @classmethod
     async def serve(cls, stack: AsyncExitStack, clock: Clock) -> Self:
         accounts = {ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD}
+        # Each waits a little for its last answers: all of them at the same time.
+        started: list[AsyncExitStack] = []
+        stack.push_async_callback(_close_together, started)
+
+        async def serving(server: AbstractAsyncContextManager[T]) -> T:
+            own = AsyncExitStack()
+            started.append(own)
+            return await own.enter_async_context(server)
+
         return cls(
-            telegram=await stack.enter_async_context(serve_telegram(HOST, 0, clock=clock)),
-            mail=await stack.enter_async_context(serve_mail(HOST, 0, 0, 0, clock=clock, accounts=accounts)),
-            calendar=await stack.enter_async_context(serve_calendar(HOST, 0, clock=clock)),
+            telegram=await serving(serve_telegram(HOST, 0, clock=clock)),
+            mail=await serving(serve_mail(HOST, 0, 0, 0, clock=clock, accounts=accounts)),
+            calendar=await serving(serve_calendar(HOST, 0, clock=clock)),
         )
 
     def ports(self) -> dict[str, int]:
@@ -258,6 +267,10 @@ class Providers:
         }
         assert ports.keys() == SIMULATOR_PORTS.keys()
         return ports
+
+
+async def _close_together(stacks: Sequence[AsyncExitStack]) -> None:
+    await asyncio.gather(*(stack.aclose() for stack in stacks))
 
 
 def _roster(

@@ -12,6 +12,7 @@ from dataclasses import is_dataclass
 from datetime import date, timedelta
 from enum import Enum
 from pathlib import PurePath
+from struct import Struct
 from types import GenericAlias, MappingProxyType, ModuleType, UnionType
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ MAY_LIVE_IN_A_MODULE = (
     pa.DataType,
     ContextVar,  # a name; what it holds belongs to whoever is running
 )
-PLAIN = (str, int, float, bytes, type(None), re.Pattern, date, timedelta, PurePath, Enum)
+PLAIN = (str, int, float, bytes, type(None), re.Pattern, Struct, date, timedelta, PurePath, Enum)
 TYPES = (type, TypeVar, GenericAlias, UnionType, ModuleType)
 CHANGES = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update"}
