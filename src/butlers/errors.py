@@ -4,7 +4,10 @@
     ├── ClassifiedError                 carries one of the seven classes of the taxonomy
     │   ├── ClassificationError         classification_error   not retryable   Switchboard alone
     │   ├── ValidationError             validation_error       not retryable   + fields
-    │   │   └── Forbidden               the same class on the wire; 403 over HTTP
+    │   │   ├── NotFound                the same class on the wire, told apart by its kind
+    │   │   │   └── UnknownTool         the butler has no such tool
+    │   │   ├── Conflict                the same class, its own kind
+    │   │   └── Forbidden               the same class, its own kind
     │   │       └── SenderRefused       who wrote a message is not served
     │   ├── RoutingError                routing_error          not retryable   Switchboard alone
     │   ├── TargetUnavailable           target_unavailable     retryable       + retry_after
@@ -19,13 +22,17 @@
 
 `retryable` is an attribute and not a branch of the tree: the same class may be retryable for one cause and final
 for another (a blocked recipient is `target_unavailable` for ever).
+
+Each type knows its HTTP status and the exit code of the command line. Butlers tell each other a `kind` beside the
+class (`to_wire`), so that `from_wire` makes the same type again; the HTTP API says it by its status.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class ErrorClass(StrEnum):
@@ -56,6 +63,9 @@ class ClassifiedError(ButlersError):
     """A failure with a place in the taxonomy."""
 
     error_class: ClassVar[ErrorClass]
+    wire_kind: ClassVar[str] = ""  # tells types of one class apart between butlers; "": the class says all
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1  # 1: it was tried and failed
     default_retryable: ClassVar[bool] = False
 
     def __init__(
@@ -79,6 +89,10 @@ class ClassifiedError(ButlersError):
             described["retry_after_seconds"] = round(self.retry_after, 3)
         return described
 
+    def to_wire(self) -> dict[str, Any]:
+        """The error as another butler reads it, with `from_wire_document`."""
+        return self.describe() | ({"kind": self.wire_kind} if self.wire_kind else {})
+
 
 class ClassificationError(ClassifiedError):
     error_class = ErrorClass.CLASSIFICATION_ERROR
@@ -88,28 +102,58 @@ class ValidationError(ClassifiedError):
     """The caller's input is wrong; every wrong field is named at once."""
 
     error_class = ErrorClass.VALIDATION_ERROR
+    http_status = 422
+    exit_code = 2  # the command or its input is wrong
 
     def __init__(self, message: str, *, fields: tuple[FieldError, ...] = ()) -> None:
         super().__init__(message)
         self.fields = fields
 
+    @classmethod
+    def of(cls, field: str, error: str) -> Self:
+        """A refusal because of one field."""
+        return cls(f"{field}: {error}" if field else error, fields=(FieldError(field=field, error=error),))
+
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"fields": [{"field": f.field, "error": f.error} for f in self.fields]}
+
+
+class NotFound(ValidationError):
+    """What the caller names is not there."""
+
+    wire_kind = "not_found"
+    http_status = 404
+
+
+class UnknownTool(NotFound):
+    """The butler has no such tool, because it has not the module that the tool belongs to."""
+
+    wire_kind = "unknown_tool"
+
+
+class Conflict(ValidationError):
+    """Not possible in the state that the thing is in; nothing was changed."""
+
+    wire_kind = "conflict"
+    http_status = 409
 
 
 class Forbidden(ValidationError):
     """The caller is known, and may not do this; the fields say what it may."""
 
+    wire_kind = "forbidden"
+    http_status = 403
+
 
 class SenderRefused(Forbidden):
     """A message is not taken in because of who wrote it. Handing it in again changes nothing."""
 
-    OPENING: ClassVar[str] = "the sender is not served on "  # how the message begins, also where it comes over the wire
+    wire_kind = "sender_refused"
 
-    def __init__(self, channel: str, reason: str) -> None:
-        message = f"{self.OPENING}{channel}: {reason}"
-        fields = (FieldError(field="sender.identity", error=message.removeprefix("the sender ")),)
-        super().__init__(message, fields=fields)
+    @classmethod
+    def on(cls, channel: str, reason: str) -> Self:
+        problem = f"is not served on {channel}: {reason}"
+        return cls(f"the sender {problem}", fields=(FieldError(field="sender.identity", error=problem),))
 
 
 class RoutingError(ClassifiedError):
@@ -118,6 +162,8 @@ class RoutingError(ClassifiedError):
 
 class TargetUnavailable(ClassifiedError):
     error_class = ErrorClass.TARGET_UNAVAILABLE
+    http_status = 503
+    exit_code = 4  # the system, or what it needs, did not answer
     default_retryable = True
 
 
@@ -127,11 +173,14 @@ class CircuitOpenError(TargetUnavailable):
 
 class TimeoutExceeded(ClassifiedError):
     error_class = ErrorClass.TIMEOUT
+    http_status = 504
+    exit_code = 4
     default_retryable = True
 
 
 class OverloadRejected(ClassifiedError):
     error_class = ErrorClass.OVERLOAD_REJECTED
+    http_status = 429
     default_retryable = True
 
 
@@ -180,23 +229,37 @@ _LEAVES: tuple[type[ClassifiedError], ...] = (
 )
 RETRYABLE_BY_DEFAULT: dict[ErrorClass, bool] = {leaf.error_class: leaf.default_retryable for leaf in _LEAVES}
 _BY_CLASS: dict[str, type[ClassifiedError]] = {leaf.error_class.value: leaf for leaf in _LEAVES}
+_KINDS: tuple[type[ValidationError], ...] = (NotFound, UnknownTool, Conflict, Forbidden, SenderRefused)
+_BY_KIND: dict[str, type[ValidationError]] = {kind.wire_kind: kind for kind in _KINDS}
 
 
 def from_wire(
-    error_class: str, message: str, *, retryable: bool | None = None, retry_after: float | None = None
+    error_class: str, message: str, *, retryable: bool | None = None, retry_after: float | None = None, kind: str = ""
 ) -> ClassifiedError:
     """The exception for an error that another system reported; a class we do not know is an internal error."""
-    kind = _BY_CLASS.get(error_class, InternalError)
-    error = _refused(message) if kind is ValidationError else kind(message)
+    found = _BY_CLASS.get(error_class, InternalError)
+    error = (_BY_KIND.get(kind, found) if found is ValidationError else found)(message)
     error.retry_after = retry_after
     if retryable is not None:
         error.retryable = retryable
     return error
 
 
-def _refused(message: str) -> ValidationError:
-    """What a validation error was before it went over the wire."""
-    if not message.startswith(SenderRefused.OPENING):
-        return ValidationError(message)
-    channel, _, reason = message.removeprefix(SenderRefused.OPENING).partition(": ")
-    return SenderRefused(channel, reason)
+def from_wire_document(document: Mapping[str, Any], *, status: int | None = None) -> ClassifiedError:
+    """The exception for what `to_wire` told, or for the error in an answer of the HTTP API with this status."""
+    by_status = next((kind.wire_kind for kind in _KINDS if kind.http_status == status), "")
+    error = from_wire(
+        str(document.get("class")),
+        str(document.get("message")),
+        retryable=document.get("retryable"),
+        retry_after=document.get("retry_after_seconds"),
+        kind=str(document.get("kind") or by_status),
+    )
+    if isinstance(error, ValidationError):
+        error.fields = _fields(document.get("fields"))
+    return error
+
+
+def _fields(told: Any) -> tuple[FieldError, ...]:
+    fields = [field for field in told if isinstance(field, Mapping)] if isinstance(told, Sequence) else []
+    return tuple(FieldError(field=str(field.get("field", "")), error=str(field.get("error", ""))) for field in fields)

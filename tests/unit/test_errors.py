@@ -11,16 +11,21 @@ from butlers.errors import (
     ClassificationError,
     ClassifiedError,
     ConfigurationError,
+    Conflict,
     ErrorClass,
     FieldError,
+    Forbidden,
     InternalError,
+    NotFound,
     OverloadRejected,
     RoutingError,
     SenderRefused,
     TargetUnavailable,
     TimeoutExceeded,
+    UnknownTool,
     ValidationError,
     from_wire,
+    from_wire_document,
 )
 
 LEAVES: list[tuple[type[ClassifiedError], str, bool]] = [
@@ -103,8 +108,38 @@ def test_whatever_we_raise_on_purpose_has_one_root() -> None:
 
 
 def test_a_refused_sender_is_one_also_after_the_wire() -> None:
-    refused = SenderRefused("email", "unknown_sender")
-    told = refused.describe()
-    heard = from_wire(told["class"], told["message"], retryable=told["retryable"])
+    refused = SenderRefused.on("email", "unknown_sender")
+    heard = from_wire_document(refused.to_wire())
     assert isinstance(heard, SenderRefused)
-    assert heard.describe() == told
+    assert heard.describe() == refused.describe()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [
+        (NotFound, 404, 2),
+        (UnknownTool, 404, 2),
+        (Conflict, 409, 2),
+        (Forbidden, 403, 2),
+        (ValidationError, 422, 2),
+        (OverloadRejected, 429, 1),
+        (TargetUnavailable, 503, 4),
+        (TimeoutExceeded, 504, 4),
+        (InternalError, 500, 1),
+    ],
+)
+def test_an_error_knows_its_status_and_exit_code_also_after_the_wire(
+    kind: type[ClassifiedError], status: int, code: int
+) -> None:
+    heard = from_wire_document(kind("m").to_wire())
+    assert type(heard) is kind
+    assert (heard.http_status, heard.exit_code) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(404, NotFound), (409, Conflict), (403, Forbidden), (422, ValidationError)]
+)
+def test_an_answer_of_the_http_api_says_the_type_by_its_status(status: int, kind: type[ClassifiedError]) -> None:
+    told = kind("m").describe()
+    assert "kind" not in told
+    assert type(from_wire_document(told, status=status)) is kind

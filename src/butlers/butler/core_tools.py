@@ -49,6 +49,7 @@ from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
 from butlers.contracts.notify import Channel, NotifyResponse
+from butlers.errors import NotFound
 
 Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
 PAGE = 50
@@ -278,7 +279,7 @@ class CoreTools:
     async def _sessions_get(self, _caller: Caller, arguments: SessionArguments) -> dict[str, Any]:
         session = await self.spawner.get(arguments.session_id)
         if session is None:
-            raise invalid("session_id", "no such session")
+            raise NotFound.of("session_id", "no such session")
         return wire({"session": session})
 
     async def _notify(self, _caller: Caller, arguments: NotifyArguments) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class McpDoor:
             return _result(answer, is_error=is_failed_response(answer))
         except ClassifiedError as error:
             # What is known in spite of the failure stands beside it, such as the delivery that failed.
-            return _result((error.partial or {}) | {"status": "error", "error": error.describe()}, is_error=True)
+            return _result((error.partial or {}) | {"status": "error", "error": error.to_wire()}, is_error=True)
 
 
 def is_failed_response(answer: Mapping[str, Any]) -> bool:

@@ -23,7 +23,7 @@ from butlers.butler.sessions import Spawner
 from butlers.butler.surface import parse_arguments
 from butlers.clock import Clock
 from butlers.contracts.envelope import Value, invalid
-from butlers.errors import ClassifiedError, ConfigurationError, ValidationError
+from butlers.errors import ClassifiedError, ConfigurationError, NotFound, ValidationError
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -199,7 +199,7 @@ class Scheduler:
     async def update(self, *, name: str, cron: str | None, enabled: bool | None) -> dict[str, Any]:
         task = await self._database.fetchrow(self._queries.get_schedule, name)
         if task is None:
-            raise invalid("name", "no such schedule")
+            raise NotFound.of("name", "no such schedule")
         now = self._clock.now()
         cron = cron or task["cron"]
         due = _first_run(cron, task["next_run_at"], now)
@@ -209,7 +209,7 @@ class Scheduler:
 
     async def delete(self, name: str) -> dict[str, Any]:
         if await self._database.fetchval(self._queries.delete_schedule, name) is None:
-            raise invalid("name", "no such schedule, or it belongs to butler.toml (disable it there)")
+            raise NotFound.of("name", "no such schedule, or it belongs to butler.toml (disable it there)")
         return {"name": name, "deleted": True}
 
     async def list(self) -> list[dict[str, Any]]:

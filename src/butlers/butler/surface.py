@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from butlers.butler.identity import Caller, Role, TokenFile
 from butlers.contracts.envelope import Value, field_errors, holds_nul, invalid
-from butlers.errors import ClassifiedError, InternalError, ValidationError
+from butlers.errors import ClassifiedError, Forbidden, InternalError, UnknownTool, ValidationError
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.surface")
@@ -82,7 +82,7 @@ class Tool:
 
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
         if caller is None or not self.allows(caller):
-            raise invalid("authorization", f"{_who(caller)} may not call {self.name}")
+            raise Forbidden.of("authorization", f"{_who(caller)} may not call {self.name}")
         return await self.handler(caller, parse_arguments(self.arguments, arguments))
 
     def allows(self, caller: Caller | None) -> bool:
@@ -189,7 +189,7 @@ class ToolBox:
         """Call a tool; every failure is a `ClassifiedError`."""
         tool = self._tools.get(name)
         if tool is None:
-            raise invalid("name", "no such tool")
+            raise UnknownTool.of("name", "no such tool")
         try:
             return await tool.call(caller, arguments)
         except ClassifiedError:

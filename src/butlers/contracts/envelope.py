@@ -95,7 +95,7 @@ class Envelope(Value):
 
 def invalid(field: str, error: str) -> ValidationError:
     """A refusal because of one field."""
-    return ValidationError(f"{field}: {error}" if field else error, fields=(FieldError(field=field, error=error),))
+    return ValidationError.of(field, error)
 
 
 def _read(data: bytes | str | Mapping[str, Any]) -> tuple[bytes, Mapping[str, Any]]:

@@ -8,8 +8,9 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from butlers.contracts.context import RequestContext, SourceChannel
-from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value, invalid
+from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
 from butlers.contracts.route import WireError
+from butlers.errors import NotFound
 
 Intent = Literal["send", "reply", "react"]
 Channel = Literal["telegram", "email", "sms", "chat"]
@@ -127,10 +128,10 @@ class NotifyEnvelope(Envelope):
         answers = self.delivery.intent != "send"
         if record is None:
             if answers:
-                raise invalid("request_context.request_id", "no such request: there is nothing to answer")
+                raise NotFound.of("request_context.request_id", "no such request: there is nothing to answer")
             return self
         if answers and (self.request_context or NotifyContext()).contradicts(record):
-            raise invalid("request_context", "no such request: it is on record with other words about its source")
+            raise NotFound.of("request_context", "no such request: it is on record with other words about its source")
         return self.model_copy(update={"request_context": record})
 
     @property

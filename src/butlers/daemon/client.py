@@ -11,14 +11,7 @@ from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.clock import SystemClock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
-from butlers.errors import (
-    ClassifiedError,
-    ConfigurationError,
-    FieldError,
-    TargetUnavailable,
-    ValidationError,
-    from_wire,
-)
+from butlers.errors import ConfigurationError, TargetUnavailable, from_wire_document
 from butlers.http_client import OWN_LIMIT, BoundedClient, reason
 
 
@@ -64,7 +57,7 @@ class SystemClient:
             raise TargetUnavailable(f"{self.switchboard} did not answer ({reason(error)})") from error
         if response.status_code < 400:
             return content
-        raise _refusal(content.get("error", {}))
+        raise from_wire_document({"message": "failed"} | content.get("error", {}), status=response.status_code)
 
     def _absent(self, problem: str, *, remedy: str) -> ConfigurationError:
         return ConfigurationError(problem, source="--data-dir", key=str(self._places.root), remedy=remedy)
@@ -76,10 +69,3 @@ class SystemClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
-
-
-def _refusal(error: dict[str, Any]) -> ClassifiedError:
-    if error.get("class") == "validation_error":
-        fields = tuple(FieldError(**field) for field in error.get("fields", []))
-        return ValidationError(error.get("message", "refused"), fields=fields)
-    return from_wire(error.get("class", "internal_error"), error.get("message", "failed"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -15,18 +14,10 @@ from starlette.responses import Response
 from butlers.butler.identity import Caller, Role
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import holds_nul, invalid
-from butlers.errors import ClassifiedError, ErrorClass, FieldError, Forbidden, TimeoutExceeded, ValidationError
+from butlers.errors import ClassifiedError, FieldError, TimeoutExceeded, UnknownTool, ValidationError
 from butlers.serving.guard import NUL
 
 ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
-STATUS = {
-    ErrorClass.VALIDATION_ERROR: 422,
-    ErrorClass.OVERLOAD_REJECTED: 429,
-    ErrorClass.TARGET_UNAVAILABLE: 503,
-    ErrorClass.TIMEOUT: 504,
-}
-_UNKNOWN = re.compile(r"\bno such (butler|action|rule|delivery|dead letter|request|recipient|mail)\b")
-_NO_TOOL = re.compile(r"\bno such tool$")
 LOCAL = Caller(name="local", role=Role.OPERATOR)  # whoever is on this machine and shows no token
 
 
@@ -63,18 +54,6 @@ async def answer_refusal(_request: Request, refused: Exception) -> Response:
     return error_answer(refused.status, refused.error)
 
 
-def status_of(error: ClassifiedError) -> int:
-    # Over MCP a refusal keeps its class and its words, but not its fields.
-    if error.error_class is ErrorClass.VALIDATION_ERROR and _UNKNOWN.search(error.message):
-        return 404
-    return STATUS.get(error.error_class, 500)
-
-
-def door_status(error: ClassifiedError) -> int:
-    """The HTTP status of a refusal that was made in this process, with its class and its fields."""
-    return 403 if isinstance(error, Forbidden) else STATUS.get(error.error_class, 500)
-
-
 def json_object(body: bytes) -> dict[str, Any]:
     try:
         document = from_json(body)
@@ -105,10 +84,10 @@ async def passed_on(
             return json_answer(await transport.call(butler, tool, given), status)
     except TimeoutError:
         return error_answer(504, TimeoutExceeded(f"{butler} gave no answer within {ANSWER_TIMEOUT_S:g} s"))
+    except UnknownTool:
+        return error_answer(404, invalid("butler", _off(butler)))
     except ClassifiedError as error:
-        if error.error_class is ErrorClass.VALIDATION_ERROR and _NO_TOOL.search(error.message):
-            return error_answer(404, invalid("butler", _off(butler)))
-        return error_answer(status_of(error), error)
+        return error_answer(error.http_status, error)
 
 
 def bad_parameters(problems: Sequence[Mapping[str, Any]]) -> ValidationError:

@@ -26,7 +26,7 @@ from butlers.butler.surface import BUTLERS, authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
-from butlers.errors import ClassifiedError, InternalError, ValidationError
+from butlers.errors import ClassifiedError, InternalError, NotFound, ValidationError
 from butlers.serving.guard import LOOPBACK
 from butlers.serving.peer_account import is_own_account
 from butlers.switchboard.answers import (
@@ -34,7 +34,6 @@ from butlers.switchboard.answers import (
     Refused,
     answer_refusal,
     bad_parameters,
-    door_status,
     error_answer,
     json_answer,
     json_object,
@@ -130,7 +129,7 @@ class Api:
             reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
             self.ingress.count_refusal(error)
-            raise Refused(door_status(error), error) from error
+            raise Refused(error.http_status, error) from error
         return json_answer(reply.to_wire(), 202)
 
     async def _ingest_batch(self, request: Request) -> Response:
@@ -139,7 +138,7 @@ class Api:
             body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
             return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
         except ClassifiedError as error:
-            raise Refused(door_status(error), error) from error
+            raise Refused(error.http_status, error) from error
 
     async def _list(
         self,
@@ -155,7 +154,7 @@ class Api:
         self._reader(request)
         trace = await self.requests.trace(request_id)
         if trace is None:
-            raise Refused(404, invalid("request_id", "no such request"))
+            raise Refused(404, NotFound.of("request_id", "no such request"))
         return json_answer(trace)
 
     async def _butlers(self, request: Request) -> Response:

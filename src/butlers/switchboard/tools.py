@@ -25,6 +25,7 @@ from butlers.butler.surface import (
 from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse
+from butlers.errors import NotFound
 from butlers.switchboard.ingest_batch import IngestBatch, accept_batch
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.lineage import LineageReader
@@ -173,7 +174,7 @@ class SwitchboardTools:
     async def _lineage(self, _caller: Caller, arguments: LineageArguments) -> dict[str, Any]:
         known = await self.lineage.of(arguments.request_id)
         if known is None:
-            raise invalid("request_id", "no such request")
+            raise NotFound.of("request_id", "no such request")
         context = NotifyContext.answering(known.context)
         return wire({"request_context": context.to_wire(), "source_event": known.source_event})
 

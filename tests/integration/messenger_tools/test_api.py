@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 
 from butlers.butler.identity import Caller, Role
-from butlers.errors import ClassifiedError, TargetUnavailable, from_wire
+from butlers.errors import ClassifiedError, TargetUnavailable, from_wire_document
 from butlers.switchboard.deliveries_api import add_delivery_routes
 from tests.integration.messenger_tools.world import SWITCHBOARD, World
 
@@ -37,8 +37,8 @@ class Line:
             return dict(answer)
         try:
             return await self._world.tools.call(tool, SWITCHBOARD, dict(arguments))
-        except ClassifiedError as error:  # over MCP only the class and the words arrive
-            raise from_wire(error.error_class.value, error.message, retryable=error.retryable) from None
+        except ClassifiedError as error:  # as it comes over MCP
+            raise from_wire_document(error.to_wire()) from None
 
     async def close(self) -> None:
         """Nothing is open."""

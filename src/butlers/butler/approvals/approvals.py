@@ -23,7 +23,7 @@ from butlers.butler.approvals.values import (
     refusal,
 )
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
@@ -219,7 +219,7 @@ class Approvals:
     async def _locked(self, connection: Executor, action_id: UUID) -> PendingAction:
         row = await connection.fetchrow(self.queries.lock_action, action_id)
         if row is None:
-            raise invalid("action_id", NO_ACTION)
+            raise NotFound.of("action_id", NO_ACTION)
         return PendingAction.of(row)
 
     def _hooks_of(self, tool_name: str) -> Hooks:

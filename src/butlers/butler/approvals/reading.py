@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.approvals.values import NO_ACTION, Status
-from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
@@ -21,7 +21,7 @@ class ActionReader:
         """One action, whole, with its record."""
         row = await self._database.fetchrow(self._queries.get_action, action_id)
         if row is None:
-            raise invalid("action_id", NO_ACTION)
+            raise NotFound.of("action_id", NO_ACTION)
         events = await self._database.fetch(self._queries.events_of_action, action_id)
         return dict(row) | {"events": [dict(event) for event in events]}
 

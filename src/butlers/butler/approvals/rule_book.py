@@ -12,6 +12,7 @@ from butlers.butler.approvals.rules import Constraints, Rule, in_precedence, sug
 from butlers.butler.approvals.values import NO_ACTION, NO_RULE
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 
@@ -114,7 +115,7 @@ class RuleBook:
         async with self._database.transaction() as connection:
             action = await connection.fetchrow(self._queries.lock_action, action_id)
             if action is None:
-                raise invalid("action_id", NO_ACTION)
+                raise NotFound.of("action_id", NO_ACTION)
             if action["needs_person"]:
                 raise invalid("action_id", f"no rule may allow {action['tool_name']}: it needs a person each time")
             rule = Rule(
@@ -172,7 +173,7 @@ class RuleBook:
     async def show(self, rule_id: UUID) -> dict[str, Any]:
         row = await self._database.fetchrow(self._queries.get_rule, rule_id)
         if row is None:
-            raise invalid("rule_id", NO_RULE)
+            raise NotFound.of("rule_id", NO_RULE)
         events = await self._database.fetch(self._queries.events_of_rule, rule_id, _LATEST_EVENTS)
         return _described(row) | {"latest_events": [dict(event) for event in events]}
 

@@ -27,7 +27,7 @@ from butlers.butler.memory.recall import Question
 from butlers.butler.memory.values import Kind, NewEpisode, NewFact
 from butlers.butler.surface import ACTS, ADDS, CHANGES, READS, NoArguments, Tool, ToolLine, tools_of
 from butlers.contracts.envelope import invalid
-from butlers.errors import ValidationError
+from butlers.errors import NotFound, ValidationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,4 +136,4 @@ class MemoryTools:
 
 
 def _unknown(kind: Kind, which: str = "") -> ValidationError:
-    return invalid("id", f"no such {kind} {which}".strip())
+    return NotFound.of("id", f"no such {kind} {which}".strip())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, from_wire
+from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, from_wire_document
 
 if TYPE_CHECKING:
     from butlers.butler.transports.mcp_session import McpSession
@@ -73,9 +73,4 @@ def _refusal(content: Mapping[str, Any]) -> ClassifiedError:
     error = content.get("error")
     if not isinstance(error, dict):
         return InternalError("the tool failed without saying why")
-    return from_wire(
-        str(error.get("class")),
-        str(error.get("message")),
-        retryable=error.get("retryable"),
-        retry_after=error.get("retry_after_seconds"),
-    )
+    return from_wire_document(error)

@@ -28,8 +28,6 @@ from butlers.errors import (
     ConfigurationError,
     FieldError,
     ServiceDown,
-    TargetUnavailable,
-    TimeoutExceeded,
     ValidationError,
 )
 
@@ -52,7 +50,7 @@ def run_guarded(app: Callable[[], Any], *, as_json: bool = False) -> int:
         code = UNREACHABLE if isinstance(error, ServiceDown) else CONFIGURATION
         return _failed(code, [str(error)], _configuration(error), as_json)
     except ClassifiedError as error:
-        return _failed(_code(error), _lines(error), error.describe(), as_json)
+        return _failed(error.exit_code, _lines(error), error.describe(), as_json)
     except ClickException as error:
         described = ValidationError(error.format_message(), fields=_option(error)).describe()
         return _failed(error.exit_code, [error.format_message()], described, as_json)
@@ -104,9 +102,3 @@ def _option(error: ClickException) -> tuple[FieldError, ...]:
 def _configuration(error: ConfigurationError) -> dict[str, Any]:
     names = ("problem", "source", "key", "remedy")
     return {"class": CONFIGURATION_ERROR, "message": str(error)} | {name: getattr(error, name) for name in names}
-
-
-def _code(error: ClassifiedError) -> int:
-    if isinstance(error, ValidationError):
-        return USAGE
-    return UNREACHABLE if isinstance(error, TargetUnavailable | TimeoutExceeded) else FAILED

@@ -24,6 +24,7 @@ from butlers.daemon.compose.process import Process
 from butlers.daemon.compose.routing import add_routing, together
 from butlers.daemon.compose.senders import add_senders
 from butlers.daemon.services import repeated
+from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
@@ -158,7 +159,7 @@ def _tracer(requests: RequestReader) -> Any:
     async def trace(request_id: UUID) -> dict[str, Any]:
         found = await requests.trace(request_id)
         if found is None:
-            raise invalid("request_id", "no such request")
+            raise NotFound.of("request_id", "no such request")
         return found
 
     return trace

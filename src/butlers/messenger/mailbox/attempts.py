@@ -16,7 +16,7 @@ from typing import Any
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, NotFound
 from butlers.messenger.mailbox.folder import Fetched
 from butlers.messenger.mailbox.imap import ImapAccount
 from butlers.storage.database import Database
@@ -79,7 +79,7 @@ class MailAttempts:
 
     async def must_be_quarantined(self, place: Place) -> None:
         if not await self._database.fetchval(self._queries.quarantined_mail, self._mailbox, *place):
-            raise invalid("mail", "no such mail is quarantined")
+            raise NotFound.of("mail", "no such mail is quarantined")
 
     async def release(self, place: Place) -> None:
         """A quarantined mail was handled after all."""

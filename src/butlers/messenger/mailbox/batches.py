@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, NotFound
 from butlers.isolation.isolate import IsolationFailed
 from butlers.messenger.mailbox.attempts import MailAttempts, Place
 from butlers.messenger.mailbox.checkpoints import Checkpoint, Checkpoints, first_unread
@@ -147,5 +146,7 @@ def _one(folder: Folder, place: Place) -> Fetched:
     uidvalidity, uid = place
     found = folder.mails([uid]) if folder.uidvalidity == uidvalidity else []
     if not found:
-        raise invalid("mail", "no such mail is in the mailbox any more: it was deleted, or the server numbered anew")
+        raise NotFound.of(
+            "mail", "no such mail is in the mailbox any more: it was deleted, or the server numbered anew"
+        )
     return found[0]

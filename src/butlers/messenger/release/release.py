@@ -21,6 +21,7 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound, ValidationError
 from butlers.messenger.book import Book
 from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries
@@ -76,7 +77,7 @@ class Release:
         await connection.execute(self.queries.hold_family, dead_letter_id)
         letter = await connection.fetchrow(self.queries.lock_dead_letter, dead_letter_id)
         if letter is None:
-            raise invalid("dead_letter_id", "no such dead letter")
+            raise NotFound.of("dead_letter_id", "no such dead letter")
         original = await connection.fetchrow(self.queries.whole_request, letter["delivery_id"])
         standing = await self.records.standing(connection, letter["delivery_id"])
         if original is None or standing is None:
@@ -104,7 +105,7 @@ class Release:
         async with self.database.transaction() as connection:
             row = await connection.fetchrow(self.queries.lock_uncertain, delivery_id)
             if row is None:
-                raise invalid("delivery_id", await self._why_not(connection, delivery_id))
+                raise await self._why_not(connection, delivery_id)
             await self._settled(connection, row, word, by)
         log.info("uncertain delivery settled", delivery_id=delivery_id, decision=word, caller=by)
         return _told(await self._soon(delivery_id))
@@ -119,9 +120,11 @@ class Release:
         status = "pending" if goes_on else "delivered"
         await connection.execute(self.queries.settle_uncertain, row["id"], status, by, now, word)
 
-    async def _why_not(self, connection: Connection, delivery_id: UUID) -> str:
+    async def _why_not(self, connection: Connection, delivery_id: UUID) -> ValidationError:
         status = await connection.fetchval(self.queries.status_of, delivery_id)
-        return "no such delivery" if status is None else f"is {status}, not uncertain: there is nothing to settle"
+        if status is None:
+            return NotFound.of("delivery_id", "no such delivery")
+        return invalid("delivery_id", f"is {status}, not uncertain: there is nothing to settle")
 
     async def _soon(self, delivery_id: UUID) -> Outcome:
         self.executor.wake()

@@ -16,7 +16,7 @@ from butlers.butler.surface import ACTS, READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
 from butlers.contracts.notify import Channel
-from butlers.errors import ErrorClass
+from butlers.errors import ErrorClass, NotFound
 from butlers.messenger.tools.cursor import page, place
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
 from butlers.messenger.tools.results import DeadLetterEnded, DeadLetterList, DeadLetterResult
@@ -196,7 +196,7 @@ class DeadLetterTools:
     async def _letter(self, dead_letter_id: UUID) -> dict[str, Any]:
         row = await self.records.row(self.records.queries.dead_letter, dead_letter_id)
         if row is None:
-            raise invalid("dead_letter_id", "no such dead letter")
+            raise NotFound.of("dead_letter_id", "no such dead letter")
         return row
 
 
@@ -221,7 +221,7 @@ def assess(
 
 def _check_quarantinable(status: str | None) -> None:
     if status is None:
-        raise invalid("delivery_id", "no such delivery")
+        raise NotFound.of("delivery_id", "no such delivery")
     if status == "in_progress":
         raise invalid("delivery_id", "is in a provider call; wait for its outcome")
     if status not in QUARANTINABLE:

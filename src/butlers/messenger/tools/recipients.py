@@ -13,6 +13,7 @@ from butlers.butler.surface import ACTS, CHANGES, READS, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
 from butlers.contracts.notify import Channel
+from butlers.errors import NotFound
 from butlers.messenger.addresses import canonical, problem_with
 from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
 from butlers.messenger.tools.results import RecipientList, RecipientReleased, RecipientResult
@@ -101,7 +102,7 @@ class RecipientTools:
         target = canonical(arguments.channel, arguments.target)
         row = await self.records.row(self.records.queries.release, arguments.channel, target)
         if row is None:
-            raise invalid("target", "no such recipient: it has no rule on this channel")
+            raise NotFound.of("target", "no such recipient: it has no rule on this channel")
         person = decided_by(caller, arguments)
         log.info("recipient released", channel=arguments.channel, caller=person)
         return wire({"released": row, "released_by": person})

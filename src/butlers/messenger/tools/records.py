@@ -12,6 +12,7 @@ from pydantic import Field
 
 from butlers.butler.identity import Caller, Role
 from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.errors import NotFound
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 
@@ -51,7 +52,7 @@ class DeliveryRecords:
     async def delivery(self, delivery_id: UUID) -> dict[str, Any]:
         row = await self.row(self.queries.delivery, delivery_id)
         if row is None:
-            raise invalid("delivery_id", "no such delivery")
+            raise NotFound.of("delivery_id", "no such delivery")
         return row
 
     async def attempts(self, *deliveries: UUID) -> Lines:

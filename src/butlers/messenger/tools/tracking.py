@@ -13,9 +13,9 @@ from pydantic import Field
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import READS, Tool
-from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value, invalid
+from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
 from butlers.contracts.notify import Channel, DeliveryStatus, Intent
-from butlers.errors import ClassifiedError, ValidationError
+from butlers.errors import ClassifiedError, NotFound, ValidationError
 from butlers.messenger.tools.cursor import page, place
 from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords, check_window
 from butlers.messenger.tools.results import DeliveryAttempts, DeliveryList, DeliveryResult, DeliveryTrace
@@ -122,7 +122,7 @@ class TrackingTools:
                 lineage = dict(await self.lineage(request_id))
         except ValidationError as error:
             if not deliveries:
-                raise invalid("request_id", "no such request") from error
+                raise NotFound.of("request_id", "no such request") from error
             lineage = _unknown(error.message)
         except (ClassifiedError, TimeoutError) as error:
             # Unknown is shown as unknown: a Switchboard that does not answer has not routed nothing.

@@ -13,7 +13,7 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import READS, Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound
 from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.queue import UNDER_WAY
 from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords
@@ -43,7 +43,7 @@ class WhyTools:
     async def _why(self, _caller: Caller, arguments: DeliveryArguments) -> dict[str, Any]:
         behind = await self.records.row(self.records.queries.delivery_behind, arguments.delivery_id)
         if behind is None:
-            raise invalid("delivery_id", "no such delivery")
+            raise NotFound.of("delivery_id", "no such delivery")
         story = await self._story(await self.records.delivery(behind["id"]))
         delivery = story.delivery
         return wire(

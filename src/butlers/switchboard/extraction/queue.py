@@ -14,6 +14,7 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.extraction.signals import Extraction, preview_of
@@ -89,7 +90,7 @@ class ExtractionQueue:
                 await self._log(connection, extraction_id, status, by)
             row = await connection.fetchrow(self.queries.get_extraction, extraction_id)
         if row is None:
-            raise invalid("extraction_id", "no such extraction")
+            raise NotFound.of("extraction_id", "no such extraction")
         if decided is None:
             stands = "has expired" if row["status"] == "pending" else f"is {row['status']}"
             raise invalid("extraction_id", f"is not pending: it {stands}")

@@ -21,7 +21,7 @@ from butlers.butler.results import Page
 from butlers.butler.surface import ACTS, BUTLERS, READS, Result, Row, Tool
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import Refused, json_answer, may_decide, status_of
+from butlers.switchboard.answers import Refused, json_answer, may_decide
 from butlers.switchboard.description import Behind
 from butlers.switchboard.extraction.queue import ExtractionQueue
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
@@ -159,4 +159,4 @@ class _ExtractionRoutes:
         try:
             return json_answer(await self.desk.decide(extraction_id, status, caller))
         except ClassifiedError as error:
-            raise Refused(404 if "no such" in error.message else status_of(error), error) from error
+            raise Refused(error.http_status, error) from error

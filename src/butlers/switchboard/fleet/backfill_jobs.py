@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
+from butlers.errors import Conflict, NotFound
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.backfill import TRANSITIONS, Deed, Status, status_after_report
 from butlers.switchboard.fleet.backfill_arguments import JobsWanted, NewJob, Progress
-from butlers.switchboard.fleet.refusals import NotPossible, unknown_job
 from butlers.switchboard.operators.paging import page, place
 
 SILENT_FOR = timedelta(minutes=15)
@@ -72,7 +72,7 @@ class BackfillJobs:
     async def connector_of(self, job_id: UUID) -> Mapping[str, Any]:
         job = await self.database.fetchrow(self.queries.connector_of_job, job_id)
         if job is None:
-            raise unknown_job()
+            raise NotFound.of("job_id", "no such backfill job")
         return dict(job)
 
     async def report(self, progress: Progress) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class BackfillJobs:
         async with self.database.transaction() as connection:
             job = await connection.fetchrow(self.queries.lock_job, progress.job_id)
             if job is None:
-                raise unknown_job()
+                raise NotFound.of("job_id", "no such backfill job")
             spent = await connection.fetchval(
                 self.queries.spend, progress.job_id, now.date(), progress.cost_spent_cents
             )
@@ -102,9 +102,9 @@ class BackfillJobs:
     async def _not_possible(self, deed: Deed, job_id: UUID) -> Exception:
         job = await self.database.fetchrow(self.queries.status_of_job, job_id)
         if job is None:
-            return unknown_job()
+            return NotFound.of("job_id", "no such backfill job")
         possible = ", ".join(TRANSITIONS[deed][0])
-        return NotPossible("job_id", f"{deed} is not possible: the job is {job['status']}, and not one of {possible}")
+        return Conflict.of("job_id", f"{deed} is not possible: the job is {job['status']}, and not one of {possible}")
 
 
 def _status(job: Record, progress: Progress, spent_today_cents: int) -> Status:

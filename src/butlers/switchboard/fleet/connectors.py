@@ -10,10 +10,10 @@ from typing import Any
 
 from butlers.butler.health import Finding
 from butlers.clock import Clock
+from butlers.errors import Conflict, NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.liveness import Liveness, liveness
-from butlers.switchboard.fleet.refusals import NotPossible, unknown_connector
 from butlers.switchboard.fleet.steps import steps
 from butlers.switchboard.fleet.windows import midnight, rest_of_today
 
@@ -48,21 +48,21 @@ class Connectors:
         """Forget one; its next heartbeat, by whomever, registers it anew."""
         gone = await self.database.fetchrow(self.queries.deregister_connector, connector_type, endpoint_identity)
         if gone is None:
-            raise unknown_connector()
+            raise NotFound.of("endpoint_identity", "no such connector")
         return {"connector_type": connector_type, "endpoint_identity": endpoint_identity, "deregistered": True}
 
     async def must_be_online(self, connector_type: str, endpoint_identity: str) -> None:
         """For work that only a connector which is there, and which can do it, will take."""
         row = await self.database.fetchrow(self.queries.get_connector, connector_type, endpoint_identity)
         if row is None:
-            raise unknown_connector()
+            raise NotFound.of("endpoint_identity", "no such connector")
         found = liveness(row["last_heartbeat_at"], self.clock.now())
         if found is not Liveness.ONLINE:
-            raise NotPossible(
+            raise Conflict.of(
                 "endpoint_identity", f"this connector is {found.value}, and only one that is online may work"
             )
         if row["capabilities"] is not None and not row["capabilities"].get("backfill"):
-            raise NotPossible("connector_type", "this connector says that it cannot fetch the past")
+            raise Conflict.of("connector_type", "this connector says that it cannot fetch the past")
 
     async def _today(self, now: datetime) -> Figures:
         """The hours that were rolled up, and what came since."""

@@ -14,9 +14,8 @@ from starlette.responses import Response
 from butlers.butler.identity import Caller
 from butlers.butler.surface import BUTLERS, ToolBox
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, ErrorClass, ValidationError
-from butlers.switchboard.answers import STATUS, Refused, fields, json_answer, json_object, may_decide
-from butlers.switchboard.fleet.refusals import NotPossible
+from butlers.errors import ClassifiedError
+from butlers.switchboard.answers import Refused, fields, json_answer, json_object, may_decide
 from butlers.switchboard.proxy import BodyOf, CallerOf
 
 
@@ -51,21 +50,9 @@ class FleetDoor:
         try:
             return json_answer(await self.tools.call(tool, caller, given()), status)
         except ClassifiedError as error:
-            raise Refused(_status(error), error) from error
+            raise Refused(error.http_status, error) from error
 
 
 def _said(arguments: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in arguments.items() if value is not None}
     return {name: str(value) if isinstance(value, UUID) else value for name, value in given.items()}
-
-
-def _status(error: ClassifiedError) -> int:
-    if isinstance(error, NotPossible):
-        return 409
-    if error.error_class is ErrorClass.VALIDATION_ERROR and isinstance(error, ValidationError):
-        wrong = {field.field for field in error.fields}
-        if "authorization" in wrong:
-            return 403
-        if any(field.error.startswith("no such ") for field in error.fields):
-            return 404
-    return STATUS.get(error.error_class, 500)

@@ -7,11 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from butlers.butler.identity import Caller, Role
-from butlers.contracts.envelope import invalid
+from butlers.errors import Forbidden, NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.authority import may_report_for
-from butlers.switchboard.fleet.refusals import unknown_connector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Speakers:
         owner = await self._owner(connector_type, endpoint_identity)
         name = _speaker(caller, owner)
         if owner is None:
-            raise unknown_connector()
+            raise NotFound.of("endpoint_identity", "no such connector")
         return name
 
     async def _owner(self, connector_type: str, endpoint_identity: str) -> str | None:
@@ -41,12 +40,12 @@ class Speakers:
 def _check_grant(caller: Caller | None, connector_type: str, endpoint: str) -> None:
     if caller is not None and caller.role is Role.CONNECTOR and not may_report_for(caller, connector_type, endpoint):
         how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
-        raise invalid("authorization", f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})")
+        raise Forbidden.of("authorization", f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})")
 
 
 def _speaker(caller: Caller | None, owner: str | None) -> str:
     if caller is None or caller.role is not Role.CONNECTOR:
-        raise invalid("authorization", "only a connector may speak for a connector")
+        raise Forbidden.of("authorization", "only a connector may speak for a connector")
     if owner not in (None, caller.name):
-        raise invalid("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
+        raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
     return caller.name

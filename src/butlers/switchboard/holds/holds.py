@@ -13,7 +13,7 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.errors import ValidationError
+from butlers.errors import NotFound, ValidationError
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.switchboard.registry import NOT_ROUTABLE
@@ -61,4 +61,4 @@ class Holds:
 
 
 def _unknown(butler: str) -> ValidationError:
-    return invalid("butler", f"no such butler: {butler}")
+    return NotFound.of("butler", f"no such butler: {butler}")

@@ -17,7 +17,7 @@ from butlers.butler.results import Page
 from butlers.butler.surface import ACTS, BUTLERS, READS, AnyTool, Result, Row, Tool
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
+from butlers.switchboard.answers import Refused, fields, json_answer, may_decide
 from butlers.switchboard.description import Behind
 from butlers.switchboard.holds.holds import Holds
 from butlers.switchboard.operators.api import AddRoutes
@@ -160,7 +160,7 @@ class _HoldRoutes:
             if not isinstance(reason, str) or not reason.strip():
                 raise invalid("reason", "is required")
         except ClassifiedError as error:
-            raise Refused(status_of(error), error) from error
+            raise Refused(error.http_status, error) from error
         return caller.name, reason.strip()
 
 
@@ -168,4 +168,4 @@ async def _answered(asked: Any) -> Response:
     try:
         return json_answer(await asked)
     except ClassifiedError as error:
-        raise Refused(status_of(error), error) from error
+        raise Refused(error.http_status, error) from error

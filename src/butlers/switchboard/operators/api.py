@@ -17,9 +17,8 @@ from butlers.butler.identity import Caller
 from butlers.butler.surface import BUTLERS, ToolBox
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
+from butlers.switchboard.answers import Refused, fields, json_answer, may_decide
 from butlers.switchboard.description import Behind
-from butlers.switchboard.operators.overrides import Rejected
 from butlers.switchboard.operators.paging import LONGEST_PAGE
 from butlers.switchboard.proxy import BodyOf, CallerOf, Route, add_routes
 
@@ -226,13 +225,8 @@ class _OperatorRoutes:
         try:
             return json_answer(await self.tools.call(tool, caller, _said(given)))
         except ClassifiedError as error:
-            raise Refused(_status(error), error) from error
+            raise Refused(error.http_status, error) from error
 
 
 def _said(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _status(error: ClassifiedError) -> int:
-    known = status_of(error)
-    return 409 if isinstance(error, Rejected) and known != 404 else known

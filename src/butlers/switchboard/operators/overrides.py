@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError, FieldError, RoutingError, ValidationError
+from butlers.errors import ClassifiedError, Conflict, FieldError, NotFound, RoutingError
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
@@ -40,8 +40,8 @@ log = get_logger("butlers.operators")
 OnEnd = Callable[[UUID, str], Awaitable[None]]
 
 
-class Rejected(ValidationError):
-    """Not possible as things are; nothing was changed."""
+class Rejected(Conflict):
+    """Not possible in the state that the request is in; nothing was changed."""
 
     def __init__(self, field: str, problem: str, *, state: str | None = None) -> None:
         super().__init__(f"{field}: {problem}", fields=(FieldError(field=field, error=problem),))
@@ -49,6 +49,13 @@ class Rejected(ValidationError):
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"outcome": "rejected", "lifecycle_state": self.state}
+
+
+class RejectedAsUnknown(Rejected):
+    """What the operator names is not there."""
+
+    wire_kind = NotFound.wire_kind
+    http_status = NotFound.http_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +262,7 @@ class Operators:
     async def _locked(self, connection: Executor, request_id: UUID, action: Action) -> Record:
         row = await connection.fetchrow(self.queries.lock_request, request_id)
         if row is None:
-            raise Rejected("request_id", "no such request")
+            raise RejectedAsUnknown("request_id", "no such request")
         if problem := refusal(action, row["lifecycle_state"]):
             raise Rejected("request_id", problem, state=row["lifecycle_state"])
         return row
@@ -263,7 +270,7 @@ class Operators:
     async def _locked_letter(self, connection: Executor, dead_letter_id: UUID) -> Record:
         letter = await connection.fetchrow(self.queries.lock_letter, dead_letter_id)
         if letter is None:
-            raise Rejected("dead_letter_id", "no such dead letter")
+            raise RejectedAsUnknown("dead_letter_id", "no such dead letter")
         if problem := replay_refusal(dict(letter), self.policy, self.clock.now()):
             raise Rejected("dead_letter_id", problem)
         return letter
@@ -314,7 +321,7 @@ class Operators:
 
 
 async def _no_such_letter(_connection: Executor) -> Change:
-    raise Rejected("dead_letter_id", "no such dead letter")
+    raise RejectedAsUnknown("dead_letter_id", "no such dead letter")
 
 
 def _reference(row: Record) -> MessageRef:

@@ -13,8 +13,8 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller, Role
 from butlers.butler.results import Done, Page
 from butlers.butler.surface import ACTS, ADDS, READS, AnyTool, Result, Row, Tool, ToolLine, tools_of
-from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value, invalid
-from butlers.errors import ErrorClass
+from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
+from butlers.errors import ErrorClass, NotFound
 from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.operators.dashboard import AuditLog
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -237,7 +237,7 @@ class OperatorTools:
             return wire(await self.dead_letters.list(**wanted.model_dump(exclude={"dead_letter_id"})))
         letter = await self.dead_letters.get(wanted.dead_letter_id)
         if letter is None:
-            raise invalid("dead_letter_id", "no such dead letter")
+            raise NotFound.of("dead_letter_id", "no such dead letter")
         return wire({"dead_letter": letter})
 
     async def _audit(self, _caller: Caller, wanted: AuditArguments) -> dict[str, Any]:

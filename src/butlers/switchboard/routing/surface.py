@@ -19,7 +19,7 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import ACTS, BUTLERS, READS, NoArguments, Result, Row, Tool
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import Refused, fields, json_answer, may_decide, status_of
+from butlers.switchboard.answers import Refused, fields, json_answer, may_decide
 from butlers.switchboard.description import Behind
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 from butlers.switchboard.routing.llm.rollout import Rollout
@@ -146,4 +146,4 @@ class _RoutingRoutes:
                 raise invalid("reason", "must be a text of at most 500 characters")
             return json_answer(await self.desk.change(deed, caller, reason))
         except ClassifiedError as error:
-            raise Refused(status_of(error), error) from error
+            raise Refused(error.http_status, error) from error

@@ -109,7 +109,7 @@ class SenderGate:
         log.info("sender refused", source_channel=sender.channel, reason=reason)
         if decision.outcome is Outcome.PAIRING and sender.is_private and not written_by_a_machine(envelope.payload.raw):
             await self._offer_code(sender)
-        raise SenderRefused(sender.channel, reason)
+        raise SenderRefused.on(sender.channel, reason)
 
     async def _offer_code(self, sender: WritingSender) -> None:
         """The one message that a stranger gets."""

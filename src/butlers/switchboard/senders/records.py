@@ -12,6 +12,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
+from butlers.errors import NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.senders.codes import LIFETIME, new_code, shown
@@ -132,7 +133,7 @@ class SenderRecords:
         """The identity is nobody's contact any more; the owner's stays, or nobody could write in."""
         match await self.contacts.is_owner(channel, identity):
             case None:
-                raise invalid("identity", "no such contact on this channel")
+                raise NotFound.of("identity", "no such contact on this channel")
             case True:
                 raise invalid("identity", "is the owner's; add another one with allow --owner before it can go")
         await self.contacts.remove(channel, identity)

@@ -20,6 +20,7 @@ from butlers.butler.identity import Caller, Role
 from butlers.butler.results import Page
 from butlers.butler.surface import ACTS, CHANGES, READS, AnyTool, Result, Row, Tool, ToolBox
 from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.errors import NotFound
 from butlers.switchboard.description import Behind
 from butlers.switchboard.fleet.routes import FleetDoor
 from butlers.switchboard.operators.paging import LONGEST_PAGE
@@ -167,7 +168,7 @@ class SenderTools:
         code = read_code(given.code)
         approved = await self.records.approve(code, by=caller.name) if code is not None else None
         if approved is None:
-            raise invalid("code", "no such code: it is unknown, was used, or is older than 24 hours")
+            raise NotFound.of("code", "no such code: it is unknown, was used, or is older than 24 hours")
         return self._done(caller, "senders.approve", approved)
 
     async def _allow(self, caller: Caller, given: AllowArguments) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from butlers.butler.surface import BUTLERS, READS, Result, Row, Tool, ToolBox
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError
-from butlers.switchboard.answers import Refused, json_answer, status_of
+from butlers.switchboard.answers import Refused, json_answer
 from butlers.switchboard.description import Behind
 from butlers.switchboard.proxy import BodyOf, CallerOf, add_routes
 from butlers.switchboard.service_levels.levels import ServiceLevels
@@ -62,7 +62,7 @@ class ServiceLevelDesk:
             try:
                 return json_answer(await box.call(TOOL, caller, given))
             except ClassifiedError as error:
-                raise Refused(status_of(error), error) from error
+                raise Refused(error.http_status, error) from error
 
         add_routes(
             app,
