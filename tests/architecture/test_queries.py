@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from butlers.butler.config import load_roster
+from butlers.butler.memory.episodes import EPISODE_CLAIMS
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
 from butlers.storage.database import Executor
@@ -48,6 +49,11 @@ SCHEMAS = {
     "switchboard/signals/queries.sql": "switchboard",
 }
 
+# The tables whose claims a file's queries speak of, in the words of `storage/claims.py`.
+CLAIM_TABLES = {
+    "butler/memory/queries.sql": EPISODE_CLAIMS,
+}
+
 
 def query_files() -> set[str]:
     paths = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.sql") if path.parent.name != "migrations")
@@ -55,7 +61,9 @@ def query_files() -> set[str]:
 
 
 def load(path: str) -> Queries:
-    return Queries.parse((PACKAGE / path).read_text(encoding="utf-8"), source=path, schema=SCHEMAS[path])
+    text, schema = (PACKAGE / path).read_text(encoding="utf-8"), SCHEMAS[path]
+    filled = CLAIM_TABLES[path].fill(text, schema) if path in CLAIM_TABLES else text
+    return Queries.parse(filled, source=path, schema=schema)
 
 
 def used_names(tree: ast.AST) -> set[str]:

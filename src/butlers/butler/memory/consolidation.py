@@ -52,7 +52,7 @@ class Consolidation:
     async def run(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
         """One run; how many episodes were read, given back and given up, and what came of them."""
         started = self._clock.now()
-        tally: Counter[str] = Counter(dead=await self._episodes.bury(now=started))
+        tally: Counter[str] = Counter(dead=await self._episodes.bury())
         for _ in range(self._reader.batches):
             token, batch = await self._episodes.claim(
                 run_started=started,

@@ -5,7 +5,7 @@
        └──could not be────┘ └──5th attempt──> dead
           read, or the lease ran out
 
-A claim carries a token; whoever comes back after its lease ran out writes nothing.
+`butlers.storage.claims` does the claiming: a worker that comes back after its lease ran out writes nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,44 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.memory.values import Episode, MemoryPolicy, NewEpisode
+from butlers.clock import Clock
+from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
+
+EPISODE_CLAIMS = ClaimTable(
+    name="memory_episodes",
+    key={"id": "uuid"},
+    state="consolidation_status",
+    held="processing",
+    waiting="work.consolidation_status = 'pending'",
+    on_claim={"claimed_at": "$1"},
+    given_back="'pending'",
+    quarantined="dead",
+    updated=None,
+)
 
 
 class Episodes:
     def __init__(
-        self, *, database: Database, queries: Queries, new_id: Callable[[], UUID], policy: MemoryPolicy
+        self,
+        *,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        policy: MemoryPolicy,
+        queries: Queries,
+        worker: str,
     ) -> None:
         self._database = database
         self._queries = queries
         self._new_id = new_id
         self._policy = policy
+        self._worker = worker
+        self._claims = Claims(
+            EPISODE_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id, limit=policy.max_attempts
+        )
 
     async def store(self, episode: NewEpisode, *, now: datetime) -> UUID | None:
         """The new episode's id; None when its session has left one already."""
@@ -50,12 +76,15 @@ class Episodes:
         self, *, run_started: datetime, now: datetime, size: Callable[[int], int]
     ) -> tuple[UUID, list[Episode]]:
         """A token and at most `size(attempts so far)` episodes that this run has not tried yet, oldest first."""
-        token = self._new_id()
-        tried = await self._database.fetchval(self._queries.next_attempts, now, self._policy.max_attempts, run_started)
+        next_attempts = self._claims.fill(self._queries.next_attempts)
+        tried = await self._database.fetchval(next_attempts, now, self._policy.max_attempts, run_started)
         if tried is None:
-            return token, []
-        rows = await self._database.fetch(
-            self._queries.claim_episodes, token, now, now + self._policy.lease, tried, run_started, size(tried)
+            return self._new_id(), []
+        token, rows = await self._claims.run(
+            self._claims.fill(self._queries.claim_episodes),
+            *(tried, run_started, size(tried)),
+            worker=self._worker,
+            lease_s=self._policy.lease.total_seconds(),
         )
         return token, sorted((Episode(**dict(row)) for row in rows), key=lambda e: (e.created_at, e.id))
 
@@ -63,20 +92,18 @@ class Episodes:
         self, connection: Executor, episodes: Sequence[Episode], token: UUID, *, now: datetime
     ) -> Collection[UUID]:
         """Which of them are still ours, and now read."""
-        rows = await connection.fetch(self._queries.finish_episodes, [e.id for e in episodes], token, now)
-        return {row["id"] for row in rows}
+        read = {"consolidation_status": "consolidated", "consolidated_at": now, "last_error": None}
+        settled = await self._claims.settle_all(_claims_on(episodes, token), read, connection=connection)
+        return {episode_id for (episode_id,) in settled}
 
     async def release(self, episodes: Sequence[Episode], token: UUID, *, problem: str, excused: bool) -> list[str]:
         """Give them back; the statuses they have now. `excused`: it was not their fault, the attempt does not count."""
-        ids = [episode.id for episode in episodes]
-        rows = await self._database.fetch(
-            self._queries.release_episodes, ids, token, self._policy.max_attempts, problem, excused
-        )
-        return [row["consolidation_status"] for row in rows]
+        claims = _claims_on(episodes, token)
+        return await self._claims.give_back(claims, counted=not excused, values={"last_error": problem})
 
-    async def bury(self, *, now: datetime) -> int:
+    async def bury(self) -> int:
         """Give up what killed its reader time after time."""
-        return len(await self._database.fetch(self._queries.bury_episodes, now, self._policy.max_attempts))
+        return await self._claims.quarantine_abandoned({"last_error": "the process ended while it was read"})
 
     async def remove_expired(self, *, now: datetime, limit: int) -> int:
         policy = self._policy
@@ -98,3 +125,7 @@ class Episodes:
 
     async def forget(self, episode_id: UUID) -> int:
         return 1 if await self._database.fetchval(self._queries.forget_episode, episode_id) else 0
+
+
+def _claims_on(episodes: Sequence[Episode], token: UUID) -> list[Claim]:
+    return [Claim(key=(episode.id,), token=token) for episode in episodes]

@@ -36,13 +36,28 @@ class Memory:
 
     @classmethod
     def of(
-        cls, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID], policy: MemoryPolicy
+        cls,
+        *,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        policy: MemoryPolicy,
+        worker: str = "consolidation",  # this process, in the claims on episodes
     ) -> Self:
         queries = Queries.load(PACKAGE, schema=schema)
         return cls(
             database=database,
             queries=queries,
-            episodes=Episodes(database=database, queries=queries, new_id=new_id, policy=policy),
+            episodes=Episodes(
+                database=database,
+                schema=schema,
+                clock=clock,
+                new_id=new_id,
+                policy=policy,
+                queries=queries,
+                worker=worker,
+            ),
             facts=Facts(database=database, queries=queries, new_id=new_id),
             rules=Rules(database=database, queries=queries, new_id=new_id),
             recall=Recall(database=database, queries=queries),

@@ -8,50 +8,21 @@ RETURNING id;
 
 -- name: next_attempts
 -- How often the episodes that are read next were tried before: the least tried come first, each once per run.
-SELECT attempts FROM {schema}.memory_episodes
-WHERE (consolidation_status = 'pending' OR (consolidation_status = 'processing' AND lease_expires_at <= $1))
-  AND attempts < $2 AND (claimed_at IS NULL OR claimed_at < $3)
+SELECT attempts FROM {schema}.memory_episodes AS work
+WHERE {claimable} AND attempts < $2 AND (claimed_at IS NULL OR claimed_at < $3)
 ORDER BY attempts, created_at
 LIMIT 1;
 
 -- name: claim_episodes
 -- Take episodes that nobody holds, oldest first; rows that another process is claiming are passed over.
-UPDATE {schema}.memory_episodes
-SET consolidation_status = 'processing', claim_token = $1, claimed_at = $2, lease_expires_at = $3,
-    attempts = attempts + 1
+UPDATE {schema}.memory_episodes AS work SET {take}
 WHERE id IN (
-    SELECT id FROM {schema}.memory_episodes
-    WHERE (consolidation_status = 'pending' OR (consolidation_status = 'processing' AND lease_expires_at <= $2))
-      AND attempts = $4 AND (claimed_at IS NULL OR claimed_at < $5)
+    SELECT id FROM {schema}.memory_episodes AS work
+    WHERE {claimable} AND attempts = $5 AND (claimed_at IS NULL OR claimed_at < $6)
     ORDER BY created_at, id
-    LIMIT $6
+    LIMIT $7
     FOR UPDATE SKIP LOCKED)
 RETURNING id, speaker, content, answer, created_at, attempts;
-
--- name: finish_episodes
--- Mark as read what is still ours; what is not returned was taken over, and its outcome is another's to write.
-UPDATE {schema}.memory_episodes
-SET consolidation_status = 'consolidated', consolidated_at = $3, claim_token = NULL, lease_expires_at = NULL,
-    last_error = NULL
-WHERE id = ANY($1::uuid[]) AND claim_token = $2 AND consolidation_status = 'processing'
-RETURNING id;
-
--- name: release_episodes
--- Give back what could not be read; the last attempt ends it. `$5` takes the attempt back when it was not its fault.
-UPDATE {schema}.memory_episodes
-SET consolidation_status = CASE WHEN attempts >= $3 AND NOT $5::boolean THEN 'dead' ELSE 'pending' END,
-    attempts = attempts - CASE WHEN $5::boolean THEN 1 ELSE 0 END,
-    claim_token = NULL, lease_expires_at = NULL, last_error = $4
-WHERE id = ANY($1::uuid[]) AND claim_token = $2 AND consolidation_status = 'processing'
-RETURNING consolidation_status;
-
--- name: bury_episodes
--- Episodes whose last reader died over them.
-UPDATE {schema}.memory_episodes
-SET consolidation_status = 'dead', claim_token = NULL, lease_expires_at = NULL,
-    last_error = coalesce(last_error, 'the process ended while it was read')
-WHERE consolidation_status = 'processing' AND lease_expires_at <= $1 AND attempts >= $2
-RETURNING id;
 
 -- name: remove_expired
 -- Forget a batch of what is past its time: read or given up, or unread and not important, or simply too old. What

@@ -31,6 +31,7 @@ def memory_of(butler: Butler) -> Memory | None:
         clock=process.clock,
         new_id=process.new_id,
         policy=MemoryPolicy(episode_ttl=timedelta(days=module.episode_ttl_days), important_from=module.important_from),
+        worker=process.instance,
     )
 
 
