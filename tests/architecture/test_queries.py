@@ -8,8 +8,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from butlers.butler.approvals.runner import ACTION_CLAIMS
 from butlers.butler.config import load_roster
 from butlers.butler.memory.episodes import EPISODE_CLAIMS
+from butlers.butler.route_inbox import ROUTE_CLAIMS
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
 from butlers.storage.database import Executor
@@ -51,6 +53,8 @@ SCHEMAS = {
 
 # The tables whose claims a file's queries speak of, in the words of `storage/claims.py`.
 CLAIM_TABLES = {
+    "butler/approvals/queries.sql": ACTION_CLAIMS,
+    "butler/queries.sql": ROUTE_CLAIMS,
     "butler/memory/queries.sql": EPISODE_CLAIMS,
 }
 

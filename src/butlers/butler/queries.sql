@@ -4,50 +4,15 @@ INSERT INTO {schema}.route_inbox (id, request_id, subrequest_id, segment_id, env
 VALUES ($1, $2, $3, $4, $5, $6, $6)
 ON CONFLICT (request_id, segment_id) DO NOTHING;
 
--- name: claim_route
--- Take one piece of work: new, abandoned by a dead worker, or failed in a way that may be tried again. An attempt that
--- ended, even badly, starts the count of dead workers anew; a suspect ($8 deaths) is taken only on purpose ($7).
-UPDATE {schema}.route_inbox
-SET lifecycle_state = 'processing', claim_token = $3, claimed_by = $4, claimed_at = $5, lease_expires_at = $6,
-    attempts = CASE lifecycle_state WHEN 'errored' THEN 1 ELSE attempts + 1 END,
-    response = NULL, error = NULL, updated_at = $5
-WHERE request_id = $1 AND segment_id = $2
-  AND (lifecycle_state = 'accepted'
-       OR (lifecycle_state = 'processing' AND lease_expires_at <= $5)
-       OR (lifecycle_state = 'errored' AND (response #>> '{error,retryable}')::boolean))
-  AND ($7 OR lifecycle_state = 'errored' OR attempts < $8)
-RETURNING attempts, envelope;
-
 -- name: read_route
 -- The present state of one piece of work.
 SELECT lifecycle_state, response, attempts, lease_expires_at
 FROM {schema}.route_inbox WHERE request_id = $1 AND segment_id = $2;
 
--- name: give_route_back
--- An attempt ended for a reason that is not the work's: it does not count. Whoever has the work by now keeps it.
-UPDATE {schema}.route_inbox
-SET attempts = greatest(attempts - 1, 0),
-    lease_expires_at = CASE WHEN claim_token = $3 THEN $4 ELSE lease_expires_at END, updated_at = $4
-WHERE request_id = $1 AND segment_id = $2 AND lifecycle_state = 'processing';
-
--- name: renew_route
--- Keep the claim; no row means it was taken over.
-UPDATE {schema}.route_inbox SET lease_expires_at = $4, updated_at = $3
-WHERE request_id = $1 AND segment_id = $2 AND claim_token = $5 AND lifecycle_state = 'processing'
-RETURNING 1;
-
--- name: finish_route
--- Write the outcome, if the claim is still ours.
-UPDATE {schema}.route_inbox
-SET lifecycle_state = $4, response = $5, error = $6, lease_expires_at = NULL, updated_at = $7
-WHERE request_id = $1 AND segment_id = $2 AND claim_token = $3 AND lifecycle_state = 'processing'
-RETURNING 1;
-
 -- name: abandoned_routes
 -- Work that nobody holds: accepted a while ago and never started, or its worker died.
-SELECT request_id, segment_id FROM {schema}.route_inbox
-WHERE (lifecycle_state = 'accepted' AND created_at <= $1)
-   OR (lifecycle_state = 'processing' AND lease_expires_at <= $2)
+SELECT request_id, segment_id FROM {schema}.route_inbox AS work
+WHERE (lifecycle_state = 'accepted' AND created_at <= $2) OR {abandoned}
 ORDER BY created_at
 LIMIT $3;
 

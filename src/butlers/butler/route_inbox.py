@@ -5,9 +5,9 @@
                  └─ lease ──┘                     │ retryable: may be claimed again
                    expired   <────────────────────┘
 
-A claim carries a fencing token and a lease. The worker renews the lease while it works; when it dies, the lease runs
-out and the rescuer (or a repeat of the same subrequest) takes over. Only the holder of the token may write the outcome.
-Work may therefore run again, but its side effects are keyed, so nothing is said twice.
+The claims are those of `butlers.storage.claims`. When a worker dies, its lease runs out, and `rescue` (or a repeat of
+the same subrequest) takes the work over. Work may therefore run again, but its side effects have keys, so nothing is
+sent twice.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from butlers.butler.route_execute import RouteHandler
 from butlers.clock import Clock
 from butlers.contracts.route import RouteEnvelope, WireError
 from butlers.errors import ClassifiedError, InternalError, LeaseLost, Quarantined, TimeoutExceeded, from_wire
-from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.suspects import MOST_DEATHS, SUSPECT_AFTER, SuspectGate
+from butlers.storage.claims import MOST_DEATHS, Claim, Claims, ClaimTable, LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -34,6 +33,19 @@ log = get_logger("butlers.route_inbox")
 
 GIVE_BACK_S = 5.0  # for work that is stopped, to be given back
 Key = tuple[UUID, str]  # request_id, segment_id
+
+# Failed work that may be tried again waits like new work; an attempt that ended, even badly, saw no worker die.
+ROUTE_CLAIMS = ClaimTable(
+    name="route_inbox",
+    key={"request_id": "uuid", "segment_id": "text"},
+    state="lifecycle_state",
+    held="processing",
+    waiting="work.lifecycle_state = 'accepted' OR (work.lifecycle_state = 'errored' AND "
+    "(work.response #>> '{error,retryable}')::boolean)",
+    deaths="CASE work.lifecycle_state WHEN 'errored' THEN 0 ELSE work.attempts END",
+    on_claim={"claimed_at": "$1", "response": "NULL", "error": "NULL"},
+    returned=("attempts", "envelope"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +58,16 @@ class InboxPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    token: UUID
+class ClaimedRoute:
+    """Routed work that this process may do now."""
+
+    claim: Claim
     attempts: int
     envelope: RouteEnvelope
+
+    @property
+    def key(self) -> Key:
+        return self.claim.key[0], self.claim.key[1]
 
 
 class RouteInboxStore:
@@ -60,6 +78,7 @@ class RouteInboxStore:
         self._queries = Queries.load("butlers.butler", schema=schema)
         self._clock = clock
         self._new_id = new_id
+        self._claims = Claims(ROUTE_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id)
 
     async def accept(self, envelope: RouteEnvelope) -> None:
         await self._database.execute(
@@ -72,44 +91,29 @@ class RouteInboxStore:
             self._clock.now(),
         )
 
-    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> Claim | None:
-        token, now = self._new_id(), self._clock.now()
-        row = await self._database.fetchrow(
-            self._queries.claim_route,
-            *key,
-            token,
-            owner,
-            now,
-            now + timedelta(seconds=ttl_s),
-            suspect,
-            SUSPECT_AFTER,
-        )
-        if row is None:
+    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> ClaimedRoute | None:
+        held = await self._claims.claim(key, worker=owner, lease_s=ttl_s, suspects=suspect)
+        if held is None:
             return None
-        return Claim(token=token, attempts=row["attempts"], envelope=RouteEnvelope.parse(row["envelope"]))
+        claim, row = held
+        return ClaimedRoute(claim=claim, attempts=row["attempts"], envelope=RouteEnvelope.parse(row["envelope"]))
 
-    async def give_back(self, key: Key, token: UUID) -> None:
-        await self._database.execute(self._queries.give_route_back, *key, token, self._clock.now())
+    async def give_back(self, claim: Claim) -> None:
+        await self._claims.give_back([claim])
 
-    async def renew(self, key: Key, token: UUID, *, ttl_s: float) -> bool:
-        now = self._clock.now()
-        expires = now + timedelta(seconds=ttl_s)
-        return bool(await self._database.fetchval(self._queries.renew_route, *key, now, expires, token))
+    async def renew(self, claim: Claim, *, ttl_s: float) -> bool:
+        return bool(await self._claims.renew([claim], lease_s=ttl_s))
 
-    async def finish(self, key: Key, token: UUID, outcome: dict[str, Any] | ClassifiedError) -> None:
+    async def finish(self, claim: Claim, outcome: dict[str, Any] | ClassifiedError) -> None:
+        """Raises `LeaseLost` when another process has taken the work over."""
         failed = isinstance(outcome, ClassifiedError)
-        response = {"error": outcome.describe()} if isinstance(outcome, ClassifiedError) else {"result": outcome}
-        written = await self._database.fetchval(
-            self._queries.finish_route,
-            *key,
-            token,
-            "errored" if failed else "processed",
-            response,
-            str(outcome) if failed else None,
-            self._clock.now(),
-        )
-        if not written:
-            raise LeaseLost(f"segment {key[1]} of request {key[0]} was taken over")
+        values = {
+            "lifecycle_state": "errored" if failed else "processed",
+            "response": {"error": outcome.describe()} if isinstance(outcome, ClassifiedError) else {"result": outcome},
+            "error": str(outcome) if failed else None,
+            "updated_at": self._clock.now(),
+        }
+        await self._claims.settle(claim, values)
 
     async def outcome(self, key: Key) -> dict[str, Any] | None:
         """The stored response of finished work; None while it is open."""
@@ -120,7 +124,8 @@ class RouteInboxStore:
         return response
 
     async def abandoned(self, accepted_before: datetime, limit: int) -> list[Key]:
-        rows = await self._database.fetch(self._queries.abandoned_routes, accepted_before, self._clock.now(), limit)
+        abandoned = self._claims.fill(self._queries.abandoned_routes)
+        rows = await self._database.fetch(abandoned, self._clock.now(), accepted_before, limit)
         return [(row["request_id"], row["segment_id"]) for row in rows]
 
 
@@ -147,7 +152,7 @@ class RouteInbox:
         self._suspects = suspects
         self._policy = policy
         self._wait_s = wait_s
-        self._owed: dict[UUID, Key] = {}  # token -> what is to be given back to the database
+        self._owed: dict[UUID, Claim] = {}  # by token; to be given back when the database is there
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._draining = False
 
@@ -179,81 +184,82 @@ class RouteInbox:
         await asyncio.wait([task])
 
     async def _claimed(self, key: Key) -> asyncio.Task[None] | None:
-        """The run of work that was free; a suspect runs alone (`reliability/suspects.py`). A stop takes nothing."""
+        """The run of work that was free; a suspect runs alone (`SuspectGate`). A stop takes nothing."""
         if self._draining:
             return None
-        if (claim := await self._claim(key)) is not None:
-            return self._start(key, claim)
+        if (route := await self._claim(key)) is not None:
+            return self._start(key, route)
         if not self._suspects.enter(key[0]):
             return None
         try:
-            claim = await self._claim(key, suspect=True)
+            route = await self._claim(key, suspect=True)
         except BaseException:
             self._suspects.leave()
             raise
-        if claim is None:
+        if route is None:
             self._suspects.leave()
             return None
-        task = self._start(key, claim)
+        task = self._start(key, route)
         task.add_done_callback(lambda _: self._suspects.leave())
         return task
 
-    async def _claim(self, key: Key, *, suspect: bool = False) -> Claim | None:
+    async def _claim(self, key: Key, *, suspect: bool = False) -> ClaimedRoute | None:
         ttl_s = self._policy.lease.ttl
-        claim = await self._store.claim(key, owner=self._owner, ttl_s=ttl_s, suspect=suspect)
-        if claim is not None and self._draining:  # the stop came meanwhile, and knows nothing of this claim
-            await self._give_back((claim.token, key))
+        route = await self._store.claim(key, owner=self._owner, ttl_s=ttl_s, suspect=suspect)
+        if route is not None and self._draining:  # the stop came meanwhile, and knows nothing of this claim
+            await self._give_back(route.claim)
             return None
-        return claim
+        return route
 
-    def _start(self, key: Key, claim: Claim) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._run(key, claim), name=f"route {key[0]} {key[1]}")
+    def _start(self, key: Key, route: ClaimedRoute) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._run(route), name=f"route {key[0]} {key[1]}")
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key, None))
         return task
 
-    async def _run(self, key: Key, claim: Claim) -> None:
-        renewal = asyncio.create_task(self._keep_renewed(key, claim.token, asyncio.current_task()))
+    async def _run(self, route: ClaimedRoute) -> None:
+        claim, key = route.claim, route.key
+        renewal = asyncio.create_task(self._keep_renewed(claim, asyncio.current_task()))
         try:
-            outcome = await self._outcome_of(claim)
-            await self._store.finish(key, claim.token, outcome)
+            outcome = await self._outcome_of(route)
+            await self._store.finish(claim, outcome)
         except LeaseLost:
             log.warning("claim was taken over", request_id=key[0], segment_id=key[1])
         except asyncio.CancelledError:
             if self._draining:  # otherwise the claim was lost over a long silence, which counts
-                await self._give_back((claim.token, key))
+                await self._give_back(claim)
             raise
         except ClassifiedError:
-            await self._give_back((claim.token, key))  # the database was away: that is not the work's fault
+            await self._give_back(claim)  # the database was away: that is not the work's fault
         finally:
             renewal.cancel()
 
-    async def _give_back(self, *more: tuple[UUID, Key]) -> None:
+    async def _give_back(self, *more: Claim) -> None:
         """What the database cannot hear now it hears with the next rescue."""
-        self._owed.update(more)
+        self._owed.update((claim.token, claim) for claim in more)
         try:
-            for token, key in list(self._owed.items()):
-                await self._store.give_back(key, token)
+            for token, claim in list(self._owed.items()):
+                await self._store.give_back(claim)
                 self._owed.pop(token, None)
         except ClassifiedError:
             log.warning("an attempt is given back later", reason="database_away")
 
-    async def _outcome_of(self, claim: Claim) -> dict[str, Any] | ClassifiedError:
-        if claim.attempts > self._policy.max_attempts:
+    async def _outcome_of(self, route: ClaimedRoute) -> dict[str, Any] | ClassifiedError:
+        if route.attempts > self._policy.max_attempts:
             return Quarantined.after(self._policy.max_attempts, None)
         try:
-            return await self._work(claim.envelope)
+            return await self._work(route.envelope)
         except ClassifiedError as error:
             return error
         except Exception as error:
-            log.error("routed work failed", error=error, request_id=claim.envelope.request_context.request_id)
+            log.error("routed work failed", error=error, request_id=route.envelope.request_context.request_id)
             return InternalError(f"the work failed unexpectedly ({type(error).__name__})")
 
-    async def _keep_renewed(self, key: Key, token: UUID, worker: asyncio.Task[Any] | None) -> None:
+    async def _keep_renewed(self, claim: Claim, worker: asyncio.Task[Any] | None) -> None:
         lease = self._policy.lease
         while True:
             await self._clock.sleep(lease.renew_every)
-            if not await self._store.renew(key, token, ttl_s=lease.ttl) and worker is not None:
+            if not await self._store.renew(claim, ttl_s=lease.ttl) and worker is not None:
                 worker.cancel()
 
     async def rescue(self, *, grace_s: float | None = None) -> int:

@@ -33,7 +33,7 @@ from butlers.messenger.observing import Observer
 from butlers.messenger.recording import Recorder
 from butlers.messenger.rescuing import Rescuer
 from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
-from butlers.reliability.lease import LeasePolicy
+from butlers.storage.claims import LeasePolicy
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger")

@@ -257,8 +257,8 @@ class _Statements:
 
     def fenced(self, columns: tuple[str, ...], *, freed: bool) -> str:
         """A write that only the holder of the claim may make."""
-        written = _assignments({column: f"${number}" for number, column in enumerate(columns, self._after_claims)})
-        assigned = f"{written}, {self._words['free']}" if freed else written
+        written = {column: f"${number}" for number, column in enumerate(columns, self._after_claims)}
+        assigned = _assignments({"claim_token": "NULL", "lease_expires_at": "NULL"} | written if freed else written)
         return self._update_mine("write", 1, assigned, self._fence(), self._of_work())
 
     def give_back(self, columns: tuple[str, ...]) -> str:

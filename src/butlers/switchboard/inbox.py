@@ -15,7 +15,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.errors import LeaseLost
-from butlers.reliability.suspects import SUSPECT_AFTER
+from butlers.storage.claims import SUSPECT_AFTER
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress import MessageRef

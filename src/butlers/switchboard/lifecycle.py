@@ -24,8 +24,7 @@ from uuid import UUID
 from butlers.butler.routing_config import RoutingSection
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, LeaseLost, Quarantined, ValidationError
-from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.suspects import MOST_DEATHS, SUSPECT_AFTER, SuspectGate
+from butlers.storage.claims import MOST_DEATHS, SUSPECT_AFTER, LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.switchboard.fanout.executor import Fanout, FanoutResult
 from butlers.switchboard.fanout.outcome import SegmentOutcome

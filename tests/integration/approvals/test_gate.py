@@ -16,7 +16,7 @@ from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.route import RouteEnvelope
 from butlers.errors import ConfigurationError, TargetUnavailable, ValidationError, from_wire
-from butlers.reliability.lease import LeasePolicy
+from butlers.storage.claims import LeasePolicy
 from tests.integration.approvals.conftest import Desk
 
 GENERAL = Caller(name="general", role=Role.BUTLER)

@@ -16,8 +16,8 @@ from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.execution import DeliveryWorker, ExecutionPolicy
 from butlers.messenger.observing import Observer
 from butlers.messenger.settling import ChannelPolicy
-from butlers.reliability.lease import LeasePolicy
 from butlers.reliability.retry import RetryPolicy
+from butlers.storage.claims import LeasePolicy
 from butlers.telemetry import Telemetry
 
 from .core import BREAKER, LEASE_S, SCHEMA, Core

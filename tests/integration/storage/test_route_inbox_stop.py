@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from butlers.butler.route_inbox import Claim, InboxPolicy, Key, RouteInbox, RouteInboxStore
+from butlers.butler.route_inbox import ClaimedRoute, InboxPolicy, Key, RouteInbox, RouteInboxStore
 from butlers.clock import SystemClock
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import base_migrations
 from butlers.ids import Uuid7Factory
-from butlers.reliability.suspects import SuspectGate
+from butlers.storage.claims import SuspectGate
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.telemetry import Telemetry
@@ -32,7 +32,7 @@ class WatchedStore(RouteInboxStore):
     held: asyncio.Event | None = None  # claims are written, and answered when it is set
     claimed: asyncio.Event
 
-    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> Claim | None:
+    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> ClaimedRoute | None:
         claim = await super().claim(key, owner=owner, ttl_s=ttl_s, suspect=suspect)
         self.claimed.set()
         if self.held is not None:

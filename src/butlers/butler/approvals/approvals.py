@@ -47,6 +47,7 @@ class Approvals:
         expiry: timedelta = EXPIRY,
     ) -> None:
         self.database = database
+        self.schema = schema
         self.queries = Queries.load("butlers.butler.approvals", schema=schema)
         self.clock = clock
         self.new_id = new_id

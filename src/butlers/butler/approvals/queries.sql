@@ -57,36 +57,10 @@ UPDATE {schema}.pending_actions SET status = 'executed', result = $2, executed_a
 WHERE id = $1 AND status = 'approved'
 RETURNING tool_name;
 
--- name: claim_action
--- Take an approved action to execute it: new, or left by a worker whose lease ran out.
-UPDATE {schema}.pending_actions
-SET claim_token = $2, claimed_by = $3, lease_expires_at = $4, attempts = attempts + 1
-WHERE id = $1 AND status = 'approved' AND (lease_expires_at IS NULL OR lease_expires_at <= $5)
-RETURNING id, tool_name, tool_args, requested_by, requested_role, attempts;
-
--- name: renew_claim
--- Keep the claim; no row means it was taken over.
-UPDATE {schema}.pending_actions SET lease_expires_at = $3
-WHERE id = $1 AND claim_token = $2 AND status = 'approved'
-RETURNING 1;
-
--- name: finish_claim
--- Write the outcome, if the claim is still ours.
-UPDATE {schema}.pending_actions
-SET status = 'executed', result = $3, executed_at = $4, claim_token = NULL, lease_expires_at = NULL
-WHERE id = $1 AND claim_token = $2 AND status = 'approved'
-RETURNING 1;
-
--- name: postpone_claim
--- The target was away: keep what it said, and let anybody try again later.
-UPDATE {schema}.pending_actions SET result = $3, claim_token = NULL, lease_expires_at = $4
-WHERE id = $1 AND claim_token = $2 AND status = 'approved'
-RETURNING 1;
-
 -- name: unexecuted_actions
 -- Approved actions of these tools that nobody holds.
-SELECT id FROM {schema}.pending_actions
-WHERE status = 'approved' AND tool_name = ANY($1::text[]) AND (lease_expires_at IS NULL OR lease_expires_at <= $2)
+SELECT id FROM {schema}.pending_actions AS work
+WHERE {claimable} AND tool_name = ANY($2::text[])
 ORDER BY id
 LIMIT $3;
 

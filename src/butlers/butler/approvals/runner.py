@@ -5,8 +5,8 @@
                 └── lease ran out, or the target was away and the tool knows keys
 
 A worker that dies leaves its claim behind; `recover` takes it over and calls the tool again. A tool with an
-`idempotency_key` argument gets the action's id there, so the second call is the same deed and not another one. Only
-the holder of the fencing token may write the outcome.
+`idempotency_key` argument gets the action's id there, so the second call is the same action and not another one. Only
+the holder of the claim may write the outcome (`butlers.storage.claims`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,25 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.identity import Caller, Role
 from butlers.butler.surface import Tool
 from butlers.contracts.envelope import holds_nul
-from butlers.errors import ClassifiedError, InternalError
-from butlers.reliability.lease import LeasePolicy
+from butlers.errors import ClassifiedError, InternalError, LeaseLost
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
+from butlers.storage.claims import Claim, Claims, ClaimTable, LeasePolicy
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.approvals")
 
 KEY = "idempotency_key"
+
+# An approved action that waits for its next attempt has a lease that no worker holds, and is taken over when it ends.
+ACTION_CLAIMS = ClaimTable(
+    name="pending_actions",
+    key={"id": "uuid"},
+    state="status",
+    held="approved",
+    waiting="work.status = 'approved' AND work.lease_expires_at IS NULL",
+    returned=("tool_name", "tool_args", "requested_by", "requested_role", "attempts"),
+    updated=None,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +55,11 @@ class RunnerPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class ClaimedAction:
+    """An approved action that this process may execute now."""
+
     action_id: UUID
-    token: UUID
+    claim: Claim
     tool: Tool
     arguments: Mapping[str, Any]
     caller: Caller
@@ -63,6 +76,13 @@ class ActionRunner:
         self._clock = approvals.clock
         self._owner = owner  # this process, for the record
         self._policy = policy
+        self._claims = Claims(
+            ACTION_CLAIMS,
+            database=approvals.database,
+            schema=approvals.schema,
+            clock=approvals.clock,
+            new_id=approvals.new_id,
+        )
         self._tools: dict[str, Tool] = {}
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._draining = False
@@ -87,9 +107,8 @@ class ActionRunner:
         """Start what is approved and nobody holds. Called at start and regularly."""
         if self._draining or not self._tools:
             return 0
-        rows = await self._database.fetch(
-            self._queries.unexecuted_actions, sorted(self._tools), self._clock.now(), self._policy.batch
-        )
+        unexecuted = self._claims.fill(self._queries.unexecuted_actions)
+        rows = await self._database.fetch(unexecuted, self._clock.now(), sorted(self._tools), self._policy.batch)
         started = [await self._start(row["id"]) for row in rows if row["id"] not in self._running]
         return sum(task is not None for task in started)
 
@@ -113,110 +132,101 @@ class ActionRunner:
             await self._clock.sleep(self._policy.poll_s)
 
     async def _start(self, action_id: UUID) -> asyncio.Task[None] | None:
-        claim = None if self._draining else await self._claim(action_id)
-        if claim is None:
+        action = None if self._draining else await self._claim(action_id)
+        if action is None:
             return None
-        task = asyncio.create_task(self._run(claim), name=f"action {action_id}")
+        task = asyncio.create_task(self._run(action), name=f"action {action_id}")
         self._running[action_id] = task
         task.add_done_callback(lambda _: self._running.pop(action_id, None))
         return task
 
-    async def _claim(self, action_id: UUID) -> Claim | None:
-        token, now = self._approvals.new_id(), self._clock.now()
-        expires = now + timedelta(seconds=self._policy.lease.ttl)
-        row = await self._database.fetchrow(self._queries.claim_action, action_id, token, self._owner, expires, now)
-        if row is None:
+    async def _claim(self, action_id: UUID) -> ClaimedAction | None:
+        held = await self._claims.claim((action_id,), worker=self._owner, lease_s=self._policy.lease.ttl)
+        if held is None:
             return None
+        claim, row = held
         tool = self._tools[row["tool_name"]]
-        return Claim(
+        return ClaimedAction(
             action_id=action_id,
-            token=token,
+            claim=claim,
             tool=tool,
             arguments=with_key(tool, row["tool_args"], action_id),
             caller=Caller(name=row["requested_by"], role=Role(row["requested_role"] or Role.BUTLER)),
             attempts=row["attempts"],
         )
 
-    async def _run(self, claim: Claim) -> None:
-        renewal = asyncio.create_task(self._keep_renewed(claim, asyncio.current_task()))
+    async def _run(self, action: ClaimedAction) -> None:
+        renewal = asyncio.create_task(self._keep_renewed(action, asyncio.current_task()))
         try:
-            await self._finish(claim, await self._outcome_of(claim))
+            await self._finish(action, await self._outcome_of(action))
+        except LeaseLost:
+            log.warning("claim was taken over", action_id=action.action_id)
         except ClassifiedError as error:  # the database is away: the lease runs out, and the action is taken over
             log.warning(
-                "outcome could not be stored", action_id=claim.action_id, error=error, error_class=error.error_class
+                "outcome could not be stored", action_id=action.action_id, error=error, error_class=error.error_class
             )
         finally:
             renewal.cancel()
 
-    async def _outcome_of(self, claim: Claim) -> dict[str, Any] | ClassifiedError:
+    async def _outcome_of(self, action: ClaimedAction) -> dict[str, Any] | ClassifiedError:
         limit = self._policy.retry.attempts_allowed
-        if claim.attempts > limit:
+        if action.attempts > limit:
             return InternalError(f"gave up after {limit} attempts that never finished")
         try:
-            return await claim.tool.call(claim.caller, dict(claim.arguments))
+            return await action.tool.call(action.caller, dict(action.arguments))
         except ClassifiedError as error:
             return error
         except Exception as error:
-            log.error("approved action failed", error=error, action_id=claim.action_id, tool=claim.tool.name)
-            return InternalError(f"{claim.tool.name} failed unexpectedly ({type(error).__name__})")
+            log.error("approved action failed", error=error, action_id=action.action_id, tool=action.tool.name)
+            return InternalError(f"{action.tool.name} failed unexpectedly ({type(error).__name__})")
 
-    async def _finish(self, claim: Claim, outcome: dict[str, Any] | ClassifiedError) -> None:
-        delay = self._patience(claim, outcome)
+    async def _finish(self, action: ClaimedAction, outcome: dict[str, Any] | ClassifiedError) -> None:
+        delay = self._patience(action, outcome)
         now = self._clock.now()
         failed = isinstance(outcome, ClassifiedError)
         stored = {"error": outcome.describe()} if isinstance(outcome, ClassifiedError) else {"result": outcome}
+        done = {"status": "executed", "executed_at": now} if delay is None else {}
+        later = {"lease_expires_at": now + timedelta(seconds=delay)} if delay is not None else {}
         async with self._database.transaction() as connection:
-            if delay is None:
-                written = await connection.fetchval(
-                    self._queries.finish_claim, claim.action_id, claim.token, storable(stored), now
-                )
-            else:
-                later = now + timedelta(seconds=delay)
-                written = await connection.fetchval(
-                    self._queries.postpone_claim, claim.action_id, claim.token, storable(stored), later
-                )
-            if not written:
-                log.warning("claim was taken over", action_id=claim.action_id)
-                return
+            values = {"result": storable(stored), **done, **later}
+            await self._claims.settle(action.claim, values, connection=connection)
             await self._approvals.journal.record(
                 connection,
                 "execution_failed" if failed else "executed",
                 at=now,
                 actor=self._owner,
-                tool_name=claim.tool.name,
-                action_id=claim.action_id,
-                attempt=claim.attempts,
+                tool_name=action.tool.name,
+                action_id=action.action_id,
+                attempt=action.attempts,
                 error_class=outcome.error_class.value if isinstance(outcome, ClassifiedError) else None,
                 retry_after_seconds=delay,
             )
 
-    def _patience(self, claim: Claim, outcome: dict[str, Any] | ClassifiedError) -> float | None:
+    def _patience(self, action: ClaimedAction, outcome: dict[str, Any] | ClassifiedError) -> float | None:
         """Seconds until the next attempt; None when the outcome stands."""
-        if not isinstance(outcome, ClassifiedError) or not knows_keys(claim.tool):
+        if not isinstance(outcome, ClassifiedError) or not knows_keys(action.tool):
             return None
         decision = next_retry(
             self._policy.retry,
-            attempt=claim.attempts,
+            attempt=action.attempts,
             retryable=outcome.retryable,
             retry_after=outcome.retry_after,
             random=0.0,
         )
         return decision.delay if isinstance(decision, RetryAfter) else None
 
-    async def _keep_renewed(self, claim: Claim, worker: asyncio.Task[Any] | None) -> None:
+    async def _keep_renewed(self, action: ClaimedAction, worker: asyncio.Task[Any] | None) -> None:
         lease = self._policy.lease
         while True:
             await self._clock.sleep(lease.renew_every)
-            if not await self._still_held(claim) and worker is not None:
+            if not await self._still_held(action) and worker is not None:
                 worker.cancel()
 
-    async def _still_held(self, claim: Claim) -> bool:
-        expires = self._clock.now() + timedelta(seconds=self._policy.lease.ttl)
+    async def _still_held(self, action: ClaimedAction) -> bool:
         try:
-            renewed = await self._database.fetchval(self._queries.renew_claim, claim.action_id, claim.token, expires)
-        except ClassifiedError:  # the database is away: nobody else can take it over either
+            return bool(await self._claims.renew([action.claim], lease_s=self._policy.lease.ttl))
+        except ClassifiedError:  # the database is away: no other worker can take it over either
             return True
-        return renewed is not None
 
 
 def knows_keys(tool: Tool) -> bool:
@@ -224,13 +234,13 @@ def knows_keys(tool: Tool) -> bool:
 
 
 def with_key(tool: Tool, arguments: Mapping[str, Any], action_id: UUID) -> dict[str, Any]:
-    """The stored arguments; a tool that knows keys gets the action's, so that a repeated call is the same deed."""
+    """The stored arguments; a tool that knows keys gets the action's, so that a repeated call is the same action."""
     key = {KEY: str(action_id)} if knows_keys(tool) and arguments.get(KEY) is None else {}
     return dict(arguments) | key
 
 
 def storable(outcome: dict[str, Any]) -> dict[str, Any]:
-    """The outcome as PostgreSQL takes it; the deed is done, whatever its answer looks like."""
+    """The outcome as PostgreSQL takes it; the action is done, whatever its answer looks like."""
     try:
         document: dict[str, Any] = from_json(to_json(outcome))
     except ValueError:

@@ -17,8 +17,7 @@ from butlers.butler.transports.mcp import McpTransport
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
-from butlers.reliability.lease import LeasePolicy
-from butlers.reliability.suspects import SuspectGate
+from butlers.storage.claims import LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.telemetry import Telemetry
 
