@@ -14,9 +14,11 @@ from butlers.butler.memory.episodes import EPISODE_CLAIMS
 from butlers.butler.route_inbox import ROUTE_CLAIMS
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
+from butlers.messenger.deliveries import DELIVERY_CLAIMS
 from butlers.storage.database import Executor
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
+from butlers.switchboard.inbox import MESSAGE_CLAIMS
 from tests.architecture.source import PACKAGE, last_name, source_files
 from tests.database import cloned_database
 
@@ -55,6 +57,8 @@ SCHEMAS = {
 CLAIM_TABLES = {
     "butler/approvals/queries.sql": ACTION_CLAIMS,
     "butler/queries.sql": ROUTE_CLAIMS,
+    "messenger/queries.sql": DELIVERY_CLAIMS,
+    "switchboard/queries.sql": MESSAGE_CLAIMS,
     "butler/memory/queries.sql": EPISODE_CLAIMS,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,23 @@ from butlers.messenger.circuits import Report
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, claimed
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.dead_letter import QuarantineReason
+from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 
 LONGEST_WINDOW_S = 86_400.0  # a provider that asks for more is asked again after a day
+
+# A dead worker's delivery is not claimed like a waiting one: its wire log tells first what may have left.
+DELIVERY_CLAIMS = ClaimTable(
+    name="delivery_requests",
+    key={"id": "uuid"},
+    state="status",
+    held="in_progress",
+    waiting="work.status IN ('pending', 'awaiting_retry')",
+    takes_over=False,
+    given_back="CASE WHEN work.attempts > 1 THEN 'awaiting_retry' ELSE 'pending' END",
+)
 
 # Whether a provider has confirmed a delivery in the meantime, by a receipt that overtook the end of its attempt.
 SettleReported = Callable[[Executor, UUID], Awaitable[bool]]
@@ -42,6 +54,10 @@ class Deliveries:
     ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.messenger", schema=schema)
+        self._claims = Claims(DELIVERY_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id)
+        self._claim_due = self._claims.fill(self._queries.claim_due)
+        self._claim_abandoned = self._claims.fill(self._queries.claim_abandoned)
+        self._finish_attempts = self._claims.fill(self._queries.finish_attempts)
         self._clock = clock
         self._new_id = new_id
         self._breaker = breaker
@@ -88,11 +104,9 @@ class Deliveries:
     async def _claim(
         self, connection: Executor, *, limit: int, worker: str, lease_s: float, channel: str | None = None
     ) -> list[ClaimedDelivery]:
-        now, token = self._clock.now(), self._new_id()
-        expires = now + timedelta(seconds=lease_s)
-        served = list(self._served)
-        rows = await connection.fetch(
-            self._queries.claim_due, now, limit, token, worker, expires, channel, served, self._channels
+        values = (limit, channel, list(self._served), self._channels)
+        token, rows = await self._claims.run(
+            self._claim_due, *values, worker=worker, lease_s=lease_s, connection=connection
         )
         for row in rows:
             self._served.pop(row["origin_butler"], None)
@@ -102,11 +116,12 @@ class Deliveries:
     async def give_back(self, unused: Sequence[ClaimedDelivery]) -> None:
         """Claims with which nothing was done, as if they had never been taken."""
         now = self._clock.now()
-        columns = [[one.id for one in unused], [one.claim_token for one in unused], [one.attempt_id for one in unused]]
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(self._queries.give_back_claims, *columns, now)
-            freed = {row["id"] for row in rows}
-            reports = [_unasked(one) for one in unused if one.id in freed]
+            rows = await self._claims.give_back([one.claim for one in unused], connection=connection)
+            ids = {row["id"] for row in rows}
+            freed = [one for one in unused if one.id in ids]
+            await connection.execute(self._queries.undo_attempts, [one.attempt_id for one in freed])
+            reports = [_unasked(one) for one in freed]
             await circuits.learn(connection, self._queries, self._breaker, reports, now)
 
     async def claim_abandoned(
@@ -120,16 +135,15 @@ class Deliveries:
         alive: Sequence[str] = (),
     ) -> list[tuple[ClaimedDelivery, str]]:
         """Deliveries of workers that are dead or silent, each with the name of the one whose evidence counts."""
-        now, token = self._clock.now(), self._new_id()
-        expires = now + timedelta(seconds=lease_s)
-        rows = await self._database.fetch(
-            self._queries.claim_abandoned, now, limit, token, worker, expires, list(in_hand), list(dead), list(alive)
-        )
+        values = (limit, list(in_hand), list(dead), list(alive))
+        token, rows = await self._claims.run(self._claim_abandoned, *values, worker=worker, lease_s=lease_s)
         return [(claimed(row, token), row["attempt_worker"]) for row in rows]
 
-    async def renew(self, tokens: list[UUID], lease_s: float) -> None:
-        expires = self._clock.now() + timedelta(seconds=lease_s)
-        await self._database.execute(self._queries.renew_claims, tokens, expires)
+    async def renew(self, tokens: Mapping[UUID, UUID], lease_s: float) -> None:
+        """Extend the leases of deliveries, each under its token."""
+        if tokens:
+            claims = [Claim(key=(delivery_id,), token=token) for delivery_id, token in tokens.items()]
+            await self._claims.renew(claims, lease_s=lease_s)
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
@@ -163,7 +177,7 @@ class Deliveries:
         """Write outcomes together; False for those whose claim was lost, of which nothing is written."""
         now = self._clock.now()
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(self._queries.finish_attempts, [end.to_row() for end in ended], now)
+            rows = await connection.fetch(self._finish_attempts, [end.to_row() for end in ended], now)
             written = {row["id"] for row in rows}
             settled = [end for end in ended if end.delivery.id in written]
             await self._learn(connection, settled, now)

@@ -285,7 +285,7 @@ class DeliveryWorker:
         while True:
             await self._clock.sleep(self._policy.lease.renew_every)
             try:
-                await self._deliveries.renew(list(self._tokens.values()), self._policy.lease.ttl)
+                await self._deliveries.renew(dict(self._tokens), self._policy.lease.ttl)
             except Exception as error:
                 log.error("leases were not renewed", error=error)
 

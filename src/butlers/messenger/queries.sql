@@ -123,24 +123,22 @@ WITH RECURSIVE origins AS (
                 AND (earlier.id < request.id OR earlier.status = 'in_progress')
               OFFSET 0)  -- by the index for each row: a join would be planned for the empty queue it mostly is
         ORDER BY request.rank, request.next_attempt_at, request.id
-        LIMIT $2
+        LIMIT $5
     ) AS candidate
     ORDER BY candidate.intent = 'send', busy.deliveries + candidate.turn, candidate.rank,
              array_position($7::text[], origins.origin_butler) NULLS FIRST, candidate.id
-    LIMIT $2
+    LIMIT $5
 ), due AS (
-    SELECT request.id FROM {schema}.delivery_requests AS request
-    WHERE request.id IN (SELECT ranked.id FROM ranked) AND request.status IN ('pending', 'awaiting_retry')
+    SELECT work.id FROM {schema}.delivery_requests AS work
+    WHERE work.id IN (SELECT ranked.id FROM ranked) AND {claimable}
     FOR UPDATE SKIP LOCKED
 ), claimed AS (
-    UPDATE {schema}.delivery_requests AS request
-    SET status = 'in_progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5,
-        attempts = request.attempts + 1, updated_at = $1
-    FROM due WHERE request.id = due.id
-    RETURNING request.*
+    UPDATE {schema}.delivery_requests AS work SET {take}
+    FROM due WHERE work.id = due.id
+    RETURNING work.*
 ), begun AS (
     INSERT INTO {schema}.delivery_attempts (id, delivery_id, attempt_number, worker, started_at)
-    SELECT gen_random_uuid(), claimed.id, claimed.attempts, $4, $1 FROM claimed
+    SELECT gen_random_uuid(), claimed.id, claimed.attempts, $3, $1 FROM claimed
     RETURNING id, delivery_id
 )
 SELECT claimed.*, begun.id AS attempt_id, coalesce(state.generation, 0) AS generation,
@@ -156,21 +154,9 @@ FROM claimed JOIN begun ON begun.delivery_id = claimed.id
 LEFT JOIN {schema}.channel_states AS state ON state.name = claimed.channel || '.' || claimed.identity_scope
 ORDER BY claimed.rank, claimed.next_attempt_at, claimed.id;
 
--- name: give_back_claims
--- Claims that were taken and not used, as if they had never been; only by the holder of each claim.
-WITH unused AS (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS unused (delivery_id, claim_token, attempt_id)
-), freed AS (
-    UPDATE {schema}.delivery_requests AS request
-    SET status = CASE WHEN request.attempts > 1 THEN 'awaiting_retry' ELSE 'pending' END,
-        attempts = request.attempts - 1, claim_token = NULL, lease_expires_at = NULL, updated_at = $4
-    FROM unused
-    WHERE request.id = unused.delivery_id AND request.claim_token = unused.claim_token AND request.status = 'in_progress'
-    RETURNING request.id, unused.attempt_id
-), undone AS (
-    DELETE FROM {schema}.delivery_attempts AS attempt USING freed WHERE attempt.id = freed.attempt_id
-)
-SELECT id FROM freed;
+-- name: undo_attempts
+-- Attempts that were claimed and not made.
+DELETE FROM {schema}.delivery_attempts WHERE id = ANY($1::uuid[]);
 
 -- name: finish_attempts
 -- The outcome of attempts: delivery, attempt and receipt together, written only by the holder of each claim. What was
@@ -183,19 +169,19 @@ WITH wanted AS (
         attempt_error_message text, attempt_retryable boolean, provider_response jsonb, receipt_id uuid,
         part integer, provider_delivery_id text)
 ), settled AS (
-    UPDATE {schema}.delivery_requests AS request
-    SET status = wanted.status, next_attempt_at = coalesce(wanted.next_attempt_at, request.next_attempt_at),
+    UPDATE {schema}.delivery_requests AS work
+    SET status = wanted.status, next_attempt_at = coalesce(wanted.next_attempt_at, work.next_attempt_at),
         terminal_error_class = wanted.error_class, terminal_error_message = wanted.error_message,
         terminal_retryable = wanted.retryable, terminal_at = CASE WHEN wanted.terminal THEN $2::timestamptz END,
-        tell_owner = wanted.tell_owner, target_identity = coalesce(wanted.target_identity, request.target_identity),
-        address = coalesce(wanted.target_identity, request.address),
-        decisions = request.decisions || coalesce(wanted.decision, '[]'),
-        settled_by = CASE WHEN wanted.certainty = 'uncertain' THEN NULL ELSE request.settled_by END,
-        settled_at = CASE WHEN wanted.certainty = 'uncertain' THEN NULL ELSE request.settled_at END,
-        claim_token = NULL, lease_expires_at = NULL, updated_at = $2
+        tell_owner = wanted.tell_owner, target_identity = coalesce(wanted.target_identity, work.target_identity),
+        address = coalesce(wanted.target_identity, work.address),
+        decisions = work.decisions || coalesce(wanted.decision, '[]'),
+        settled_by = CASE WHEN wanted.certainty = 'uncertain' THEN NULL ELSE work.settled_by END,
+        settled_at = CASE WHEN wanted.certainty = 'uncertain' THEN NULL ELSE work.settled_at END,
+        {free}, updated_at = $2
     FROM wanted
-    WHERE request.id = wanted.delivery_id AND request.claim_token = wanted.claim_token AND request.status = 'in_progress'
-    RETURNING request.id
+    WHERE work.id = wanted.delivery_id AND work.claim_token = wanted.claim_token AND {held}
+    RETURNING work.id
 ), ended AS (
     UPDATE {schema}.delivery_attempts AS attempt
     SET completed_at = $2, latency_ms = wanted.latency_ms, outcome = wanted.outcome, certainty = wanted.certainty,
@@ -311,30 +297,19 @@ ON CONFLICT (channel, target) DO UPDATE
 SET rule = excluded.rule, moved_to = excluded.moved_to, reason = excluded.reason, decided_by = excluded.decided_by,
     since = excluded.since;
 
--- name: renew_claims
--- Keep what is still being worked on. A row that somebody has locked is just being finished and needs no lease; waiting
--- for it while holding others could wait in a circle.
-WITH held AS (
-    SELECT id FROM {schema}.delivery_requests
-    WHERE claim_token = ANY($1::uuid[]) AND status = 'in_progress'
-    FOR UPDATE SKIP LOCKED
-)
-UPDATE {schema}.delivery_requests AS request SET lease_expires_at = $2 FROM held WHERE request.id = held.id;
-
 -- name: claim_abandoned
 -- Deliveries whose worker died while it held them, with the attempt that has no outcome.
 WITH lost AS (
-    SELECT id FROM {schema}.delivery_requests
-    WHERE status = 'in_progress' AND id <> ALL($6::uuid[])
+    SELECT id FROM {schema}.delivery_requests AS work
+    WHERE {held} AND id <> ALL($6::uuid[])
       AND (claimed_by = ANY($7::text[]) OR (lease_expires_at <= $1 AND claimed_by <> ALL($8::text[])))
     ORDER BY lease_expires_at
-    LIMIT $2
+    LIMIT $5
     FOR UPDATE SKIP LOCKED
 ), taken AS (
-    UPDATE {schema}.delivery_requests AS request
-    SET claim_token = $3, claimed_by = $4, lease_expires_at = $5, updated_at = $1
-    FROM lost WHERE request.id = lost.id
-    RETURNING request.*
+    UPDATE {schema}.delivery_requests AS work SET {take_over}
+    FROM lost WHERE work.id = lost.id
+    RETURNING work.*
 )
 SELECT taken.*, attempt.id AS attempt_id, attempt.worker AS attempt_worker,
        coalesce((SELECT state.generation FROM {schema}.channel_states AS state

@@ -192,17 +192,20 @@ class Claims:
         return {tuple(row.values()) for row in await (connection or self._database).fetch(sql, *columns)}
 
     async def give_back(
-        self, claims: Sequence[Claim], *, counted: bool = False, values: Mapping[str, Any] | None = None
-    ) -> list[str]:
-        """Let rows go without an outcome; the states of those that changed. The attempt does not count, unless
-        `counted`: then a row at the limit of deaths is quarantined. Where a row stays held (`given_back` is None), the
-        attempt is taken back even if another worker holds the row by now; that worker keeps it.
+        self,
+        claims: Sequence[Claim],
+        *,
+        counted: bool = False,
+        values: Mapping[str, Any] | None = None,
+        connection: Executor | None = None,
+    ) -> list[Record]:
+        """Let rows go without an outcome; the keys of those that changed, each with its `state`. The attempt does not
+        count, unless `counted`: then a row at the limit of deaths is quarantined. Where a row stays held (`given_back`
+        is None), the attempt is taken back even if another worker holds the row by now; that worker keeps it.
         """
-        extra = values or {}
-        sql = self._sql.give_back(tuple(extra))
-        now = self._clock.now()
-        rows = await self._database.fetch(sql, now, *_columns(claims), counted, self._limit, *extra.values())
-        return [row["state"] for row in rows]
+        extra, now = values or {}, self._clock.now()
+        arguments = (now, *_columns(claims), counted, self._limit, *extra.values())
+        return await (connection or self._database).fetch(self._sql.give_back(tuple(extra)), *arguments)
 
     async def end_leases_of(self, workers: Sequence[str]) -> int:
         """Let what these workers hold be taken over at once; they are known to be dead. How many rows that were."""
@@ -275,7 +278,7 @@ class _Statements:
             state, freed, fence = table.given_back, {"claim_token": "NULL", "lease_expires_at": "NULL"}, self._fence()
         state = f"CASE WHEN {ended} THEN {_text(table.quarantined) if table.quarantined else state} ELSE {state} END"
         assigned = _assignments({table.state: state, "attempts": attempts, **freed, **extra, **stamp})
-        return self._update_mine("give back", 2, assigned, fence, f"work.{table.state} AS state")
+        return self._update_mine("give back", 2, assigned, fence, f"{self._of_work()}, work.{table.state} AS state")
 
     def quarantine(self, columns: tuple[str, ...]) -> str:
         notes = {column: f"coalesce(work.{column}, ${number}::text)" for number, column in enumerate(columns, 3)}

@@ -1,7 +1,7 @@
-"""The message rows: claimed with a lease and a fencing token, so that nothing is lost and nothing is finished twice.
+"""The message rows: claimed (`butlers.storage.claims`), so that nothing is lost and nothing is finished twice.
 
-Messages of one thread are claimed in the order in which they came: while an earlier one is to be done or in hand, a
-later one cannot be claimed.
+Messages of one thread are claimed in the order in which they came: while an earlier one is to be done or held by a
+worker, a later one cannot be claimed. One that is put off is not to be done now.
 """
 
 from __future__ import annotations
@@ -14,12 +14,29 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
-from butlers.errors import LeaseLost
-from butlers.storage.claims import SUSPECT_AFTER
+from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress import MessageRef
 from butlers.switchboard.routing.question import RoutingQuestion
+
+MESSAGE_CLAIMS = ClaimTable(
+    name="message_inbox",
+    key={"request_id": "uuid", "received_at": "timestamptz"},
+    state="lifecycle_state",
+    held="progress",
+    waiting="work.lifecycle_state = 'accepted' AND (work.not_before IS NULL OR work.not_before <= $1)",
+    order="""NOT EXISTS (
+        SELECT 1 FROM {schema}.message_inbox AS earlier
+        WHERE earlier.thread_key = work.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
+          AND (earlier.received_at, earlier.request_id) < (work.received_at, work.request_id)
+          AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $1))""",
+    on_claim={"progress_at": "coalesce(work.progress_at, $1)"},
+    returned=(
+        *("request_context", "normalized_text", "attachments", "pinned_target", "routing_output", "dispatch_outcomes"),
+        *("attempts", "last_failure", "raw_payload", "thread_key", "override", "progress_at", "calls", "updated_at"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +59,10 @@ class ClaimedMessage:
     first: bool = True  # nobody had it in hand before
     calls: int = 0  # of butlers and models that were made for it before
     last_failure: str | None = None  # why the last attempt did not end, when its worker could still say so
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(key=(self.ref.request_id, self.ref.received_at), token=self.claim_token)
 
     @property
     def waiting_since(self) -> datetime:
@@ -83,47 +104,47 @@ class MessageInbox:
         self._queries = Queries.load("butlers.switchboard", schema=schema)
         self._clock = clock
         self._new_id = new_id
+        self._claims = Claims(MESSAGE_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id)
 
     async def claim(
         self, ref: MessageRef, *, worker: str, lease_s: float, suspect: bool = False
     ) -> ClaimedMessage | None:
-        """None: somebody else has it, it is not its turn, or it is a suspect and `suspect` is not said."""
-        now, token = self._clock.now(), self._new_id()
-        row = await self._database.fetchrow(
-            self._queries.claim_message,
-            ref.request_id,
-            ref.received_at,
-            token,
-            worker,
-            now + timedelta(seconds=lease_s),
-            now,
-            suspect,
-            SUSPECT_AFTER,
-        )
-        return _claimed(ref, token, row, now) if row else None
+        """None: another worker has it, it is not its turn, or it is a suspect and `suspect` is false."""
+        key = (ref.request_id, ref.received_at)
+        held = await self._claims.claim(key, worker=worker, lease_s=lease_s, suspects=suspect)
+        return _claimed(ref, *held) if held is not None else None
 
-    async def renew(self, tokens: Sequence[UUID], *, oldest: datetime, lease_s: float) -> set[UUID]:
-        """The claims that still stand."""
-        expires = self._clock.now() + timedelta(seconds=lease_s)
-        rows = await self._database.fetch(self._queries.renew_messages, list(tokens), expires, oldest)
-        return {row["claim_token"] for row in rows}
+    async def renew(self, messages: Sequence[ClaimedMessage], *, lease_s: float) -> set[UUID]:
+        """The requests whose claims still stand."""
+        standing = await self._claims.renew([message.claim for message in messages], lease_s=lease_s)
+        return {request_id for request_id, _ in standing}
 
     async def release(self, workers: Sequence[str]) -> int:
-        """Free what these had in hand; they are known to be dead."""
-        return len(await self._database.fetch(self._queries.release_claims, list(workers), self._clock.now()))
+        """Free what these workers held; they are known to be dead."""
+        return await self._claims.end_leases_of(workers)
 
-    async def give_back(self, message: ClaimedMessage, *, failure: str | None = None) -> None:
-        """The attempt ended early: with a failure it counts, and that is noted; without one it never was."""
-        ref = message.ref
-        values = (message.claim_token, failure is None, failure, self._clock.now())
-        await self._database.execute(self._queries.give_message_back, ref.request_id, ref.received_at, *values)
+    async def give_back(self, message: ClaimedMessage) -> None:
+        """The attempt ended early, and it was not the fault of the request: it does not count."""
+        await self._claims.give_back([message.claim])
+
+    async def record_failure(self, message: ClaimedMessage, failure: str) -> None:
+        """The attempt ended early, and it counts: the message is claimed again when its lease has run out."""
+        await self._claims.record(message.claim, {"last_failure": failure})
 
     async def record_routing(self, message: ClaimedMessage, routing_output: Mapping[str, Any]) -> None:
-        versions = (routing_output.get("prompt_version"), routing_output.get("model_version"))
-        await self._write(self._queries.record_routing, message, routing_output, *versions, self._clock.now())
+        """The decision is durable before anything is dispatched, so that a repeat dispatches the same."""
+        values = {
+            "routing_output": routing_output,
+            "prompt_version": routing_output.get("prompt_version"),
+            "model_version": routing_output.get("model_version"),
+            "updated_at": self._clock.now(),
+        }
+        await self._claims.record(message.claim, values)
 
     async def record_outcomes(self, message: ClaimedMessage, outcomes: Sequence[Mapping[str, Any]]) -> None:
-        await self._write(self._queries.record_outcomes, message, list(outcomes), self._clock.now())
+        """How far the parts of a request have come, so that a repeat asks no butler again that has answered."""
+        values = {"dispatch_outcomes": list(outcomes), "updated_at": self._clock.now()}
+        await self._claims.record(message.claim, values)
 
     async def put_off(
         self,
@@ -135,19 +156,42 @@ class MessageInbox:
         settled: Sequence[Mapping[str, Any]] = (),
         keep_decision: bool = False,
     ) -> None:
-        """For later; what is settled stays so."""
-        names = None if waiting_for is None else list(waiting_for)
-        values = (not_before, self._clock.now(), names, list(settled), keep_decision, calls)
-        await self._write(self._queries.put_off_message, message, *values)
+        """Back into the queue for later; what is settled stays so, and the count of dead workers starts anew. It is
+        decided anew, unless a butler has had a part of it, an operator decided, or the caller keeps the decision.
+        """
+        anew = not (keep_decision or settled or message.override is not None)
+        values = {
+            "lifecycle_state": "accepted",
+            "not_before": not_before,
+            "waiting_for": None if waiting_for is None else list(waiting_for),
+            "dispatch_outcomes": list(settled),
+            "attempts": 0,
+            "last_failure": None,
+            "calls": calls,
+            "updated_at": self._clock.now(),
+            **({"routing_output": None} if anew else {}),
+        }
+        await self._claims.settle(message.claim, values)
 
     async def finish(self, connection: Executor, message: ClaimedMessage, end: End) -> None:
         """Within the caller's transaction, beside whatever else belongs to the end."""
-        values = (end.state, list(end.outcomes), end.reply, end.error, self._clock.now(), end.signal)
-        await self._write(self._queries.finish_message, message, *values, connection=connection)
+        now = self._clock.now()
+        values = {
+            "lifecycle_state": end.state,
+            "dispatch_outcomes": list(end.outcomes),
+            "aggregated_reply": end.reply,
+            "lifecycle_error": end.error,
+            "final_state_at": now,
+            "signal_pending": end.signal,
+            "waiting_for": None,
+            "updated_at": now,
+        }
+        await self._claims.settle(message.claim, values, connection=connection)
 
     async def waiting(self, *, grace_s: float, limit: int) -> list[MessageRef]:
         now = self._clock.now()
-        rows = await self._database.fetch(self._queries.waiting_messages, now - timedelta(seconds=grace_s), now, limit)
+        waiting = self._claims.fill(self._queries.waiting_messages)
+        rows = await self._database.fetch(waiting, now, now - timedelta(seconds=grace_s), limit)
         return [MessageRef(**dict(row)) for row in rows]
 
     async def next_in_thread(self, message: ClaimedMessage) -> MessageRef | None:
@@ -168,22 +212,11 @@ class MessageInbox:
     async def log_routing(self, lines: Sequence[tuple[Any, ...]]) -> None:
         await self._database.executemany(self._queries.log_routing, [(self._new_id(), *line) for line in lines])
 
-    async def _write(
-        self, query: str, message: ClaimedMessage, *values: Any, connection: Executor | None = None
-    ) -> None:
-        """A change that only the holder of the claim may make."""
-        ref = message.ref
-        written = await (connection or self._database).fetchval(
-            query, ref.request_id, ref.received_at, message.claim_token, *values
-        )
-        if not written:
-            raise LeaseLost(f"request {ref.request_id} was taken over")
 
-
-def _claimed(ref: MessageRef, token: UUID, row: Record, now: datetime) -> ClaimedMessage:
+def _claimed(ref: MessageRef, claim: Claim, row: Record) -> ClaimedMessage:
     return ClaimedMessage(
         ref=ref,
-        claim_token=token,
+        claim_token=claim.token,
         context=RequestContext.model_validate(row["request_context"], strict=False),
         text=row["normalized_text"],
         attachments=row["attachments"],
@@ -195,7 +228,7 @@ def _claimed(ref: MessageRef, token: UUID, row: Record, now: datetime) -> Claime
         thread_key=row["thread_key"],
         override=row["override"],
         progress_at=row["progress_at"],
-        first=row["progress_at"] == now,
+        first=row["progress_at"] == row["updated_at"],
         calls=row["calls"],
         last_failure=row["last_failure"],
     )

@@ -9,7 +9,7 @@ that is not there now (it restarts, or starts later) is no reason to give a mess
 behind it.
 
 An attempt counts from its claim on. One that a stop or an absent database ended is given back; work that kills its
-workers is quarantined after `MOST_DEATHS`, and runs alone before that (`reliability/suspects.py`).
+workers is quarantined after `MOST_DEATHS`, and runs alone before that (`SuspectGate`).
 """
 
 from __future__ import annotations
@@ -118,8 +118,13 @@ class RequestProcessor:
         """A stop and an absent database are not the request's fault; anything else counts as an attempt."""
         passing = not isinstance(error, Exception) or (isinstance(error, ClassifiedError) and error.retryable)
         try:
-            await self.inbox.give_back(message, failure=None if passing else f"it raised {type(error).__name__}")
-        except ClassifiedError:  # the database is away: it is told when it is back
+            if passing:
+                await self.inbox.give_back(message)
+            else:
+                await self.inbox.record_failure(message, f"it raised {type(error).__name__}")
+        except LeaseLost:
+            log.warning("request was taken over", request_id=message.ref.request_id)
+        except ClassifiedError:  # the database is away: the attempt is given back when it is there again
             if passing:
                 self._owed[message.claim_token] = message
 
@@ -136,10 +141,11 @@ class RequestProcessor:
             for token, message in list(self._owed.items()):
                 await self.inbox.give_back(message)
                 self._owed.pop(token, None)
-            if held := {token: work.message.ref.received_at for token, work in self._held.items()}:
-                standing = await self.inbox.renew([*held], oldest=min(held.values()), lease_s=self.lease.ttl)
-                for token in held.keys() - standing:
-                    self._stop(token)  # ended or taken over from outside, in whichever process that was
+            if held := {token: work.message for token, work in self._held.items()}:
+                standing = await self.inbox.renew([*held.values()], lease_s=self.lease.ttl)
+                for token, message in held.items():
+                    if message.ref.request_id not in standing:
+                        self._stop(token)  # ended or taken over from outside, in whichever process that was
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until nothing is in hand any more; what takes too long is taken over later by lease."""

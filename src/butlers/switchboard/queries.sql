@@ -35,84 +35,6 @@ SELECT dedupe_key FROM fresh;
 SELECT dedupe_key, request_id FROM {schema}.ingress_dedupe
 WHERE dedupe_key = ANY($1::text[]) AND (strategy <> 'content' OR received_at >= $2);
 
--- name: claim_message
--- One worker takes one message: new, or abandoned by a dead worker; never one whose thread has an earlier one to do. One
--- that is put off is not to do now. The attempt counts from here on; a suspect ($8 deaths) is taken only on purpose ($7).
-UPDATE {schema}.message_inbox AS message
-SET lifecycle_state = 'progress', claim_token = $3, claimed_by = $4, lease_expires_at = $5, attempts = attempts + 1,
-    progress_at = coalesce(progress_at, $6), updated_at = $6
-WHERE request_id = $1 AND received_at = $2
-  AND ((lifecycle_state = 'accepted' AND (not_before IS NULL OR not_before <= $6))
-       OR (lifecycle_state = 'progress' AND lease_expires_at <= $6))
-  AND ($7 OR attempts < $8)
-  AND NOT EXISTS (
-      SELECT 1 FROM {schema}.message_inbox AS earlier
-      WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
-        AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
-        AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $6))
-RETURNING request_id, received_at, request_context, normalized_text, attachments, policy_tier, pinned_target,
-          routing_output, dispatch_outcomes, attempts, last_failure, raw_payload, thread_key, override, progress_at, calls;
-
--- name: renew_messages
--- Keep what is still being worked on; returns the claims that stand. A row that somebody has locked is just being ended.
-WITH held AS (
-    SELECT request_id, received_at FROM {schema}.message_inbox
-    WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3
-    FOR UPDATE SKIP LOCKED
-), renewed AS (
-    UPDATE {schema}.message_inbox AS message SET lease_expires_at = $2 FROM held
-    WHERE message.request_id = held.request_id AND message.received_at = held.received_at
-)
-SELECT claim_token FROM {schema}.message_inbox
-WHERE claim_token = ANY($1::uuid[]) AND lifecycle_state = 'progress' AND received_at >= $3;
-
--- name: release_claims
--- What workers that are dead for sure had in hand may be taken over now.
-UPDATE {schema}.message_inbox SET lease_expires_at = $2
-WHERE lifecycle_state = 'progress' AND claimed_by = ANY($1::text[]) AND lease_expires_at > $2
-RETURNING 1;
-
--- name: give_message_back
--- An attempt ended before its work did: it does not count ($4), or its failure is noted ($5). Whoever has the message by
--- now keeps it.
-UPDATE {schema}.message_inbox
-SET attempts = CASE WHEN $4 THEN greatest(attempts - 1, 0) ELSE attempts END,
-    last_failure = coalesce($5, last_failure),
-    lease_expires_at = CASE WHEN $4 AND claim_token = $3 THEN $6 ELSE lease_expires_at END
-WHERE request_id = $1 AND received_at = $2 AND lifecycle_state = 'progress';
-
--- name: record_routing
--- The decision is durable before anything is dispatched, so that a repeat dispatches the same.
-UPDATE {schema}.message_inbox SET routing_output = $4, prompt_version = $5, model_version = $6, updated_at = $7
-WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
-RETURNING 1;
-
--- name: put_off_message
--- Nobody could take it: back into the queue for later, and the count of dead workers starts anew. It is decided anew
--- unless somebody has had a part of it already, an operator decided, or deciding was dear ($8).
-UPDATE {schema}.message_inbox
-SET lifecycle_state = 'accepted', not_before = $4, waiting_for = $6, dispatch_outcomes = $7, attempts = 0,
-    last_failure = NULL,
-    routing_output = CASE WHEN $8 OR jsonb_array_length($7) > 0 OR override IS NOT NULL THEN routing_output END,
-    calls = $9,
-    claim_token = NULL, lease_expires_at = NULL, updated_at = $5
-WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
-RETURNING 1;
-
--- name: finish_message
--- The end of a request, written only by the holder of the claim.
-UPDATE {schema}.message_inbox
-SET lifecycle_state = $4, dispatch_outcomes = $5, aggregated_reply = $6, lifecycle_error = $7, final_state_at = $8,
-    signal_pending = $9, claim_token = NULL, lease_expires_at = NULL, waiting_for = NULL, updated_at = $8
-WHERE request_id = $1 AND received_at = $2 AND claim_token = $3 AND lifecycle_state = 'progress'
-RETURNING 1;
-
--- name: record_outcomes
--- How far the parts of a request have come, so that a repeat does not ask again whoever has answered.
-UPDATE {schema}.message_inbox SET dispatch_outcomes = $4, updated_at = $5
-WHERE request_id = $1 AND received_at = $2 AND claim_token = $3
-RETURNING 1;
-
 -- name: next_in_thread
 -- What may be worked on now that an earlier message of the thread is out of the way.
 SELECT request_id, received_at, policy_tier, source_channel, attempts FROM {schema}.message_inbox
@@ -134,19 +56,12 @@ SELECT found.request_id, found.received_at, found.policy_tier, found.source_chan
 FROM (SELECT DISTINCT source_channel AS name FROM {schema}.message_inbox
       WHERE lifecycle_state IN ('accepted', 'progress')) AS channel
 CROSS JOIN LATERAL (
-    SELECT message.request_id, message.received_at, message.policy_tier, message.source_channel,
-           message.attempts, row_number() OVER (ORDER BY message.received_at) AS turn
-    FROM {schema}.message_inbox AS message
-    WHERE message.source_channel = channel.name
-      AND ((message.lifecycle_state = 'accepted' AND message.received_at <= $1
-            AND (message.not_before IS NULL OR message.not_before <= $2))
-           OR (message.lifecycle_state = 'progress' AND message.lease_expires_at <= $2))
-      AND NOT EXISTS (
-          SELECT 1 FROM {schema}.message_inbox AS earlier
-          WHERE earlier.thread_key = message.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
-            AND (earlier.received_at, earlier.request_id) < (message.received_at, message.request_id)
-            AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $2))
-    ORDER BY message.received_at
+    SELECT work.request_id, work.received_at, work.policy_tier, work.source_channel, work.attempts,
+           row_number() OVER (ORDER BY work.received_at) AS turn
+    FROM {schema}.message_inbox AS work
+    WHERE work.source_channel = channel.name AND {claimable}
+      AND (work.lifecycle_state = 'progress' OR work.received_at <= $2)
+    ORDER BY work.received_at
     LIMIT $3
 ) AS found
 ORDER BY found.turn, found.received_at

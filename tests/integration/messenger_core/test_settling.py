@@ -247,7 +247,7 @@ async def test_the_work_of_a_silent_worker_is_taken_over_when_its_lease_ends(cor
     (delivery,) = await in_progress(core, "7")
     core.clock.advance(LEASE_S - 1)
     assert await abandoned_by(core) == []
-    await core.deliveries().renew([delivery.claim_token], LEASE_S)
+    await core.deliveries().renew({delivery.id: delivery.claim_token}, LEASE_S)
     core.clock.advance(LEASE_S - 1)
     assert await abandoned_by(core) == []
     core.clock.advance(1)

@@ -99,7 +99,8 @@ class Episodes:
     async def release(self, episodes: Sequence[Episode], token: UUID, *, problem: str, excused: bool) -> list[str]:
         """Give them back; the statuses they have now. `excused`: it was not their fault, the attempt does not count."""
         claims = _claims_on(episodes, token)
-        return await self._claims.give_back(claims, counted=not excused, values={"last_error": problem})
+        rows = await self._claims.give_back(claims, counted=not excused, values={"last_error": problem})
+        return [row["state"] for row in rows]
 
     async def bury(self) -> int:
         """Give up what killed its reader time after time."""

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from butlers.messenger.channel import Outgoing
 from butlers.reliability.error_budget import Stance
+from butlers.storage import claims
 from butlers.storage.database import Record
 
 
@@ -56,6 +57,10 @@ class ClaimedDelivery:
     in_doubt: bool  # an earlier attempt may have arrived
     last_error_class: str | None  # of the attempt before this one
     settled: bool = False  # somebody has said since what became of the attempt in doubt
+
+    @property
+    def claim(self) -> claims.Claim:
+        return claims.Claim(key=(self.id,), token=self.claim_token)
 
     @property
     def unsettled(self) -> bool:
