@@ -82,7 +82,7 @@ class ClaimTable:
     takes_over: bool = True  # false: what dead workers held is taken over by a statement of the table's own
     deaths: str = "work.attempts"  # SQL: how many workers died over the row
     on_claim: Mapping[str, str] = field(default_factory=dict)  # column -> SQL, what a claim changes besides
-    returned: Sequence[str] = ()  # the columns that a claim returns
+    returned: Sequence[str] = ("attempts",)  # the columns that a claim returns
     given_back: str | None = None  # SQL of the state of a row that was given back; None: held, with its lease run out
     quarantined: str | None = None  # the state of a row that reached the limit of deaths, where the engine writes it
     updated: str | None = "updated_at"
