@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -47,7 +48,7 @@ def free_offset() -> Iterator[int]:
 def _block() -> tuple[IO[str], Iterator[int]]:
     """The lock that keeps the block until the process ends, and its ports round and round."""
     for first in range(_FIRST, _END, _BLOCK):
-        lock = (Path(tempfile.gettempdir()) / f"butlers-test-ports-{first}.lock").open("a")
+        lock = (Path(tempfile.gettempdir()) / f"butlers-test-ports-{os.getuid()}-{first}.lock").open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,8 +8,10 @@ import asyncio
 import json
 import os
 import pwd
+import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -230,7 +232,18 @@ async def test_another_account_of_this_machine_needs_a_token(running: RunningSys
     ]
     for path in ("/api/requests", "/api/status"):
         assert (await post_as_nobody(running.url(path=path), None))["error"]["class"] == "validation_error"
+    # Neither a header nor an end that is closed already makes anybody else of it.
+    own_end = running.url().removeprefix("http://")
+    for origin in (own_end, "127.0.0.1:99999", "127.0.0.1"):
+        refused = await post_as_nobody(address, question, **{"X-Forwarded-For": origin})
+        assert wrong_fields(refused["error"]) == ["authorization"]
+    assert await close_as_nobody(address, question, times=20) == 20
     assert await counts(running) == before
+
+    # The simulated world is not moved by it, either.
+    control = f"http://127.0.0.1:{running.telegram.port}/control"
+    told = await post_as_nobody(f"{control}/messages", {"chat_id": VICTIM, "text": QUESTION})
+    assert wrong_fields(told["error"]) == ["account"]
 
     # With a token the other account is that client; without one, our own account is the operator `local`.
     token, own = running.issue_token("neighbour", Role.CLIENT), running.own_envelope("hello", "client:neighbour")
@@ -255,3 +268,29 @@ async def post_as_nobody(address: str, document: dict[str, Any] | None, **header
         pytest.skip("curl is not installed")
     answer, _ = await process.communicate()
     return json.loads(answer)
+
+
+_SEND_AND_CLOSE = """
+import socket, sys
+host, port, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+request = sys.stdin.buffer.read()
+for _ in range(times):
+    connection = socket.create_connection((host, port))
+    connection.sendall(request)
+    connection.close()
+"""
+
+
+async def close_as_nobody(address: str, document: dict[str, Any], *, times: int) -> int:
+    """As `nobody`: send so many requests and close each at once. Returns how many, when the server has read them."""
+    place, body = urlsplit(address), json.dumps(document).encode()
+    head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
+    request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    command = ["/usr/bin/python3", "-I", "-c", _SEND_AND_CLOSE, str(place.hostname), str(place.port), str(times)]
+    nobody = pwd.getpwnam("nobody")
+    options: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": [], "cwd": "/"}
+    # It blocks this process, too, so that every connection is closed before the server takes it.
+    done = subprocess.run(command, input=request, check=True, **options)
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+    return times if done.returncode == 0 else 0

@@ -119,6 +119,21 @@ async def test_a_stranger_gets_one_code_and_the_owner_approves_it_in_chat(
         for text in ("hello?", code, f"approve {code}"):  # none of which lets the stranger in
             await running.says(text, chat=STRANGER)
         await refused_messages(running, 4)
+        # Nor do the stranger's own words, forwarded by the owner.
+        forwarded = running.envelope(f"approve {code}", external_thread_id=str(OWNER_CHAT_ID)) | {
+            "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
+            "sender": {"identity": str(OWNER_CHAT_ID)},
+        }
+        forwarded["payload"]["raw"] = {"message": {"forward_origin": {"type": "user"}}}
+        token = running.issue_token("telegram", Role.CONNECTOR, Grant(channel="telegram"))
+        assert (await post(running, forwarded, Authorization=f"Bearer {token}")).status_code == 202
+        await all_finished(running)
+        assert (
+            await running.database.fetchval(
+                "select count(*) from switchboard.sender_pairings where used_at is not null"
+            )
+            == 0
+        )
         await running.says("approve 2222-2222", chat=OWNER_CHAT_ID)
         await running.says(f"approve {code.lower()}", chat=OWNER_CHAT_ID)
         no, yes = await served(running, OWNER_CHAT_ID, 2)

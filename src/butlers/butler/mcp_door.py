@@ -2,8 +2,8 @@
 
 `/mcp` serves the dotted names of the source documents (`route.execute`); `/mcp/llm` serves the same tools with
 underscores, because LLM hosts refuse dots. Both are stateless, show each caller the tools that it may call, and answer
-401 to a token that is not known. Apart from the tools, because the SDK takes longer to
-load than everything else together, and recovery does not wait for it.
+401 to a token that is not known. Of what comes without one, they read 64 KiB at most. Apart from the tools, because the
+SDK takes longer to load than everything else together, and recovery does not wait for it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from starlette.types import Receive, Scope, Send
 from butlers import __version__
 from butlers.butler.identity import TokenFile
 from butlers.butler.surface import AnyTool, ToolBox, authenticate
+from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyResponse
 from butlers.contracts.route import RouteResponse
 from butlers.errors import ClassifiedError
 
+LONGEST_WITHOUT_TOKEN = 65_536  # bytes: such a caller may ask what there is, and no more
 _RESPONSES = (RouteResponse.VERSION, NotifyResponse.VERSION)
 _INSTRUCTIONS = """\
 {about}
@@ -70,10 +72,16 @@ class McpDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One HTTP request. A token that is not known is refused here: the SDK would answer 200 to its caller."""
         try:
-            authenticate(Request(scope), self._tokens)
+            caller = authenticate(Request(scope), self._tokens)
         except ClassifiedError as error:
             await _unauthorized(error)(scope, receive, send)
             return
+        if caller is None and scope["type"] == "http":
+            messages = await _short_body(receive)
+            if messages is None:
+                await _too_long(scope, receive, send)
+                return
+            receive = _replayed(messages, receive)
         await self._served(scope, receive, send)
 
     async def _list_tools(self, context: Any, _params: Any) -> mcp_types.ListToolsResult:
@@ -102,6 +110,30 @@ class McpDoor:
             return _result((error.partial or {}) | {"status": "error", "error": error.to_wire()}, is_error=True)
 
 
+async def _short_body(receive: Receive) -> list[Any] | None:
+    """What a caller without a token sends, before anybody takes it apart; None when that is too much."""
+    messages, size = [await receive()], 0
+    while messages[-1]["type"] == "http.request":
+        size += len(messages[-1].get("body", b""))
+        if size > LONGEST_WITHOUT_TOKEN:
+            return None
+        if not messages[-1].get("more_body", False):
+            break
+        messages.append(await receive())
+    return messages
+
+
+def _replayed(messages: list[Any], receive: Receive) -> Receive:
+    """Those messages again, and then what comes behind them."""
+    waiting = iter(messages)
+
+    async def received() -> Any:
+        message = next(waiting, None)
+        return message if message is not None else await receive()
+
+    return received
+
+
 def is_failed_response(answer: Mapping[str, Any]) -> bool:
     """Whether an answer is an envelope that says that the work failed."""
     return answer.get("schema_version") in _RESPONSES and answer.get("status") == "error"
@@ -127,6 +159,12 @@ def _described(wire: str, tool: AnyTool) -> mcp_types.Tool:
 def _unauthorized(error: ClassifiedError) -> JSONResponse:
     challenge = {"WWW-Authenticate": 'Bearer realm="butlers", error="invalid_token"'}
     return JSONResponse({"status": "error", "error": error.describe()}, status_code=401, headers=challenge)
+
+
+async def _too_long(scope: Scope, receive: Receive, send: Send) -> None:
+    problem = f"must not be longer than {LONGEST_WITHOUT_TOKEN} bytes without a token"
+    error = {"status": "error", "error": invalid("body", problem).describe()}
+    await JSONResponse(error, status_code=413)(scope, receive, send)
 
 
 def _result(content: dict[str, Any], *, is_error: bool = False) -> mcp_types.CallToolResult:

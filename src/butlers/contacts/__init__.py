@@ -65,9 +65,14 @@ class Contacts:
         """Whether messages on the channel can be known to be the owner's."""
         return bool(await self._database.fetchval(self._queries.owner_writes_by, channel))
 
+    async def find(self, connection: Executor, channel: str, identity: str) -> UUID | None:
+        """The contact who has this identity."""
+        known: UUID | None = await connection.fetchval(self._queries.contact_of_identity, channel, identity)
+        return known
+
     async def add(self, connection: Executor, channel: str, identity: str, name: str) -> UUID:
         """The contact who has this identity, made when there is none."""
-        known: UUID | None = await connection.fetchval(self._queries.contact_of_identity, channel, identity)
+        known = await self.find(connection, channel, identity)
         if known is not None:
             return known
         contact, now = self._new_id(), self._clock.now()

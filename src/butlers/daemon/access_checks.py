@@ -17,8 +17,9 @@ WHO: Mapping[WhoMayWrite, str] = {
 
 
 def who_may_write(settings: Settings, simulated: Simulated) -> Iterator[Check]:
-    yield _telegram(settings, simulated=simulated.telegram)
-    yield _mail(settings, simulated=simulated.mail)
+    alone = simulated.telegram and simulated.mail  # beside a real channel, a simulated one has the same rules
+    yield _telegram(settings, simulated=alone)
+    yield _mail(settings, simulated=alone)
     if not simulated.mail and settings.imap_host is not None:
         yield _mail_authentication(settings)
 
@@ -49,13 +50,12 @@ def _mail(settings: Settings, *, simulated: bool) -> Check:
 
 def _mail_authentication(settings: Settings) -> Check:
     name = "mail_authentication"
-    if settings.who_may_write("email") == "open":
-        return ok(name, "not looked at: everybody may write in")
     if settings.mail_authentication == "off":
         remedy = "set mail_authentication=required and mail_authserv_id"
         return warn(name, "off: whoever writes an owner's or a contact's address into From is served as them", remedy)
     if settings.mail_authserv_id is None:
-        detail = "required, but the receiving server's name is not set: every mail will be refused"
+        refused = "mail of known senders" if settings.who_may_write("email") == "open" else "every mail"
+        detail = f"required, but the receiving server's name is not set: {refused} will be refused"
         remedy = "set mail_authserv_id to the first word of the Authentication-Results header of a mail that you got"
         return warn(name, detail, remedy)
     return ok(name, f"required, as {settings.mail_authserv_id} states it")

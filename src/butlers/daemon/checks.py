@@ -158,7 +158,7 @@ def ports(settings: Settings, roster: Roster, simulated: Simulated, places: Plac
         elif number in ours:
             yield ok(f"port.{name}", f"{number} is used by the running system (process {running['pid']})")
         else:
-            yield _port(settings.host, name, number)
+            yield _port(settings.simulator_host if name in EVERY_SIMULATOR else settings.host, name, number)
 
 
 def _port(host: str, name: str, number: int) -> Check:

@@ -196,6 +196,11 @@ class Settings(BaseModel):
         return self.host in ("127.0.0.1", "localhost", "::1")
 
     @property
+    def simulator_host(self) -> str:
+        """Simulators are for this machine alone, wherever the doors listen: who reaches one may write as the owner."""
+        return self.host if self.loopback_only else "127.0.0.1"
+
+    @property
     def token_required(self) -> bool:
         return self.api_token_required or not self.loopback_only
 

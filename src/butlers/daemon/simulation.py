@@ -80,24 +80,28 @@ def simulated_environment(
 
 
 def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
-    """The settings with the simulators' addresses and an owner who can be reached there."""
+    """The settings with the simulators' addresses and an owner who can be reached there.
+
+    Everybody may write in as long as nobody real does: beside a real channel, a simulated one has the same rules.
+    """
     changes: dict[str, object] = {}
+    alone = simulated.telegram and simulated.mail
     if simulated.telegram:
         port = settings.simulator_port("telegram_simulator")
-        changes["telegram_api_url"] = f"http://{settings.host}:{port}"
+        changes["telegram_api_url"] = f"http://{settings.simulator_host}:{port}"
         changes["owner_telegram"] = settings.owner_telegram or OWNER_CHAT
-        changes["who_may_write_telegram"] = settings.who_may_write_telegram or "open"
+        changes["who_may_write_telegram"] = settings.who_may_write_telegram or ("open" if alone else None)
     if simulated.mail:
-        changes |= {"smtp_host": settings.host, "smtp_port": settings.simulator_port("smtp_simulator")}
-        changes |= {"imap_host": settings.host, "imap_port": settings.simulator_port("imap_simulator")}
+        changes |= {"smtp_host": settings.simulator_host, "smtp_port": settings.simulator_port("smtp_simulator")}
+        changes |= {"imap_host": settings.simulator_host, "imap_port": settings.simulator_port("imap_simulator")}
         changes |= {"smtp_tls": "none", "imap_tls": "none", "mail_login": None, "smtp_login": None}
         changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
-        changes["who_may_write_email"] = settings.who_may_write_email or "open"
-        changes["mail_authentication"] = settings.mail_authentication or "off"
-    if simulated.telegram and simulated.mail:
+        changes["who_may_write_email"] = settings.who_may_write_email or ("open" if alone else None)
+        changes["mail_authentication"] = settings.mail_authentication or ("off" if alone else None)
+    if alone:
         changes["provider_probe_s"] = 0.0  # nobody real is there to be asked
     if simulated.calendar:
-        origin = f"http://{settings.host}:{settings.simulator_port('calendar_simulator')}"
+        origin = f"http://{settings.simulator_host}:{settings.simulator_port('calendar_simulator')}"
         changes |= {"calendar_api_url": f"{origin}/calendar/v3", "calendar_token_url": f"{origin}/token"}
     return settings.model_copy(update=changes)
 
@@ -106,7 +110,7 @@ def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
     """Where the simulators are."""
 
     def at(name: str) -> str:
-        return f"{settings.host}:{settings.simulator_port(name)}"
+        return f"{settings.simulator_host}:{settings.simulator_port(name)}"
 
     found: dict[str, str] = {}
     if simulated.telegram:

@@ -49,13 +49,17 @@ def _telegram(
 ) -> AbstractAsyncContextManager[TelegramSimulator]:
     port = settings.simulator_port("telegram_simulator")
     return serve_telegram(
-        settings.host, port, clock=clock, journal_path=places.simulators / "telegram.jsonl", extra_routes=beside
+        settings.simulator_host,
+        port,
+        clock=clock,
+        journal_path=places.simulators / "telegram.jsonl",
+        extra_routes=beside,
     )
 
 
 def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[MailSimulator]:
     return serve_mail(
-        settings.host,
+        settings.simulator_host,
         settings.simulator_port("smtp_simulator"),
         settings.simulator_port("imap_simulator"),
         settings.simulator_port("mail_control"),
@@ -67,11 +71,11 @@ def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncCont
 
 def _calendar(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[CalendarSimulator]:
     port = settings.simulator_port("calendar_simulator")
-    return serve_calendar(settings.host, port, clock=clock, journal_path=places.simulators / "calendar.jsonl")
+    return serve_calendar(settings.simulator_host, port, clock=clock, journal_path=places.simulators / "calendar.jsonl")
 
 
 def _webhook(settings: Settings, clock: Clock) -> AbstractAsyncContextManager[WebhookSimulator]:
-    return serve_webhook(settings.host, settings.simulator_port("webhook_simulator"), clock=clock)
+    return serve_webhook(settings.simulator_host, settings.simulator_port("webhook_simulator"), clock=clock)
 
 
 async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:

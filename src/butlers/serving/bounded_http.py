@@ -11,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from butlers.errors import ClassifiedError, OverloadRejected, TimeoutExceeded, ValidationError
 from butlers.serving.limits import Connections
+from butlers.serving.peer_account import with_account
 
 _FAREWELL_S: Final = 2.0  # how long a closed connection may take to let go of its last bytes
 _DRAINED: Final = 64 * 2**20  # bytes of a body that nobody wants any more: the client is to see its answer first
@@ -42,6 +43,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = with_account(self.app_state, transport)
         self._heard_at = self._head_since = self._clock.monotonic()
         self._address = self.client[0] if self.client else ""
         if not self._book.enter(self, self._address):

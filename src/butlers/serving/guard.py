@@ -7,6 +7,7 @@ that forms send. While we listen on loopback, therefore:
     Host        ours, or 403: a name of somebody else's may have been pointed at 127.0.0.1 (DNS rebinding)
     Origin      ours or none, or 403
     body        where `json_bodies` says so, of a kind that no form can send, or 415; of no kind only without an Origin
+    account     where `own_account` says so, that of this process or root's, or 403
 
 NUL cannot be stored in PostgreSQL's text, so no path and no query may hold it (422); bodies are checked by whoever
 reads them.
@@ -21,6 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from butlers.errors import FieldError, ValidationError
+from butlers.serving.peer_account import is_own_account
 
 NUL = "must not contain NUL characters, which cannot be stored"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -55,11 +57,12 @@ class Guard:
         name_parts: Collection[str] = (),  # the same; there whoever answers says which part of a path holds NUL
         own_host: Callable[[str], bool] = lambda _path: True,  # by path: whether the Host must be ours
         json_bodies: Callable[[str], bool] = lambda _path: False,  # by path
+        own_account: Callable[[str], bool] = lambda _path: False,  # by path: whether the caller must be in our account
     ) -> None:
         self._app = app
         self._loopback_only = loopback_only
         self._exempt, self._name_parts = tuple(exempt), tuple(name_parts)
-        self._own_host, self._json_bodies = own_host, json_bodies
+        self._own_host, self._json_bodies, self._own_account = own_host, json_bodies, own_account
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         refusal = self._judge(scope) if scope["type"] == "http" else None
@@ -83,6 +86,8 @@ class Guard:
             headers.setdefault(name, []).append(value)
         if not self._own_host(path):
             headers.pop(b"host", None)
+        if self._own_account(path) and not is_own_account(scope):
+            return Refusal(status=403, field="account", problem="may not do this: only the system's own account may")
         foreign = foreign_page(headers) if self._loopback_only else None
         if foreign is None and self._json_bodies(path):
             return other_origin(headers) or form_of_a_page(scope["method"], headers)

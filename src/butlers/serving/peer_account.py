@@ -1,58 +1,73 @@
 """The OS account of a caller on this machine, from the kernel's own table of connections.
 
 A connection over loopback has both its ends in that table, and each end names the account that opened it. Linux answers
-for one connection by `sock_diag` without reading the others.
+for one connection by `sock_diag` without reading the others. The server asks when it takes a connection, by the
+addresses of the socket itself: what a request says about its origin (`X-Forwarded-For`) counts for nothing.
+
+Only a connection that stands and has an owner says who that is: the kernel calls the account of an end that was closed
+root, and answers with a listener when there is no such connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
+_KEY = "butlers.peer_account"  # in a scope's state
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 4, 20, 1
+_ESTABLISHED = 1
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _QUESTION = struct.Struct("=BBBBI")  # family, protocol, extensions, padding, states
-_SOCKET = struct.Struct("!HH16s16sIII")  # ports, addresses, interface, cookie
-_UID_AT = _HEADER.size + 4 + _SOCKET.size + 12
+_ENDS = struct.Struct("!HH16s16s")  # ports, addresses
+_REST = struct.Struct("=III")  # interface, cookie
+_ANSWER = struct.Struct(f"={_HEADER.size}xxBxx{_ENDS.size}s{_REST.size}x12xII")  # state, ends, account, inode
 _ANY = 0xFFFFFFFF
 
 
-def is_own_account(client: Sequence[Any] | None, server: Sequence[Any] | None) -> bool:
+def with_account(state: Mapping[str, Any], transport: asyncio.BaseTransport) -> dict[str, Any]:
+    """The state of a connection's scopes, with the account at its other end."""
+    return {**state, _KEY: _account(transport.get_extra_info("peername"), transport.get_extra_info("sockname"))}
+
+
+def is_own_account(scope: Mapping[str, Any]) -> bool:
     """Whether a caller over loopback runs in the account of this process, or as root.
 
-    False when the kernel does not say. Systems other than Linux have no such question: there every local caller counts.
+    False when the kernel did not say. Systems other than Linux have no such question: there every local caller counts.
     """
     if not sys.platform.startswith("linux"):
         return True
-    if client is None or server is None:
-        return False
-    return _account(client, server) in {0, os.geteuid()}
+    return scope.get("state", {}).get(_KEY) in {0, os.geteuid()}
 
 
-def _account(client: Sequence[Any], server: Sequence[Any]) -> int | None:
+def _account(theirs: Any, ours: Any) -> int | None:
     """The account that owns the end of the connection that is not ours."""
     try:
+        ends, family = _packed(theirs, ours)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as kernel:
             kernel.settimeout(1)
-            kernel.send(_question(client, server))
+            kernel.send(_question(ends, family))
             answer = kernel.recv(8192)
-    except (OSError, ValueError):
+        state, answered, account, inode = _ANSWER.unpack_from(answer)
+    except (OSError, ValueError, TypeError, AttributeError, struct.error):  # no Linux, or no such connection
         return None
-    kind = _HEADER.unpack_from(answer)[1]
-    if kind != _SOCK_DIAG_BY_FAMILY or len(answer) < _UID_AT + 4:
-        return None
-    uid: int = struct.unpack_from("=I", answer, _UID_AT)[0]
-    return uid
+    stands = state == _ESTABLISHED and answered == ends and inode != 0
+    return int(account) if stands and _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY else None
 
 
-def _question(client: Sequence[Any], server: Sequence[Any]) -> bytes:
-    theirs, ours = (ipaddress.ip_address(end[0]) for end in (client, server))
-    family = socket.AF_INET6 if theirs.version == 6 else socket.AF_INET
-    ends = _SOCKET.pack(client[1], server[1], theirs.packed, ours.packed, 0, _ANY, _ANY)
-    asked = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY) + ends
+def _packed(theirs: Any, ours: Any) -> tuple[bytes, int]:
+    addresses = [ipaddress.ip_address(end[0]) for end in (theirs, ours)]
+    if not all(address.is_loopback for address in addresses):
+        raise ValueError("the connection comes from another machine")
+    ends = _ENDS.pack(theirs[1], ours[1], *(address.packed for address in addresses))
+    return ends, socket.AF_INET6 if addresses[0].version == 6 else socket.AF_INET
+
+
+def _question(ends: bytes, family: int) -> bytes:
+    asked = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, _ANY) + ends + _REST.pack(0, _ANY, _ANY)
     return _HEADER.pack(_HEADER.size + len(asked), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + asked

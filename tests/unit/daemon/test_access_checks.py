@@ -42,7 +42,7 @@ def test_simulators_are_open_and_real_providers_are_the_owners() -> None:
         ({}, "mail_authentication", "warn", "every mail will be refused"),
         ({"mail_authserv_id": "mx.b.example"}, "mail_authentication", "ok", "mx.b.example"),
         ({"mail_authentication": "off"}, "mail_authentication", "warn", "served as them"),
-        ({"who_may_write_email": "open"}, "mail_authentication", "ok", "not looked at"),
+        ({"who_may_write_email": "open"}, "mail_authentication", "warn", "mail of known senders will be refused"),
     ],
 )
 def test_a_real_provider_is_explained(settings: dict[str, Any], name: str, status: str, words: str) -> None:
@@ -53,3 +53,18 @@ def test_a_real_provider_is_explained(settings: dict[str, Any], name: str, statu
 
 def test_a_simulated_one_needs_nothing() -> None:
     assert {name: status for name, (status, _) in said(SIMULATED).items()} == {"telegram": "ok", "email": "ok"}
+
+
+@pytest.mark.parametrize("simulated", [Simulated(telegram=False, mail=True), Simulated(telegram=True, mail=False)])
+def test_beside_a_real_channel_a_simulated_one_has_the_same_rules(simulated: Simulated) -> None:
+    mixed = simulated_settings(Settings(data_dir=Path("x")), simulated)
+    assert (mixed.who_may_write("telegram"), mixed.who_may_write("email")) == ("owner", "owner")
+    assert mixed.mail_authentication is None
+    assert "everybody" not in str(said(simulated))
+
+
+def test_simulators_listen_on_this_machine_only() -> None:
+    wide = Settings(data_dir=Path("x"), host="0.0.0.0")
+    chosen = simulated_settings(wide, SIMULATED)
+    assert {chosen.smtp_host, chosen.imap_host, wide.simulator_host} == {"127.0.0.1"}
+    assert chosen.telegram_api_url.startswith("http://127.0.0.1:")

@@ -36,6 +36,13 @@ def test_a_name_that_nobody_vouches_for_is_nobodys(policy: Policy, known: Known)
     assert decide(policy, known, authenticated=False) == refused
 
 
+def test_open_serves_strangers_and_nobody_under_a_known_name_without_a_voucher() -> None:
+    refused = Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
+    assert decide(Policy.OPEN, Known.STRANGER, authenticated=False).outcome is Outcome.SERVED
+    assert decide(Policy.OPEN, Known.OWNER, authenticated=False) == refused
+    assert decide(Policy.OPEN, Known.CONTACT, authenticated=False) == refused
+
+
 def test_a_code_is_read_however_it_is_spelled_and_no_word_is_one() -> None:
     code = new_code(random.Random(7).choice)
     assert len(code) == 8

@@ -119,10 +119,10 @@ class NewMail:
     async def _without_next(self, checkpoint: Checkpoint | None, error: ClassifiedError) -> Batch:
         """Passes over the next mail when the server has refused it three times; until then raises `error`.
 
-        A server that does not even list its mails is away, and that is not the mail's fault.
+        It is the mail's fault only when the server hands over the one behind it; otherwise the server is unwell.
         """
         inbox = self.imap.account.inbox
-        place = await self.imap.read(inbox, lambda folder: _next_place(folder, checkpoint, self.criteria))
+        place = await self.imap.read(inbox, lambda folder: _refused_place(folder, checkpoint, self.criteria))
         if place is None:
             raise error
         uidvalidity, uid = place
@@ -133,9 +133,10 @@ class NewMail:
         return Batch(uidvalidity=uidvalidity, mails=[], covered=uid, last=False, passed_over=1)
 
 
-def _next_place(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria) -> Place | None:
+def _refused_place(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria) -> Place | None:
+    """The next mail, when there is one behind it that the server hands over."""
     found = folder.uids(criteria, first=first_unread(checkpoint, folder.uidvalidity))
-    return (folder.uidvalidity, found[0]) if found else None
+    return (folder.uidvalidity, found[0]) if len(found) > 1 and folder.mails(found[1:2]) else None
 
 
 def _unreadable(failed: IsolationFailed) -> str:

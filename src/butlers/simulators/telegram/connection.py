@@ -14,6 +14,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from butlers.serving.bounded_http import BoundedHttp
+from butlers.serving.peer_account import with_account
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -40,6 +41,7 @@ class DroppableHttpTools(BoundedHttp):
 class DroppableH11(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = with_account(self.app_state, transport)
         self.app = _with_transport(self.app, transport)
 
 

@@ -38,7 +38,8 @@ def _plain(text: str) -> str:
 
 def _letters(text: str) -> set[str]:
     """What its words are made of, taken apart as far as it goes: a letter and its accent are two."""
-    plain = unicodedata.normalize("NFKC", "".join(set(text))).casefold()
+    different = set(text).difference(_SENTENCES)
+    plain = unicodedata.normalize("NFKC", "".join(different)).casefold()
     return {letter for letter in unicodedata.normalize("NFKD", plain) if letter.isalnum()}
 
 

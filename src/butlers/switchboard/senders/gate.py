@@ -13,6 +13,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from butlers.butler.identity import Caller, Role
 from butlers.contracts.ingest import IngestEnvelope
@@ -58,12 +59,14 @@ class SenderGate:
 
     async def admit(self, envelope: IngestEnvelope, submitted_by: Caller) -> bool:
         """True: to be worked on. False: it was a command to the door and is done. Raises `SenderRefused`."""
-        policy = self.policies.of(envelope.source.channel)
-        if policy is Policy.OPEN or submitted_by.role is Role.OPERATOR or speaks_for_itself(submitted_by, envelope):
+        if submitted_by.role is Role.OPERATOR or speaks_for_itself(submitted_by, envelope):
+            return True
+        policy, authenticated = self.policies.of(envelope.source.channel), self._is_authenticated(envelope)
+        if policy is Policy.OPEN and authenticated:
             return True
         sender = _writing(envelope)
         known = await self.records.known(sender.channel, sender.identity)
-        decision = decide(policy, known, authenticated=self._is_authenticated(envelope))
+        decision = decide(policy, known, authenticated=authenticated)
         if decision == SERVED:
             return known is not Known.OWNER or not await self._approves(envelope, sender)
         if known is Known.STRANGER and await self._becomes_owner(envelope, sender):
@@ -125,11 +128,18 @@ def _approval(envelope: IngestEnvelope) -> str | None:
     """
     text = envelope.payload.normalized_text
     if envelope.source.channel != "email":
-        return read_approval(text)
+        return None if _is_anothers(envelope.payload.raw) else read_approval(text)
     lines = [line.strip() for line in text[:FIRST_LINES].splitlines() if line.strip()]
     begins_with_subject = lines[:1] == [subject_of(envelope.payload.raw)]
     codes = (read_approval(line) for line in lines[: 2 if begins_with_subject else 1])
     return next((code for code in codes if code is not None), None)
+
+
+def _is_anothers(raw: Mapping[str, Any]) -> bool:
+    """Whether a Telegram message holds words that somebody else wrote: forwarded, or put there by a bot."""
+    message = raw.get("message")
+    marks = ("forward_origin", "forward_date", "forward_from", "via_bot")
+    return isinstance(message, Mapping) and any(mark in message for mark in marks)
 
 
 def _writing(envelope: IngestEnvelope) -> WritingSender:

@@ -7,7 +7,8 @@
 | pairing | people in the contacts | gets a code once, and is refused until somebody approves it |
 | open | everybody | |
 
-A sender whom the channel has not authenticated is nobody's contact, whatever name it has.
+A sender whom the channel has not authenticated is nobody's contact, whatever name it has. `open` serves such a sender
+only under a name that is nobody's: a forged From does not make anybody the owner.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ SERVED = Decision(outcome=Outcome.SERVED)
 
 
 def decide(policy: Policy, known: Known, *, authenticated: bool = True) -> Decision:
+    if not authenticated and (policy is not Policy.OPEN or known is not Known.STRANGER):
+        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
     if policy is Policy.OPEN:
         return SERVED
-    if not authenticated:
-        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
     if known is Known.OWNER or (known is Known.CONTACT and policy is not Policy.OWNER):
         return SERVED
     if known is Known.CONTACT:

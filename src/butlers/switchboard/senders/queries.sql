@@ -51,7 +51,7 @@ UPDATE {schema}.sender_pairings SET told_at = $2 WHERE id = $1 AND told_at IS NU
 
 -- name: open_pairing
 -- The stranger's code, for as long as it is good. The message that used it may come again: a crash swallowed its answer.
-SELECT id, channel, endpoint, sender, display_name FROM {schema}.sender_pairings
+SELECT id, channel, endpoint, sender, display_name, used_at FROM {schema}.sender_pairings
 WHERE kind = 'sender' AND code = $1 AND (used_at IS NULL OR (used_by = $3 AND used_event = $4)) AND expires_at > $2
 FOR UPDATE;
 

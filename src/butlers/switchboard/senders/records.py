@@ -114,6 +114,9 @@ class SenderRecords:
             row = await connection.fetchrow(self.queries.open_pairing, code, now, by, event)
             if row is None:
                 return None
+            if row["used_at"] is not None:  # only the answer again: the sender may have been removed meanwhile
+                again = await self.contacts.find(connection, row["channel"], row["sender"])
+                return _let_in(row["channel"], row["sender"], row["display_name"], again) if again else None
             contact = await self.contacts.add(connection, row["channel"], row["sender"], row["display_name"])
             await connection.fetchval(self.queries.use_pairing, row["id"], now, by, None, event)
             await connection.execute(self.queries.forget_refusal, row["channel"], row["sender"])
