@@ -179,3 +179,11 @@ async def test_what_is_not_mcp_gets_a_4xx_without_a_stack_trace(running: Running
         assert 400 <= response.status_code < 500
         assert "Traceback" not in response.text
         assert 'File "' not in response.text
+
+
+async def test_a_long_body_without_a_token_is_refused_before_it_is_taken_apart(running: RunningSystem) -> None:
+    url, long = running.url("messenger", "/mcp"), PING | {"params": {"x": "x" * 70_000}}
+    refused = await running.http.post(url, json=long, headers=MCP_HEADERS)
+    assert (refused.status_code, refused.json()["error"]["fields"][0]["field"]) == (413, "body")
+    with_token = await running.http.post(url, json=long, headers=MCP_HEADERS | running.bearer())
+    assert with_token.status_code == 200
