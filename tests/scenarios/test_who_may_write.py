@@ -109,6 +109,23 @@ async def test_an_approval_that_comes_again_after_a_crash_gets_the_same_answer(
         await all_finished(running)
 
 
+async def test_what_the_owner_forwards_approves_nobody(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    async with running_system(tmp_path, postgres_server, who_may_write_telegram="pairing") as running:
+        await running.says("hello, it is me", chat=STRANGER)
+        [offer] = await served(running, STRANGER, 1)
+        words = f"approve {CODE.findall(offer)[0]}"  # as the stranger wrote it to the owner
+        forwarded = running.envelope(words, external_thread_id=str(OWNER_CHAT_ID)) | {
+            "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
+            "sender": {"identity": str(OWNER_CHAT_ID)},
+        }
+        forwarded["payload"]["raw"] = {"message": {"forward_origin": {"type": "user"}}}
+        token = running.issue_token("telegram", Role.CONNECTOR, Grant(channel="telegram"))
+        assert (await post(running, forwarded, Authorization=f"Bearer {token}")).status_code == 202
+        assert await served(running, OWNER_CHAT_ID, 1) == [f"[general] Noted: {words}"]
+        assert await running.database.fetchval("select used_at from switchboard.sender_pairings") is None
+        await all_finished(running)
+
+
 async def test_a_stranger_gets_one_code_and_the_owner_approves_it_in_chat(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
@@ -119,21 +136,6 @@ async def test_a_stranger_gets_one_code_and_the_owner_approves_it_in_chat(
         for text in ("hello?", code, f"approve {code}"):  # none of which lets the stranger in
             await running.says(text, chat=STRANGER)
         await refused_messages(running, 4)
-        # Nor do the stranger's own words, forwarded by the owner.
-        forwarded = running.envelope(f"approve {code}", external_thread_id=str(OWNER_CHAT_ID)) | {
-            "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
-            "sender": {"identity": str(OWNER_CHAT_ID)},
-        }
-        forwarded["payload"]["raw"] = {"message": {"forward_origin": {"type": "user"}}}
-        token = running.issue_token("telegram", Role.CONNECTOR, Grant(channel="telegram"))
-        assert (await post(running, forwarded, Authorization=f"Bearer {token}")).status_code == 202
-        await all_finished(running)
-        assert (
-            await running.database.fetchval(
-                "select count(*) from switchboard.sender_pairings where used_at is not null"
-            )
-            == 0
-        )
         await running.says("approve 2222-2222", chat=OWNER_CHAT_ID)
         await running.says(f"approve {code.lower()}", chat=OWNER_CHAT_ID)
         no, yes = await served(running, OWNER_CHAT_ID, 2)
