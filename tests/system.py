@@ -26,7 +26,7 @@ from pydantic_core import to_json
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.delivery_config import LimitsSection
-from butlers.butler.identity import OPERATOR, Caller, Grant, Role, TokenFile
+from butlers.butler.identity import OPERATOR, Caller, Grant, TokenFile
 from butlers.butler.surface import PendingApproval, ToolBox
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.base import Butler
@@ -43,6 +43,7 @@ from butlers.daemon.simulation import (
 )
 from butlers.daemon.system import System, migration_sets
 from butlers.ids import Uuid7Factory
+from butlers.operations.operation import Role
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 from butlers.simulators.mail import MailSimulator, serve_mail
 from butlers.simulators.telegram import TelegramSimulator, serve_telegram

@@ -24,12 +24,13 @@ from typing import Any
 import httpx2
 
 from butlers.butler.config import load_roster
-from butlers.butler.identity import Role, TokenFile
+from butlers.butler.identity import TokenFile
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS
 from butlers.daemon.tour.instance import PortRange, clean_environment
 from butlers.errors import ButlersError, TimeoutExceeded
+from butlers.operations.operation import Role
 from butlers.storage.address import with_database
 from butlers.storage.connecting import create_database_if_missing
 from butlers.storage.database import Database

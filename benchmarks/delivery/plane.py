@@ -13,7 +13,7 @@ from uuid import UUID
 from benchmarks.chaos.roster import lifted_roster
 from benchmarks.delivery.instant import ADAPTER, CHANNEL, install
 from butlers.butler.config import load_roster
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.places import Places
@@ -21,6 +21,7 @@ from butlers.daemon.settings import Settings
 from butlers.daemon.system import System
 from butlers.errors import ButlersError
 from butlers.ids import Uuid7Factory
+from butlers.operations.operation import Role
 
 SWITCHBOARD = Caller(name="switchboard", role=Role.BUTLER)
 UNLIMITED = 1e9

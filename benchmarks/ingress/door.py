@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from starlette.routing import Mount
 
 from butlers.butler.config import ButlerConfig, load_roster
-from butlers.butler.identity import Caller, Grant, Role, TokenFile
+from butlers.butler.identity import Caller, Grant, TokenFile
 from butlers.butler.routing_config import AdmissionSection
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -30,6 +30,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
+from butlers.operations.operation import Role
 from butlers.switchboard.api import Api
 from butlers.switchboard.ingress import Ingress
 from butlers.telemetry import configure_logging

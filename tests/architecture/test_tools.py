@@ -13,10 +13,10 @@ import pytest_asyncio
 from fastmcp.client.transports import StreamableHttpTransport
 
 from butlers import __version__
-from butlers.butler.identity import Role
 from butlers.butler.surface import AnyTool
 from butlers.contracts.notify import NotifyResponse
 from butlers.contracts.route import RouteResponse
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import MCP_HEADERS
 from tests.system import RunningSystem, running_system

@@ -17,8 +17,9 @@ import pytest_asyncio
 from benchmarks.chaos.messenger import LIFTED
 from benchmarks.chaos.roster import lifted_roster
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.errors import ClassifiedError
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.fuzz.corpus import CONTACT, INGESTS, NOTIFIES, REQUEST, ROUTES
 from tests.fuzz.mutation import as_json, hostile, mangled, mutated

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.errors import ClassifiedError
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.fuzz.tries import TOTAL, WHOLE_PROOF
 from tests.system import RunningSystem, running_system

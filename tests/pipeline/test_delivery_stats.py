@@ -12,12 +12,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.messenger.tools.statistics import StatisticsTools
+from butlers.operations.operation import Role
 from butlers.pipeline.jobs.delivery_stats import JOB
 from butlers.pipeline.table_contracts.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
 from butlers.pipeline.transforms.delivery_stats import Grouping, delivery_stats

@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 
 import httpx2
 
-from butlers.butler.identity import Grant, Role
+from butlers.butler.identity import Grant
+from butlers.operations.operation import Role
 from butlers.storage.database import Record
 from tests.scenarios.switchboard_door import call
 from tests.system import RunningSystem

@@ -15,8 +15,9 @@ from typing import Any
 
 from butlers.butler.http import build_app
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ADDS, EnvelopeTool, ToolBox
+from butlers.butler.surface import EnvelopeTool, ToolBox
 from butlers.contracts.route import RouteEnvelope, RouteResponse
+from butlers.operations.operation import ADDS
 from butlers.serving.server import GuestServer, listen
 from butlers.telemetry import Telemetry
 from tests.scenarios.switchboard_door import call

@@ -13,11 +13,12 @@ from uuid import UUID, uuid4
 
 import asyncpg
 
-from butlers.butler.identity import OPERATOR, Grant, Role
+from butlers.butler.identity import OPERATOR, Grant
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_environment
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
+from butlers.operations.operation import Role
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
 MCP_HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

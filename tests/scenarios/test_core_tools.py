@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.butler.identity import Role
+from butlers.operations.operation import Role
 from tests.scenarios.messenger_door import call, fault, mails
 from tests.scenarios.shared_system import running, system
 from tests.system import RunningSystem

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Role
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import call, counts, post
 from tests.system import RunningSystem, running_system

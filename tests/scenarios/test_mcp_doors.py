@@ -11,7 +11,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Role
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
     MCP_HEADERS,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.identity import Role
 from butlers.ids import Uuid7Factory
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, call, mails, request_mailed, request_said, rows, sends, stored
 from tests.scenarios.shared_system import running, system

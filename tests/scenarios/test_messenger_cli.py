@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.butler.identity import Role
+from butlers.operations.operation import Role
 from tests.integration.processes.command import Completed, butlers, butlers_here, pretend_running
 from tests.scenarios.messenger_door import deliver, execute, fault, lineage, route, rows, sends, wish
 from tests.scenarios.shared_system import running, system

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.identity import Role
+from butlers.operations.operation import Role
 from tests.scenarios.gated_system import action_row, asked, decisions, ended, row_of, running, system, tool
 from tests.scenarios.messenger_door import call, deliver, execute, route, rows, sends, wish
 from tests.scenarios.test_messenger_cli import api, cli, lines

@@ -17,7 +17,8 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Grant, Role
+from butlers.butler.identity import Grant
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import all_finished, call, counts, post
 from tests.system import RunningSystem, running_system

@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Grant, Role
+from butlers.butler.identity import Grant
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.ingest_batch import BODY_FACTOR, MAX_MESSAGES
 from tests.scenarios.messenger_door import call as tool

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Role
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.operator_door import (
     act,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from butlers.butler.identity import Role
 from butlers.contracts.schemas import ENVELOPES, schema_of
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.partitions import add_months, ensure_month_partitions
 from butlers.storage.queries import Queries

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.identity import Grant, Role
+from butlers.butler.identity import Grant
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import post
 from tests.system import running_system

@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx2
 
-from butlers.butler.identity import Grant, Role
+from butlers.butler.identity import Grant
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.switchboard_door import all_finished, call, counts, post
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system

@@ -33,23 +33,13 @@ from butlers.butler.results import (
 from butlers.butler.schedules import Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.state import StateStore
-from butlers.butler.surface import (
-    ACTS,
-    ADDS,
-    CHANGES,
-    EVERY_ROLE,
-    READS,
-    SENDS,
-    NoArguments,
-    Tool,
-    ToolLine,
-    tools_of,
-)
+from butlers.butler.surface import Tool, ToolLine, tools_of
 from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
 from butlers.contracts.notify import Channel, NotifyResponse
 from butlers.errors import NotFound
+from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments
 
 Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
 PAGE = 50

@@ -15,24 +15,15 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ConfigurationError
+from butlers.operations.operation import Role
 
 OPERATOR = "operator"  # the token that the command line of this machine uses
-
-
-class Role(StrEnum):
-    """What kind of caller a principal is."""
-
-    BUTLER = "butler"
-    CONNECTOR = "connector"
-    OPERATOR = "operator"  # a person at the command line or dashboard
-    CLIENT = "client"  # anything else that may only hand in messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

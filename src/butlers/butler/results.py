@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, JsonValue
 
-from butlers.butler.surface import Result, Row
-
-
-class Page(Result):
-    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
+from butlers.operations.operation import Page, Result, Row
 
 
 class Done(Result):

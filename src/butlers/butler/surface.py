@@ -6,37 +6,23 @@ values.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Union
+from typing import Any
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.requests import Request
 
-from butlers.butler.identity import Caller, Role, TokenFile
+from butlers.butler.identity import Caller, TokenFile
 from butlers.contracts.envelope import Value, field_errors, holds_nul, invalid
 from butlers.errors import ClassifiedError, Forbidden, InternalError, UnknownTool, ValidationError
+from butlers.operations.operation import BUTLERS, EVERY_ROLE, Hints, Operation, Result, Role, object_schema
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.surface")
-
-EVERY_ROLE = frozenset(Role)
-BUTLERS = frozenset({Role.BUTLER, Role.OPERATOR})
-
-
-class NoArguments(Value):
-    """For tools that take none."""
-
-
-class Result(BaseModel):
-    """What a tool answers: the fields that are always there. Others may stand beside them."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-Row = dict[str, Any]  # a record as it is stored, with its columns
 
 
 class PendingApproval(Result):
@@ -47,38 +33,15 @@ class PendingApproval(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hints:
-    """What a caller may expect of a call: the annotations of MCP."""
+class Tool(Operation):
+    """An operation and what carries it out."""
 
-    read_only: bool = False  # changes nothing
-    destructive: bool = False  # may overwrite or remove something; False: only adds
-    idempotent: bool = False  # the same call again changes nothing more
-    open_world: bool = False  # reaches people or services outside of this system
-
-
-READS = Hints(read_only=True, idempotent=True)
-READS_OUTSIDE = Hints(read_only=True, idempotent=True, open_world=True)
-ADDS = Hints()
-ADDS_ONCE = Hints(idempotent=True)
-CHANGES = Hints(destructive=True, idempotent=True)
-ACTS = Hints(destructive=True)
-SENDS = Hints(open_world=True)
-CHANGES_OUTSIDE = Hints(destructive=True, idempotent=True, open_world=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """One named capability."""
-
-    name: str  # dotted where the source documents dot it
-    description: str
-    arguments: type[Value] = NoArguments
-    returns: type[BaseModel]  # what a call that succeeds answers
-    hints: Hints
     handler: Callable[[Caller, Any], Awaitable[dict[str, Any]]]
-    roles: frozenset[Role] = BUTLERS  # who may call it
-    owner: str | None = None  # of butlers, only this one: its own sessions
     gated: bool = False  # a call may answer `PendingApproval`
+
+    @classmethod
+    def of(cls, operation: Operation, handler: Callable[[Caller, Any], Awaitable[dict[str, Any]]]) -> Tool:
+        return cls(**_declared(operation), handler=handler)
 
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
         if caller is None or not self.allows(caller):
@@ -91,25 +54,23 @@ class Tool:
         owned = self.owner is None or caller.role is not Role.BUTLER or caller.name == self.owner
         return owned and caller.role in self.roles
 
-    def input_schema(self) -> dict[str, Any]:
-        return self.arguments.model_json_schema(by_alias=True)
-
     def output_schema(self) -> dict[str, Any]:
-        return _output_schema(self.returns, PendingApproval) if self.gated else _output_schema(self.returns)
+        return object_schema(self.returns, PendingApproval) if self.gated else object_schema(self.returns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeTool:
+class EnvelopeTool(Operation):
     """A tool whose arguments are an envelope: it reads the raw data, judges the caller and shapes its own errors."""
 
-    name: str
-    description: str
-    arguments: type[Value]
-    returns: type[BaseModel]
-    hints: Hints
     handler: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
     roles: frozenset[Role] = EVERY_ROLE  # who finds it in the list; the handler decides who may call it
     callers: frozenset[str] | None = None  # of these, only callers of these names; None: all
+
+    @classmethod
+    def of(
+        cls, operation: Operation, handler: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
+    ) -> EnvelopeTool:
+        return cls(**_declared(operation), handler=handler)
 
     async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
         return await self.handler(caller, arguments)
@@ -118,18 +79,9 @@ class EnvelopeTool:
         named = self.callers is None or (caller is not None and caller.name in self.callers)
         return caller is not None and named and caller.role in self.roles
 
-    def input_schema(self) -> dict[str, Any]:
-        return self.arguments.model_json_schema(by_alias=True)
 
-    def output_schema(self) -> dict[str, Any]:
-        return _output_schema(self.returns)
-
-
-def _output_schema(*returns: type[BaseModel]) -> dict[str, Any]:
-    """The schema of an answer, with an object at its root: older clients know no other."""
-    kind: Any = Union[returns]  # noqa: UP007  one or several
-    schema: dict[str, Any] = TypeAdapter(kind).json_schema(by_alias=True)
-    return {"type": "object"} | schema
+def _declared(operation: Operation) -> dict[str, Any]:
+    return {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
 
 
 AnyTool = Tool | EnvelopeTool

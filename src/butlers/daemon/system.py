@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig, check_credentials
-from butlers.butler.identity import OPERATOR, Role, TokenFile
+from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
@@ -29,6 +29,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.readiness import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
+from butlers.operations.operation import Role
 from butlers.serving.limits import Connections, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 from butlers.storage.address import database_of, with_database

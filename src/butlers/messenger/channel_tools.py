@@ -15,12 +15,13 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import SENDS, Tool
+from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
 from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, NotifyResponse, Priority
 from butlers.errors import ClassifiedError
 from butlers.messenger.delivery import channel_tool
 from butlers.messenger.intake import Intake
+from butlers.operations.operation import SENDS
 
 ME = "messenger"
 Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's record of a request; raises when unknown

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import MustWait
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
@@ -31,6 +31,7 @@ from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.judgement import Known, Snapshot, before_admission, moved
 from butlers.messenger.parking import tool_args
 from butlers.messenger.preparation import Preparation
+from butlers.operations.operation import Role
 
 SWITCHBOARD = "switchboard"
 

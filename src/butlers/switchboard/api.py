@@ -8,10 +8,9 @@ doors of a butler.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 from uuid import UUID
 
 from fastapi import Depends, FastAPI, Query
@@ -22,28 +21,20 @@ from starlette.responses import Response
 
 from butlers import __version__
 from butlers.butler.identity import Caller, TokenFile
-from butlers.butler.surface import BUTLERS, authenticate
-from butlers.butler.transport import Transport
+from butlers.butler.surface import authenticate
 from butlers.contracts.envelope import invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
-from butlers.errors import ClassifiedError, InternalError, NotFound, ValidationError
+from butlers.errors import ClassifiedError, Forbidden, InternalError, NotFound, ValidationError
+from butlers.operations.answers import Refused, bad_parameters, error_answer, json_answer, json_object
+from butlers.operations.http import HttpDoor, Served, add_operations
+from butlers.operations.openapi import describe, json_body
+from butlers.operations.operation import BUTLERS
+from butlers.operations.table import OPERATIONS
 from butlers.serving.guard import LOOPBACK
 from butlers.serving.peer_account import is_own_account
-from butlers.switchboard.answers import (
-    LOCAL,
-    Refused,
-    answer_refusal,
-    bad_parameters,
-    error_answer,
-    json_answer,
-    json_object,
-)
-from butlers.switchboard.approvals_api import add_approval_routes
-from butlers.switchboard.deliveries_api import add_delivery_routes
-from butlers.switchboard.description import ACCEPTED, ToolOf, describe, ingest_body, json_body
-from butlers.switchboard.ingest_batch import BODY_FACTOR, accept_batch
+from butlers.switchboard.ingest_batch import BODY_FACTOR, accept_batch, batch_schema
 from butlers.switchboard.ingress import Ingress
-from butlers.switchboard.operators.api import AddRoutes
+from butlers.switchboard.operation_calls import LOCAL, OperationCalls, may_decide
 from butlers.switchboard.query_keys import allowed, refuse_nul, refuse_shadowed_names, refuse_unknown_keys
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import COUNTED, RequestReader
@@ -66,12 +57,9 @@ class Api:
     requests: RequestReader
     registry: Registry
     tokens: TokenFile
-    transport: Transport  # to the butlers whose records are shown
+    calls: OperationCalls
     telemetry: Telemetry
     policy: ApiPolicy
-    operator_routes: AddRoutes
-    tool_of: ToolOf  # what stands behind an address, as far as it is in this process
-    butlers: Collection[str] = ()  # all that there are; none: nobody is told apart from one that is away
 
     def app(self) -> FastAPI:
         app = FastAPI(
@@ -83,25 +71,23 @@ class Api:
             redirect_slashes=False,  # a redirect would repeat whatever Host it was asked for
             dependencies=[Depends(refuse_nul), Depends(refuse_shadowed_names), Depends(refuse_unknown_keys)],
         )
-        app.add_exception_handler(Refused, answer_refusal)
         app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
         app.add_exception_handler(HTTPException, _answer_http)
         app.add_exception_handler(Exception, _answer_unexpected)
-        self._add_routes(app)
-        app.openapi = functools.cache(functools.partial(self._openapi, app.openapi))  # type: ignore[method-assign]
+        served = self._add_routes(app)
+        describing = functools.partial(describe, served=served, token_required=self.policy.token_required)
+        generate = app.openapi
+        app.openapi = functools.cache(lambda: describing(generate()))  # type: ignore[method-assign]
         return app
 
-    def _openapi(self, generate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        return describe(generate(), tool_of=self.tool_of, token_required=self.policy.token_required)
-
-    def _add_routes(self, app: FastAPI) -> None:
+    def _add_routes(self, app: FastAPI) -> Served:
         app.add_api_route(
             "/ingest",
             self._ingest,
             methods=["POST"],
             status_code=202,
             response_model=IngestReply,
-            openapi_extra=json_body(ingest_body(batch=False)) | ACCEPTED.extra(),
+            openapi_extra=json_body(IngestEnvelope.model_json_schema(by_alias=True)),
             summary="Hand in one message (ingest.v1)",
         )
         app.add_api_route(
@@ -109,18 +95,16 @@ class Api:
             self._ingest_batch,
             methods=["POST"],
             status_code=202,
-            openapi_extra=json_body(ingest_body(batch=True)) | ACCEPTED.extra(),
+            openapi_extra=json_body(batch_schema()),
             summary="Hand in many messages: a result or an error for each, in their order",
         )
-        self.operator_routes(app, self._caller, self._body)
+        door = HttpDoor(caller_of=self._caller, body_of=self._body, may_decide=may_decide, call=self.calls.call)
+        served = add_operations(app, OPERATIONS, door)
         app.add_api_route("/requests", self._list, methods=["GET"], summary="Recent requests, newest first")
         app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
         app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")
         app.add_api_route("/status", self._status, methods=["GET"], summary="Counts by state")
-        add_delivery_routes(app, caller_of=self._caller, body_of=self._body, transport=self.transport)
-        add_approval_routes(
-            app, caller_of=self._caller, body_of=self._body, transport=self.transport, butlers=self.butlers
-        )
+        return served
 
     async def _ingest(self, request: Request) -> Response:
         caller = self._caller(request)
@@ -129,16 +113,13 @@ class Api:
             reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
             self.ingress.count_refusal(error)
-            raise Refused(error.http_status, error) from error
+            raise
         return json_answer(reply.to_wire(), 202)
 
     async def _ingest_batch(self, request: Request) -> Response:
         caller = self._caller(request)
-        try:
-            body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
-            return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
-        except ClassifiedError as error:
-            raise Refused(error.http_status, error) from error
+        body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
+        return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
 
     async def _list(
         self,
@@ -154,7 +135,7 @@ class Api:
         self._reader(request)
         trace = await self.requests.trace(request_id)
         if trace is None:
-            raise Refused(404, NotFound.of("request_id", "no such request"))
+            raise NotFound.of("request_id", "no such request")
         return json_answer(trace)
 
     async def _butlers(self, request: Request) -> Response:
@@ -170,7 +151,7 @@ class Api:
         """Who may see what came in: not those that may only hand messages in."""
         caller = self._caller(request)
         if caller.role not in BUTLERS:
-            raise Refused(403, invalid("authorization", "this token may only hand in messages"))
+            raise Forbidden.of("authorization", "this token may only hand in messages")
         return caller
 
     def _caller(self, request: Request) -> Caller:

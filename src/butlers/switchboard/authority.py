@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 
-from butlers.butler.identity import Caller, Grant, Role
+from butlers.butler.identity import Caller, Grant
 from butlers.contracts.ingest import PROVIDERS_OF, IngestEnvelope
 from butlers.errors import FieldError, Forbidden
+from butlers.operations.operation import Role
 
 OWN_CHANNELS = frozenset({"api", "mcp"})
 # Butlers that bring messages in: Messenger reads the mailbox that it writes from.

@@ -13,8 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.contracts.ingest import IngestEnvelope
+from butlers.operations.operation import Role
 from butlers.reliability.idempotency import content_key, event_key
 
 Strategy = Literal["event", "idempotency_key", "content"]

@@ -16,6 +16,7 @@ from butlers.butler.identity import Caller
 from butlers.contracts.envelope import Value, invalid
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import ClassifiedError, InternalError
+from butlers.operations.openapi import object_of
 from butlers.switchboard.ingress import Ingress
 from butlers.telemetry import get_logger
 
@@ -31,6 +32,13 @@ class IngestBatch(Value):
     messages: list[IngestEnvelope] = Field(
         min_length=1, max_length=MAX_MESSAGES, description="the messages, each an ingest.v1"
     )
+
+
+def batch_schema() -> dict[str, Any]:
+    """The body of `POST /api/ingest/batch`: there a message that is wrong is no mistake of the others."""
+    one = {"description": "an IngestEnvelope; each is judged for itself, and has its own error in the answer"}
+    many = {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": one}
+    return object_of({"messages": many}, ("messages",)) | {"title": IngestBatch.__name__}
 
 
 async def accept_batch(ingress: Ingress, raw: dict[str, Any], *, submitted_by: Caller) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
@@ -23,6 +23,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
+from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch import parse_response, result_of

@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from butlers.contracts.envelope import invalid
+from butlers.operations.answers import Refused
 from butlers.serving.guard import NUL
-from butlers.switchboard.answers import Refused
 
 
 async def refuse_unknown_keys(request: Request) -> None:

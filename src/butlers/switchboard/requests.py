@@ -12,12 +12,12 @@ from uuid import UUID
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError
+from butlers.operations.operation import LONGEST_PAGE
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import possible
-from butlers.switchboard.operators.paging import LONGEST_PAGE
 
 TRACE_TIMEOUT_S = 5.0
 COUNTED = timedelta(hours=24)  # of requests that have ended

@@ -9,23 +9,13 @@ from typing import Any
 from pydantic import Field
 
 from butlers.butler.core_tools import wire
-from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import (
-    ADDS_ONCE,
-    CHANGES,
-    EVERY_ROLE,
-    READS,
-    SENDS,
-    EnvelopeTool,
-    NoArguments,
-    Result,
-    Row,
-    Tool,
-)
+from butlers.butler.identity import Caller
+from butlers.butler.surface import EnvelopeTool, Tool
 from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.errors import NotFound
+from butlers.operations.operation import ADDS_ONCE, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Result, Role, Row
 from butlers.switchboard.ingest_batch import IngestBatch, accept_batch
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.lineage import LineageReader

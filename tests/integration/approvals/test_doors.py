@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from butlers.butler.identity import OPERATOR, Caller, Role, TokenFile
+from butlers.butler.identity import OPERATOR, Caller, TokenFile
 from butlers.butler.surface import ToolBox, authenticate
 from butlers.butler.transports.in_process import InProcessTransport
 from butlers.clock import SystemClock
@@ -26,8 +26,11 @@ from butlers.daemon.cli.approvals import app as command_line
 from butlers.daemon.cli.exits import run_guarded
 from butlers.daemon.places import Places
 from butlers.errors import TargetUnavailable
+from butlers.operations.approvals import OPERATIONS
+from butlers.operations.http import HttpDoor, add_operations
+from butlers.operations.operation import Role
 from butlers.serving.server import GuestServer, listen
-from butlers.switchboard.approvals_api import add_approval_routes
+from butlers.switchboard.operation_calls import OperationCalls, may_decide
 from tests.integration.approvals.conftest import Desk
 from tests.integration.approvals.test_gate import GENERAL, SWITCHBOARD, Butler, Post
 
@@ -98,7 +101,11 @@ async def door(desk: Desk, tmp_path: Path) -> AsyncIterator[Door]:
         return caller
 
     api = FastAPI()
-    add_approval_routes(api, caller_of=caller_of, body_of=lambda request: request.body(), transport=transport)
+    calls = OperationCalls(tools=ToolBox(), transport=transport)
+    body_of = Request.body
+    add_operations(
+        api, OPERATIONS, HttpDoor(caller_of=caller_of, body_of=body_of, may_decide=may_decide, call=calls.call)
+    )
     listener = listen(HOST, 0, source="test", remedy="")
     server = GuestServer(Starlette(routes=[Mount("/api", app=api)]))
     await server.open(listener)

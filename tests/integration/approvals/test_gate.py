@@ -10,12 +10,13 @@ from uuid import UUID
 import pytest
 
 from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools
-from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import SENDS, EnvelopeTool, Result, Tool, ToolBox
+from butlers.butler.identity import Caller
+from butlers.butler.surface import EnvelopeTool, Tool, ToolBox
 from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.route import RouteEnvelope
 from butlers.errors import ConfigurationError, TargetUnavailable, ValidationError, from_wire
+from butlers.operations.operation import SENDS, Result, Role
 from butlers.storage.claims import LeasePolicy
 from tests.integration.approvals.conftest import Desk
 

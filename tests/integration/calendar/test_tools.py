@@ -12,11 +12,12 @@ import pytest
 import pytest_asyncio
 
 from butlers.butler.calendar.tools import CalendarPolicy, CalendarTools
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.clock import ManualClock
 from butlers.errors import ClassifiedError
 from butlers.ids import Uuid7Factory
+from butlers.operations.operation import Role
 from tests.integration.calendar.stand_in import StandIn, stand_in
 
 NOW = datetime(2026, 3, 2, 6, tzinfo=UTC)  # a Monday, 07:00 in Vienna

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.clock import SystemClock
 from butlers.errors import ClassifiedError
@@ -22,6 +22,7 @@ from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
 from butlers.messenger.mailbox.mail_server import MailServer
 from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.receipts import ReceiptIntake
+from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from tests.integration.channels.receipt_rows import SCHEMA
 from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER

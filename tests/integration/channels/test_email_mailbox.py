@@ -12,7 +12,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
@@ -27,6 +27,7 @@ from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
 from butlers.messenger.mailbox.mail_server import MailServer
 from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.receipts import ReceiptIntake
+from butlers.operations.operation import Role
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres

@@ -12,9 +12,13 @@ from fastapi import FastAPI
 from pydantic_core import to_json
 from starlette.requests import Request
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
+from butlers.butler.surface import ToolBox
 from butlers.errors import ClassifiedError, TargetUnavailable, from_wire_document
-from butlers.switchboard.deliveries_api import add_delivery_routes
+from butlers.operations.http import HttpDoor, add_operations
+from butlers.operations.operation import Role
+from butlers.operations.table import OPERATIONS
+from butlers.switchboard.operation_calls import OperationCalls, may_decide
 from tests.integration.messenger_tools.world import SWITCHBOARD, World
 
 ROLES = {"operator": Role.OPERATOR, "health": Role.BUTLER, "phone": Role.CLIENT}
@@ -59,7 +63,11 @@ async def http(line: Line) -> AsyncIterator[httpx2.AsyncClient]:
         return await request.body()
 
     app = FastAPI()
-    add_delivery_routes(app, caller_of=caller_of, body_of=body_of, transport=line)
+    calls = OperationCalls(tools=ToolBox(), transport=line)
+    operations = [operation for operation in OPERATIONS if operation.butler == "messenger"]
+    add_operations(
+        app, operations, HttpDoor(caller_of=caller_of, body_of=body_of, may_decide=may_decide, call=calls.call)
+    )
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as client:
         yield client
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
@@ -19,6 +19,7 @@ from butlers.messenger.tools.records import DeliveryRecords
 from butlers.messenger.tools.statistics import StatisticsTools
 from butlers.messenger.tools.tracking import TrackingTools
 from butlers.messenger.tools.why import WhyTools
+from butlers.operations.operation import Role
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database

@@ -15,10 +15,11 @@ import httpx2
 import pytest
 from benchmarks.chaos.roster import lifted_roster
 
-from butlers.butler.identity import Role, TokenFile
+from butlers.butler.identity import TokenFile
 from butlers.clock import SystemClock
 from butlers.daemon.places import Places
 from butlers.daemon.tour.instance import Instance
+from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import LIFTED, QUICK, kept_running

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
 from butlers.errors import ValidationError
 from butlers.messenger.service_levels import ServiceLevelTools
+from butlers.operations.operation import Role
 
 from .ledger import HOUR_AGO, NOW, Ledger, ago
 

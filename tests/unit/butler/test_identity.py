@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.identity import Caller, Grant, Role, TokenFile
+from butlers.butler.identity import Caller, Grant, TokenFile
 from butlers.clock import ManualClock
 from butlers.errors import ConfigurationError, ValidationError
+from butlers.operations.operation import Role
 
 
 @pytest.fixture

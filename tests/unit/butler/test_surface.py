@@ -7,21 +7,12 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from butlers.butler.identity import Caller, Role, TokenFile
-from butlers.butler.surface import (
-    BUTLERS,
-    EVERY_ROLE,
-    READS,
-    EnvelopeTool,
-    NoArguments,
-    Result,
-    Tool,
-    ToolBox,
-    authenticate,
-)
+from butlers.butler.identity import Caller, TokenFile
+from butlers.butler.surface import EnvelopeTool, Tool, ToolBox, authenticate
 from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.errors import ErrorClass, InternalError, OverloadRejected, ValidationError
+from butlers.operations.operation import BUTLERS, EVERY_ROLE, READS, NoArguments, Result, Role
 
 SECRET = "correct horse battery staple"
 OPERATOR = Caller(name="operator", role=Role.OPERATOR)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.stretch import LONGEST, StretchArguments
 from butlers.errors import ValidationError
 from butlers.messenger.service_levels import report
 from butlers.messenger.service_levels.budget import BURN_MOVED, Standing, Windows, judge_channel
+from butlers.operations.time_range import LONGEST, TimeRangeArguments
 from butlers.reliability.error_budget import BudgetPolicy, Stance, Window
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -93,9 +93,9 @@ def test_a_burn_that_became_unknown_is_news_and_one_that_stays_unknown_is_not() 
 
 
 def test_the_usual_window_is_the_last_day() -> None:
-    assert StretchArguments().between(NOW) == (NOW - timedelta(days=1), NOW)
+    assert TimeRangeArguments().between(NOW) == (NOW - timedelta(days=1), NOW)
     until = NOW - timedelta(days=7)
-    assert StretchArguments(until=until).between(NOW) == (until - timedelta(days=1), until)
+    assert TimeRangeArguments(until=until).between(NOW) == (until - timedelta(days=1), until)
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_the_usual_window_is_the_last_day() -> None:
 )
 def test_a_window_without_sense_is_refused(since: datetime | None, until: datetime | None) -> None:
     with pytest.raises(ValidationError):
-        StretchArguments(since=since, until=until).between(NOW)
+        TimeRangeArguments(since=since, until=until).between(NOW)

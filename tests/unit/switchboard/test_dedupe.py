@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.contracts.ingest import IngestEnvelope
+from butlers.operations.operation import Role
 from butlers.switchboard.dedupe import DedupeIdentity, dedupe_identity
 
 CONNECTOR = Caller(name="connector.telegram", role=Role.CONNECTOR)

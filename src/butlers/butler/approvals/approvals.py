@@ -11,19 +11,10 @@ from uuid import UUID
 from butlers.butler.approvals.journal import Journal
 from butlers.butler.approvals.reading import ActionReader
 from butlers.butler.approvals.rule_book import RuleBook
-from butlers.butler.approvals.values import (
-    EXPIRY,
-    NO_ACTION,
-    Allowed,
-    Hooks,
-    MustWait,
-    PendingAction,
-    Status,
-    Wanted,
-    refusal,
-)
+from butlers.butler.approvals.values import EXPIRY, NO_ACTION, Allowed, Hooks, MustWait, PendingAction, Wanted, refusal
 from butlers.clock import Clock
 from butlers.errors import NotFound
+from butlers.operations.approvals import Status
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger

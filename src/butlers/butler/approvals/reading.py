@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.approvals.values import NO_ACTION, Status
+from butlers.butler.approvals.values import NO_ACTION
 from butlers.errors import NotFound
+from butlers.operations.approvals import Status
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 

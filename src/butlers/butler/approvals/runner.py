@@ -21,10 +21,11 @@ from uuid import UUID
 from pydantic_core import from_json, to_json
 
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.contracts.envelope import holds_nul
 from butlers.errors import ClassifiedError, InternalError, LeaseLost
+from butlers.operations.operation import Role
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.storage.claims import Claim, Claims, ClaimTable, LeasePolicy
 from butlers.telemetry import get_logger

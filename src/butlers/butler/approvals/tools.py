@@ -6,35 +6,28 @@ approve what it asked for itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.approvals.arguments import (
+from butlers.butler.approvals.runner import ActionRunner
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.surface import Tool
+from butlers.contracts.envelope import invalid
+from butlers.operations import approvals as operations
+from butlers.operations.approvals import (
     ActionArguments,
-    ActionCounts,
-    ActionList,
-    ActionResult,
-    ActorArguments,
     CreateRuleArguments,
     DecisionArguments,
-    ExpiredActions,
     ListActionsArguments,
     ListExecutedArguments,
     ListRulesArguments,
     RevokeArguments,
     RuleArguments,
     RuleFromActionArguments,
-    RuleList,
-    RuleResult,
 )
-from butlers.butler.approvals.runner import ActionRunner
-from butlers.butler.core_tools import wire
-from butlers.butler.identity import Caller, Role
-from butlers.butler.surface import ACTS, ADDS, CHANGES, READS, NoArguments, Tool, ToolLine, tools_of
-from butlers.contracts.envelope import invalid
-
-SWITCHBOARD = "switchboard"
+from butlers.operations.operation import SWITCHBOARD, DecidedArguments, NoArguments, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,83 +37,20 @@ class ApprovalTools:
     wait_s: float = 2.0  # how long an approval waits for the result
 
     def tools(self) -> list[Tool]:
-        return [*tools_of(self._reading()), *tools_of(self._deciding(), owner=SWITCHBOARD)]
-
-    def _reading(self) -> tuple[ToolLine, ...]:
-        return (
-            ("list_pending_actions", "Actions, newest first.", ListActionsArguments, ActionList, READS, self._list),
-            (
-                "show_pending_action",
-                "One action, whole, with its record.",
-                ActionArguments,
-                ActionResult,
-                READS,
-                self._show,
-            ),
-            (
-                "pending_action_count",
-                "How many actions wait, and since when.",
-                NoArguments,
-                ActionCounts,
-                READS,
-                self._count,
-            ),
-            (
-                "list_executed_actions",
-                "Executed actions, newest first.",
-                ListExecutedArguments,
-                ActionList,
-                READS,
-                self._executed,
-            ),
-            ("list_approval_rules", "Rules, newest first.", ListRulesArguments, RuleList, READS, self._list_rules),
-            ("show_approval_rule", "One rule and its latest uses.", RuleArguments, RuleResult, READS, self._show_rule),
-        )
-
-    def _deciding(self) -> tuple[ToolLine, ...]:
-        return (
-            (
-                "approve_action",
-                "Let a pending action happen.",
-                DecisionArguments,
-                ActionResult,
-                replace(ACTS, open_world=True),
-                self._approve,
-            ),
-            (
-                "reject_action",
-                "Refuse a pending action for good.",
-                DecisionArguments,
-                ActionResult,
-                ACTS,
-                self._reject,
-            ),
-            (
-                "expire_stale_actions",
-                "Close what nobody decided in time.",
-                NoArguments,
-                ExpiredActions,
-                CHANGES,
-                self._expire,
-            ),
-            (
-                "create_approval_rule",
-                "Let calls pass without asking.",
-                CreateRuleArguments,
-                RuleResult,
-                ADDS,
-                self._create_rule,
-            ),
-            (
-                "create_rule_from_action",
-                "Let more calls like this one pass without asking.",
-                RuleFromActionArguments,
-                RuleResult,
-                ADDS,
-                self._create_from_action,
-            ),
-            ("revoke_approval_rule", "End a rule.", RevokeArguments, RuleResult, ACTS, self._revoke),
-        )
+        return [
+            Tool.of(operations.LIST, self._list),
+            Tool.of(operations.SHOW, self._show),
+            Tool.of(operations.COUNT, self._count),
+            Tool.of(operations.EXECUTED, self._executed),
+            Tool.of(operations.RULES, self._list_rules),
+            Tool.of(operations.SHOW_RULE, self._show_rule),
+            Tool.of(operations.APPROVE, self._approve),
+            Tool.of(operations.REJECT, self._reject),
+            Tool.of(operations.EXPIRE, self._expire),
+            Tool.of(operations.CREATE_RULE, self._create_rule),
+            Tool.of(operations.FROM_ACTION, self._create_from_action),
+            Tool.of(operations.REVOKE, self._revoke),
+        ]
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +123,7 @@ class ApprovalTools:
         return wire({"rule": await self.approvals.rules.revoke(arguments.rule_id, revoked_by=_who(caller, arguments))})
 
 
-def _who(caller: Caller, arguments: ActorArguments) -> str:
+def _who(caller: Caller, arguments: DecidedArguments) -> str:
     """Whose decision it is: the caller's own, or that of the person for whom Switchboard asks."""
     named = arguments.decided_by
     if named is None or named == caller.name:

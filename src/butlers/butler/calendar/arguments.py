@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, W
 
 from butlers.butler.calendar.conflicts import Slot
 from butlers.butler.calendar.events import Moment
-from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import Identity, Value
+from butlers.operations.operation import Result, Row
 
 LONGEST_WINDOW = timedelta(days=60)  # about what Google answers of free and busy times at once
 

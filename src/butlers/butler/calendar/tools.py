@@ -55,10 +55,11 @@ from butlers.butler.calendar.events import (
 )
 from butlers.butler.calendar.google import GoogleCalendar, same_wish
 from butlers.butler.identity import Caller
-from butlers.butler.surface import CHANGES_OUTSIDE, READS_OUTSIDE, Hints, Tool, ToolLine, tools_of
+from butlers.butler.surface import Tool, ToolLine, tools_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import TargetUnavailable
+from butlers.operations.operation import CHANGES_OUTSIDE, READS_OUTSIDE, Hints
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.calendar")

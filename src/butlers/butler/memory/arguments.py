@@ -9,8 +9,8 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from butlers.butler.memory.values import MAX_CONTENT, MAX_NAME, Kind, Maturity, Permanence
 from butlers.butler.sessions import OWNER
-from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import Value
+from butlers.operations.operation import Result, Row
 
 MAX_PAGE = 50
 MAX_OFFSET = 600  # three kinds of candidates

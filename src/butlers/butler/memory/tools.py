@@ -25,9 +25,10 @@ from butlers.butler.memory.arguments import (
 from butlers.butler.memory.memory import Memory
 from butlers.butler.memory.recall import Question
 from butlers.butler.memory.values import Kind, NewEpisode, NewFact
-from butlers.butler.surface import ACTS, ADDS, CHANGES, READS, NoArguments, Tool, ToolLine, tools_of
+from butlers.butler.surface import Tool, ToolLine, tools_of
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound, ValidationError
+from butlers.operations.operation import ACTS, ADDS, CHANGES, READS, NoArguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

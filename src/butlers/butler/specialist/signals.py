@@ -13,9 +13,10 @@ from uuid import UUID
 from pydantic import Field, StringConstraints
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ADDS_ONCE, Result, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, RequestId, Value
+from butlers.operations.operation import ADDS_ONCE, Result
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 

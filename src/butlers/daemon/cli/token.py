@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from butlers.butler.config import load_roster
-from butlers.butler.identity import OPERATOR, Grant, Role, TokenFile
+from butlers.butler.identity import OPERATOR, Grant, TokenFile
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.exits import exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
 from butlers.errors import FieldError, ValidationError
+from butlers.operations.operation import Role
 
 app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 

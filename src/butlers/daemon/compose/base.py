@@ -28,7 +28,7 @@ from butlers.butler.runtimes import build_runtime
 from butlers.butler.schedules import Job, Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.state import StateStore
-from butlers.butler.surface import ADDS_ONCE, AnyTool, EnvelopeTool, ToolBox
+from butlers.butler.surface import AnyTool, EnvelopeTool, ToolBox
 from butlers.butler.transport import Transport
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope, RouteResponse
@@ -37,6 +37,7 @@ from butlers.daemon.compose.memory import add_memory
 from butlers.daemon.compose.process import Process
 from butlers.daemon.readiness import services_check
 from butlers.daemon.services import Loop, Services
+from butlers.operations.operation import ADDS_ONCE
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry

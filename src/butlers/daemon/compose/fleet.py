@@ -9,7 +9,6 @@ from butlers.butler.schedules import Job
 from butlers.butler.surface import AnyTool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.pipeline import pipeline_jobs, service_levels_job
-from butlers.daemon.compose.routing import together
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.backfill_jobs import BackfillJobs
@@ -20,7 +19,6 @@ from butlers.switchboard.fleet.months import FleetKeeper
 from butlers.switchboard.fleet.rollups import Rollups
 from butlers.switchboard.fleet.speakers import Speakers
 from butlers.switchboard.fleet.surface import ConnectorDesk
-from butlers.switchboard.operators.api import AddRoutes
 
 MONTHS_CHECK_S = 3600.0
 
@@ -30,7 +28,6 @@ class Fleet:
     heartbeats: Heartbeats
     jobs: Mapping[str, Job]
     tools: Sequence[AnyTool]
-    add_routes: AddRoutes
 
 
 def add_fleet(butler: Butler) -> Fleet:
@@ -54,7 +51,6 @@ def add_fleet(butler: Butler) -> Fleet:
         heartbeats=heartbeats,
         jobs=_jobs(butler, queries),
         tools=[*desk.tools(), *backfill.tools()],
-        add_routes=together(desk.add_routes, backfill.add_routes),
     )
 
 

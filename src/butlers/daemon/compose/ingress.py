@@ -8,7 +8,7 @@ from starlette.routing import Mount
 
 from butlers import __version__
 from butlers.butler.health import Check, Finding
-from butlers.butler.identity import Caller, Grant, Role
+from butlers.butler.identity import Caller, Grant
 from butlers.connectors.heartbeat import Heart
 from butlers.connectors.source import Standing
 from butlers.connectors.telegram import TelegramConnector
@@ -16,13 +16,14 @@ from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.orchestration import Orchestration
+from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
 from butlers.switchboard.admission.admission import Admission
 from butlers.switchboard.admission.decision import AdmissionPolicy
 from butlers.switchboard.api import Api, ApiPolicy
 from butlers.switchboard.fleet.heartbeats import Heartbeats
 from butlers.switchboard.ingress import Ingress
-from butlers.switchboard.operators.api import AddRoutes
+from butlers.switchboard.operation_calls import OperationCalls
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests import RequestReader
 from butlers.switchboard.senders.gate import SenderGate
@@ -87,20 +88,15 @@ def door_in(
     return ingress
 
 
-def add_api(
-    butler: Butler, *, ingress: Ingress, requests: RequestReader, registry: Registry, more_routes: AddRoutes
-) -> None:
+def add_api(butler: Butler, *, ingress: Ingress, requests: RequestReader, registry: Registry) -> None:
     settings = butler.process.settings
     api = Api(
         ingress=ingress,
         requests=requests,
         registry=registry,
         tokens=butler.process.tokens,
-        transport=butler.transport,
         telemetry=butler.telemetry,
-        operator_routes=more_routes,
-        tool_of=butler.process.tool_of,
-        butlers=frozenset(butler.process.roster),
+        calls=OperationCalls(tools=butler.tools, transport=butler.transport, butlers=frozenset(butler.process.roster)),
         policy=ApiPolicy(
             max_body_bytes=settings.max_body_bytes,
             token_required=settings.token_required,

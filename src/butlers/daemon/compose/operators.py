@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from butlers.butler.surface import AnyTool, ToolBox
+from butlers.butler.surface import AnyTool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
 from butlers.switchboard.buffer import DurableBuffer
 from butlers.switchboard.ingress import MessageRef
 from butlers.switchboard.lifecycle import RequestProcessor
-from butlers.switchboard.operators.api import AddRoutes, operator_routes
 from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.operators.dashboard import AuditLog
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -38,8 +37,8 @@ def add_operators(
     processor: RequestProcessor,
     buffer: DurableBuffer,
     signals: Signals,
-) -> tuple[list[AnyTool], AddRoutes]:
-    """The tools, and what adds their routes to the HTTP API; the loops are added to the butler."""
+) -> list[AnyTool]:
+    """The tools; the loops are added to the butler."""
     process, schema = butler.process, butler.config.schema_name
     queries = Queries.load("butlers.switchboard.operators", schema=schema)
     log = AuditLog(database=process.database, schema=schema, clock=process.clock, new_id=process.new_id)
@@ -59,8 +58,7 @@ def add_operators(
     butler.loops["audit log"] = log.run
     butler.loops["operators' records"] = repeated(process.clock, RETENTION_CHECK_S, keeper.keep)
     butler.closes.append(log.close)
-    tools = OperatorTools(operators=operators, dead_letters=dead_letters, audit=audit, log=log).tools()
-    return tools, operator_routes(ToolBox(tools))
+    return OperatorTools(operators=operators, dead_letters=dead_letters, audit=audit, log=log).tools()
 
 
 def _aftermath(butler: Butler, queries: Queries, buffer: DurableBuffer, signals: Signals) -> OnEnd:

@@ -9,14 +9,15 @@ from uuid import UUID
 
 from butlers.butler.config import ButlerConfig
 from butlers.butler.health import Health
-from butlers.butler.identity import Caller, Role, TokenFile
-from butlers.butler.surface import AnyTool, ToolBox
+from butlers.butler.identity import Caller, TokenFile
+from butlers.butler.surface import ToolBox
 from butlers.butler.transport import Transport
 from butlers.butler.transports.in_process import InProcessTransport
 from butlers.butler.transports.mcp import McpTransport
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
+from butlers.operations.operation import Role
 from butlers.storage.claims import LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.telemetry import Telemetry
@@ -51,11 +52,6 @@ class Process:
         remote = McpTransport(token=lambda: self.tokens.secret_of(butler), url_of=self.mcp_url)
         caller = Caller(name=butler, role=Role.BUTLER)
         return InProcessTransport(caller=caller, tool_boxes=self.tool_boxes, elsewhere=remote)
-
-    def tool_of(self, butler: str, name: str) -> AnyTool | None:
-        """A tool of a butler that lives in this process."""
-        box = self.tool_boxes.get(butler)
-        return box.find(name) if box is not None else None
 
     def base_url(self, butler: str) -> str | None:
         config = self.roster.get(butler)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import FastAPI
-
 from butlers.butler.surface import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.storage.queries import Queries
@@ -15,8 +13,6 @@ from butlers.switchboard.extraction.extractor import Extractor
 from butlers.switchboard.extraction.model import EXTRACTOR, PROMPT_VERSION, ModelExtractor
 from butlers.switchboard.extraction.queue import ExtractionQueue
 from butlers.switchboard.extraction.surface import ExtractionDesk
-from butlers.switchboard.operators.api import AddRoutes
-from butlers.switchboard.proxy import BodyOf, CallerOf
 from butlers.switchboard.routing.history import Conversations
 from butlers.switchboard.routing.llm.asking import Asker, build_askers
 from butlers.switchboard.routing.llm.rollout import Rollout
@@ -32,7 +28,6 @@ class Routing:
     llm: ModelRouter | None  # None: no model is asked
     extractor: Extractor
     tools: Sequence[Tool]
-    add_routes: AddRoutes
 
 
 def add_routing(butler: Butler) -> Routing:
@@ -63,16 +58,7 @@ def add_routing(butler: Butler) -> Routing:
         llm=llm,
         extractor=extractor,
         tools=[*desk.tools(), *extractions.tools()],
-        add_routes=together(desk.add_routes, extractions.add_routes),
     )
-
-
-def together(*adding: AddRoutes) -> AddRoutes:
-    def add(app: FastAPI, caller_of: CallerOf, body_of: BodyOf) -> None:
-        for one in adding:
-            one(app, caller_of, body_of)
-
-    return add
 
 
 def _askers(butler: Butler) -> dict[str | None, Asker]:

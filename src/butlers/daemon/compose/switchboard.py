@@ -21,7 +21,7 @@ from butlers.daemon.compose.memory import memory_migrations
 from butlers.daemon.compose.operators import add_operators, operator_audit
 from butlers.daemon.compose.orchestration import Orchestration, orchestration
 from butlers.daemon.compose.process import Process
-from butlers.daemon.compose.routing import add_routing, together
+from butlers.daemon.compose.routing import add_routing
 from butlers.daemon.compose.senders import add_senders
 from butlers.daemon.services import repeated
 from butlers.errors import NotFound
@@ -29,7 +29,7 @@ from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.switchboard.holds.holds import Holds
-from butlers.switchboard.holds.surface import HoldTools, hold_routes
+from butlers.switchboard.holds.surface import HoldTools
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.registry import Registry
@@ -71,7 +71,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         gate=senders.gate,
     )
     audit, holds = operator_audit(butler), _holds(butler)
-    operator_tools, operator_routes = add_operators(
+    operator_tools = add_operators(
         butler,
         registry=registry,
         dead_letters=parts.dead_letters,
@@ -97,15 +97,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *calendar_tools,
         ],
     )
-    more_routes = together(
-        operator_routes,
-        routing.add_routes,
-        hold_routes(holds),
-        service_levels.add_routes,
-        fleet.add_routes,
-        senders.tools.add_routes,
-    )
-    add_api(butler, ingress=ingress, requests=requests, registry=registry, more_routes=more_routes)
+    add_api(butler, ingress=ingress, requests=requests, registry=registry)
     _add_keeper(butler)
     butler.drains.append(_drain(config, parts, ingress))
     return butler

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ACTS, BUTLERS, READS, READS_OUTSIDE, Hints, Result, Row, Tool
+from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.mailbox.attempts import MailAttempts, place_of
 from butlers.messenger.mailbox.folder import Criteria, Fetched, Folder
@@ -19,7 +19,10 @@ from butlers.messenger.mailbox.imap import ImapClient
 from butlers.messenger.mailbox.mime import Mail
 from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.mailbox.routing import InboxRouter
-from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, decided_by
+from butlers.messenger.tools.records import decided_by
+from butlers.operations import mailbox as operations
+from butlers.operations.mailbox import QuarantinedArguments, RetryArguments
+from butlers.operations.operation import BUTLERS, READS_OUTSIDE, Hints, Result, Row
 
 OWNER = "messenger"
 _CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
@@ -60,15 +63,6 @@ class ReadArguments(Value):
         return self
 
 
-class QuarantinedArguments(Value):
-    limit: int = Field(default=50, ge=1, le=500, description="mails of one page")
-    cursor: str | None = Field(default=None, max_length=80, description="next_cursor of the page before")
-
-
-class RetryArguments(DecidedArguments):
-    mail: str = Field(max_length=40, description="UIDVALIDITY-UID, as email_list_quarantined prints it")
-
-
 class RouteArguments(Value):
     limit: int = Field(default=50, ge=1, le=500, description="mails to look at, oldest first")
 
@@ -95,17 +89,6 @@ class MailRouted(Result):
     skipped: int = Field(description="mails that nobody answers, such as those of lists")
     refused: int = Field(description="mails whose senders may not write in")
     failed: int = Field(description="mails that could not be read or handed over")
-
-
-class QuarantinedList(Result):
-    mails: list[Row] = Field(description="the mails, each with the reason")
-    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
-
-
-class MailRetried(Result):
-    mail: str = Field(description="the mail, as email_list_quarantined prints it")
-    retried_by: str = Field(description="who decided it")
-    handled: bool = Field(description="whether it came to an end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,23 +130,8 @@ class MailboxTools:
                 roles=BUTLERS,
                 owner=OWNER,
             ),
-            Tool(
-                name="email_list_quarantined",
-                description="Mails that no attempt could bring to an end, newest first, each with the reason.",
-                arguments=QuarantinedArguments,
-                returns=QuarantinedList,
-                hints=READS,
-                handler=self._quarantined,
-            ),
-            Tool(
-                name="email_retry_quarantined",
-                description="Try a quarantined mail again; it stays quarantined unless that ends well.",
-                arguments=RetryArguments,
-                returns=MailRetried,
-                hints=ACTS,
-                handler=self._retry,
-                owner=SWITCHBOARD,
-            ),
+            Tool.of(operations.QUARANTINED, self._quarantined),
+            Tool.of(operations.RETRY, self._retry),
         ]
 
     async def _search(self, _caller: Caller, given: SearchArguments) -> dict[str, Any]:

@@ -7,6 +7,6 @@ readmission  whatever was released meets the budgets, the circuits and the recip
 from __future__ import annotations
 
 from butlers.messenger.release.readmission import Readmission
-from butlers.messenger.release.release import Release, Word
+from butlers.messenger.release.release import Release
 
-__all__ = ["Readmission", "Release", "Word"]
+__all__ = ["Readmission", "Release"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
@@ -31,6 +31,7 @@ from butlers.messenger.observing import Observer
 from butlers.messenger.release.remainder import anything_left
 from butlers.messenger.tools.dead_letters import assess
 from butlers.messenger.tools.records import DeliveryRecords
+from butlers.operations.deliveries import Settlement
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.reliability.idempotency import replay_key
 from butlers.storage.database import Database, Record
@@ -40,7 +41,6 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger")
 
-Word = Literal["confirmed_sent", "send_again"]
 _LOOK_AGAIN_S = 0.25
 
 
@@ -100,7 +100,7 @@ class Release:
         await connection.execute(self.queries.count_replay, dead_letter_id, count, new.id)
         return new, count
 
-    async def settle(self, delivery_id: UUID, word: Word, *, by: str) -> dict[str, Any]:
+    async def settle(self, delivery_id: UUID, word: Settlement, *, by: str) -> dict[str, Any]:
         """Somebody found out: it arrived, or it should be sent again."""
         async with self.database.transaction() as connection:
             row = await connection.fetchrow(self.queries.lock_uncertain, delivery_id)
@@ -110,7 +110,7 @@ class Release:
         log.info("uncertain delivery settled", delivery_id=delivery_id, decision=word, caller=by)
         return _told(await self._soon(delivery_id))
 
-    async def _settled(self, connection: Connection, row: Record, word: Word, by: str) -> None:
+    async def _settled(self, connection: Connection, row: Record, word: Settlement, by: str) -> None:
         now, goes_on = self.clock.now(), word == "send_again"
         if word == "confirmed_sent":
             part = row["part_in_doubt"] or 1

@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from butlers.butler.identity import Caller
-from butlers.butler.stretch import StretchArguments
-from butlers.butler.surface import BUTLERS, READS, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
 from butlers.messenger.service_levels.levels import ServiceLevels
-from butlers.messenger.tools.results import DeliveryLevels
+from butlers.operations.operation import BUTLERS, READS, Result, Row
+from butlers.operations.time_range import TimeRangeArguments
+
+
+class DeliveryLevels(Result):
+    window: Row = Field(description="since and until")
+    objective: float = Field(description="the share of deliveries that should succeed")
+    success: list[Row] = Field(description="how many succeeded, by channel")
+    error_budget: Row | list[Row] = Field(description="what is left of the error budget, by channel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +35,7 @@ class ServiceLevelTools:
             Tool(
                 name="messenger_service_levels",
                 description="How well deliveries go: success, p95, duplicates, rejections, dead letters, error budget.",
-                arguments=StretchArguments,
+                arguments=TimeRangeArguments,
                 returns=DeliveryLevels,
                 hints=READS,
                 handler=self._service_levels,
@@ -35,7 +43,7 @@ class ServiceLevelTools:
             )
         ]
 
-    async def _service_levels(self, _caller: Caller, arguments: StretchArguments) -> dict[str, Any]:
+    async def _service_levels(self, _caller: Caller, arguments: TimeRangeArguments) -> dict[str, Any]:
         since, until = arguments.between(self.clock.now())
         ready: dict[str, Any] = to_jsonable_python(await self.levels.slis(since, until))
         return ready

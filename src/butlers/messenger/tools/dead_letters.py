@@ -8,19 +8,21 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pydantic import Field
-
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ACTS, READS, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
-from butlers.contracts.notify import Channel
+from butlers.contracts.envelope import invalid
 from butlers.errors import ErrorClass, NotFound
 from butlers.messenger.tools.cursor import page, place
-from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
-from butlers.messenger.tools.results import DeadLetterEnded, DeadLetterList, DeadLetterResult
-from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
+from butlers.messenger.tools.records import DeliveryRecords, decided_by
+from butlers.operations import dead_letters as operations
+from butlers.operations.dead_letters import (
+    DeadLetterArguments,
+    DiscardArguments,
+    ListArguments,
+)
+from butlers.operations.deliveries import QUARANTINE, QuarantineArguments
 from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
 from butlers.telemetry import get_logger
 
@@ -28,32 +30,6 @@ log = get_logger("butlers.messenger.dead_letters")
 
 MARKED_INELIGIBLE = "marked_ineligible"
 QUARANTINABLE = frozenset({"pending", "awaiting_retry", "failed", "uncertain"})
-
-
-class ListArguments(Value):
-    channel: Channel | None = Field(default=None, description="only this channel")
-    origin_butler: Identity | None = Field(default=None, description="only what this butler said")
-    error_class: ErrorClass | None = Field(default=None, description="only this kind of failure")
-    since: Timestamp | None = Field(
-        default=None, description="only what is from then or later: RFC 3339 with an offset"
-    )
-    include_discarded: bool = Field(default=False, description="also what was given up")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
-    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-
-
-class DeadLetterArguments(Value):
-    dead_letter_id: UUID = Field(description="the dead letter, by its id")
-
-
-class DiscardArguments(DecidedArguments):
-    dead_letter_id: UUID = Field(description="the dead letter, by its id")
-    reason: Identity = Field(description="why, for the record")
-
-
-class QuarantineArguments(DecidedArguments):
-    delivery_id: UUID = Field(description="the delivery, by its id")
-    reason: Identity = Field(description="why, for the record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,40 +42,10 @@ class DeadLetterTools:
 
     def tools(self) -> list[Tool]:
         return [
-            Tool(
-                name="messenger_dead_letter_list",
-                description="Deliveries that were set aside, newest first, a page at a time.",
-                arguments=ListArguments,
-                returns=DeadLetterList,
-                hints=READS,
-                handler=self._list,
-            ),
-            Tool(
-                name="messenger_dead_letter_inspect",
-                description="One dead letter: what was asked, all that was tried, and whether it may be replayed.",
-                arguments=DeadLetterArguments,
-                returns=DeadLetterResult,
-                hints=READS,
-                handler=self._inspect,
-            ),
-            Tool(
-                name="messenger_dead_letter_discard",
-                description="Give a dead letter up for good; it is never replayed.",
-                arguments=DiscardArguments,
-                returns=DeadLetterEnded,
-                hints=ACTS,
-                handler=self._discard,
-                owner=SWITCHBOARD,
-            ),
-            Tool(
-                name="messenger_dead_letter_quarantine",
-                description="Set a delivery aside that is not in a provider call.",
-                arguments=QuarantineArguments,
-                returns=DeadLetterEnded,
-                hints=ACTS,
-                handler=self._quarantine,
-                owner=SWITCHBOARD,
-            ),
+            Tool.of(operations.LIST, self._list),
+            Tool.of(operations.INSPECT, self._inspect),
+            Tool.of(operations.DISCARD, self._discard),
+            Tool.of(QUARANTINE, self._quarantine),
         ]
 
     async def _list(self, _caller: Caller, wanted: ListArguments) -> dict[str, Any]:

@@ -9,35 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import READS, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.contracts.envelope import invalid
 from butlers.messenger.tools.limits import bucket_of, channel_layer, global_layer, in_flight_layer, recipient_layer
 from butlers.messenger.tools.queue import summary
 from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.results import CircuitStatus, QueueDepth, RateLimitStatus
+from butlers.operations import deliveries as operations
+from butlers.operations.deliveries import ChannelArguments, LimitArguments
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState, snapshot
 from butlers.reliability.token_bucket import Bucket
 
 WORST_SHOWN = 5  # recipients at their limit
-
-
-class ChannelArguments(Value):
-    channel: Identity | None = Field(
-        default=None, description="only this channel, with or without its scope: telegram or telegram.bot"
-    )
-
-
-class LimitArguments(ChannelArguments):
-    identity_scope: Literal["bot", "user"] | None = Field(
-        default=None, description="bot: the system's own accounts; user: the owner's; absent: both"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,30 +37,9 @@ class HealthTools:
 
     def tools(self) -> list[Tool]:
         return [
-            Tool(
-                name="messenger_circuit_status",
-                description="The circuit breaker of each channel, and why it is open.",
-                arguments=ChannelArguments,
-                returns=CircuitStatus,
-                hints=READS,
-                handler=self._circuits,
-            ),
-            Tool(
-                name="messenger_rate_limit_status",
-                description="What is left of each budget, until when a provider asked to wait, who is at the limit.",
-                arguments=LimitArguments,
-                returns=RateLimitStatus,
-                hints=READS,
-                handler=self._limits,
-            ),
-            Tool(
-                name="messenger_queue_depth",
-                description="How many deliveries are on their way, by status, phase and channel.",
-                arguments=ChannelArguments,
-                returns=QueueDepth,
-                hints=READS,
-                handler=self._queue,
-            ),
+            Tool.of(operations.CIRCUITS, self._circuits),
+            Tool.of(operations.LIMITS, self._limits),
+            Tool.of(operations.QUEUE, self._queue),
         ]
 
     async def _circuits(self, _caller: Caller, arguments: ChannelArguments) -> dict[str, Any]:

@@ -5,43 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
-
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ACTS, CHANGES, READS, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
-from butlers.contracts.notify import Channel
+from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.messenger.addresses import canonical, problem_with
-from butlers.messenger.tools.records import SWITCHBOARD, DecidedArguments, DeliveryRecords, decided_by
-from butlers.messenger.tools.results import RecipientList, RecipientReleased, RecipientResult
-from butlers.messenger.tools.tracking import LONGEST_PAGE, PAGE
+from butlers.messenger.tools.records import DeliveryRecords, decided_by
+from butlers.operations import recipients as operations
+from butlers.operations.recipients import (
+    RecipientListArguments,
+    ReleaseArguments,
+    SuppressArguments,
+)
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger.recipients")
 
 SEPARATOR = "/"  # no channel's name has it
-
-
-class RecipientListArguments(Value):
-    channel: Channel | None = Field(default=None, description="only this channel")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
-    cursor: str | None = Field(
-        default=None, max_length=2 * MAX_IDENTITY, description="next_cursor of the page before; absent: the first page"
-    )
-
-
-class SuppressArguments(DecidedArguments):
-    channel: Channel = Field(description="the channel of the address")
-    target: Identity = Field(description="the address")
-    reason: Identity = Field(description="why, for the record")
-
-
-class ReleaseArguments(DecidedArguments):
-    channel: Channel = Field(description="the channel of the address")
-    target: Identity = Field(description="the address")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,32 +33,9 @@ class RecipientTools:
 
     def tools(self) -> list[Tool]:
         return [
-            Tool(
-                name="messenger_recipient_list",
-                description="Recipients that are suppressed or have moved, by channel and address.",
-                arguments=RecipientListArguments,
-                returns=RecipientList,
-                hints=READS,
-                handler=self._list,
-            ),
-            Tool(
-                name="messenger_recipient_suppress",
-                description="From now on send nothing to this recipient.",
-                arguments=SuppressArguments,
-                returns=RecipientResult,
-                hints=CHANGES,
-                handler=self._suppress,
-                owner=SWITCHBOARD,
-            ),
-            Tool(
-                name="messenger_recipient_release",
-                description="This recipient may be written to again.",
-                arguments=ReleaseArguments,
-                returns=RecipientReleased,
-                hints=ACTS,
-                handler=self._release,
-                owner=SWITCHBOARD,
-            ),
+            Tool.of(operations.LIST, self._list),
+            Tool.of(operations.SUPPRESS, self._suppress),
+            Tool.of(operations.RELEASE, self._release),
         ]
 
     async def _list(self, _caller: Caller, wanted: RecipientListArguments) -> dict[str, Any]:

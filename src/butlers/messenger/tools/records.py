@@ -8,29 +8,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from pydantic import Field
-
-from butlers.butler.identity import Caller, Role
-from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.butler.identity import Caller
+from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
+from butlers.operations.operation import SWITCHBOARD, DecidedArguments, Role
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 
-SWITCHBOARD = "switchboard"  # speaks for the person at the command line, the API or the dashboard
-
 Lines = dict[UUID, list[dict[str, Any]]]
-
-
-class DeliveryArguments(Value):
-    delivery_id: UUID = Field(description="the delivery, by its id")
-
-
-class DecidedArguments(Value):
-    """Of a tool that changes something."""
-
-    decided_by: Identity | None = Field(
-        default=None, description="the person for whom Switchboard asks; absent: the caller"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,32 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import READS, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import Timestamp, Value
 from butlers.messenger.tools.records import DeliveryRecords, check_window
-from butlers.messenger.tools.results import DeliveryStats
+from butlers.operations.deliveries import STATS, StatsArguments
 
 DEFAULT_WINDOW = timedelta(hours=24)
 AT_THE_DOOR = ("admitted", "deduplicated", "parked", "rejected")
 _COUNTS = ("total", "delivered", "failed", "dead_lettered", "uncertain", "expired")
 _PERCENTILES = ("p50_ms", "p95_ms", "provider_p50_ms", "provider_p95_ms")
-
-
-class StatsArguments(Value):
-    since: Timestamp | None = Field(
-        default=None, description="the beginning: RFC 3339 with an offset; absent: 24 hours before until"
-    )
-    until: Timestamp | None = Field(default=None, description="the end: RFC 3339 with an offset; absent: now")
-    group_by: Literal["channel", "intent", "origin_butler", "outcome", "error_class"] | None = Field(
-        default=None, description="also count by this property"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +35,7 @@ class StatisticsTools:
     clock: Clock
 
     def tools(self) -> list[Tool]:
-        return [
-            Tool(
-                name="messenger_delivery_stats",
-                description="Counts, rates and latencies of the deliveries of a window, overall and by one property.",
-                arguments=StatsArguments,
-                returns=DeliveryStats,
-                hints=READS,
-                handler=self._stats,
-            )
-        ]
+        return [Tool.of(STATS, self._stats)]
 
     async def _stats(self, _caller: Caller, arguments: StatsArguments) -> dict[str, Any]:
         since, until = window(arguments.since, arguments.until, self.clock.now())

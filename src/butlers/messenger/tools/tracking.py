@@ -8,41 +8,23 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from pydantic import Field
-
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import READS, Tool
-from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
-from butlers.contracts.notify import Channel, DeliveryStatus, Intent
+from butlers.butler.surface import Tool
 from butlers.errors import ClassifiedError, NotFound, ValidationError
 from butlers.messenger.tools.cursor import page, place
-from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords, check_window
-from butlers.messenger.tools.results import DeliveryAttempts, DeliveryList, DeliveryResult, DeliveryTrace
+from butlers.messenger.tools.records import DeliveryRecords, check_window
+from butlers.operations import deliveries as operations
+from butlers.operations.deliveries import (
+    DeliveryArguments,
+    SearchArguments,
+    TraceArguments,
+)
 
-PAGE, LONGEST_PAGE = 50, 500
 LINEAGE_TIMEOUT_S = 5.0
 _NOT_IN_STATUS = ("envelope", "decisions")  # the trace and `why` show them
 
 Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's trace of a request
-
-
-class SearchArguments(Value):
-    origin_butler: Identity | None = Field(default=None, description="only what this butler said")
-    channel: Channel | None = Field(default=None, description="only this channel")
-    intent: Intent | None = Field(default=None, description="only this intent")
-    status: DeliveryStatus | None = Field(default=None, description="only deliveries that stand so")
-    request_id: UUID | None = Field(default=None, description="only what belongs to this request")
-    since: Timestamp | None = Field(
-        default=None, description="only what was created then or later: RFC 3339 with an offset"
-    )
-    until: Timestamp | None = Field(default=None, description="only what was created before: RFC 3339 with an offset")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
-    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-
-
-class TraceArguments(Value):
-    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,38 +34,10 @@ class TrackingTools:
 
     def tools(self) -> list[Tool]:
         return [
-            Tool(
-                name="messenger_delivery_status",
-                description="One delivery: its status, its latest attempt and what the provider calls it.",
-                arguments=DeliveryArguments,
-                returns=DeliveryResult,
-                hints=READS,
-                handler=self._status,
-            ),
-            Tool(
-                name="messenger_delivery_search",
-                description="Deliveries that fit the filters, newest first, a page at a time.",
-                arguments=SearchArguments,
-                returns=DeliveryList,
-                hints=READS,
-                handler=self._search,
-            ),
-            Tool(
-                name="messenger_delivery_attempts",
-                description="Every attempt at one delivery, in order.",
-                arguments=DeliveryArguments,
-                returns=DeliveryAttempts,
-                hints=READS,
-                handler=self._attempts,
-            ),
-            Tool(
-                name="messenger_delivery_trace",
-                description="One request from the door through routing to its deliveries, attempts and receipts.",
-                arguments=TraceArguments,
-                returns=DeliveryTrace,
-                hints=READS,
-                handler=self._trace,
-            ),
+            Tool.of(operations.STATUS, self._status),
+            Tool.of(operations.SEARCH, self._search),
+            Tool.of(operations.ATTEMPTS, self._attempts),
+            Tool.of(operations.TRACE, self._trace),
         ]
 
     async def _status(self, _caller: Caller, arguments: DeliveryArguments) -> dict[str, Any]:

@@ -11,15 +11,15 @@ from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import READS, Tool
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
 from butlers.errors import NotFound
 from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.queue import UNDER_WAY
-from butlers.messenger.tools.records import DeliveryArguments, DeliveryRecords
-from butlers.messenger.tools.results import DeliveryWhy
+from butlers.messenger.tools.records import DeliveryRecords
 from butlers.messenger.tools.sentences import Story, history
 from butlers.messenger.tools.standing import standing
+from butlers.operations.deliveries import WHY, DeliveryArguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,7 @@ class WhyTools:
     dead_letters: DeadLetterTools  # knows what may be sent again
 
     def tools(self) -> list[Tool]:
-        return [
-            Tool(
-                name="messenger_delivery_why",
-                description="In plain words: which rule decided what about a delivery, and what can be done now.",
-                arguments=DeliveryArguments,
-                returns=DeliveryWhy,
-                hints=READS,
-                handler=self._why,
-            )
-        ]
+        return [Tool.of(WHY, self._why)]
 
     async def _why(self, _caller: Caller, arguments: DeliveryArguments) -> dict[str, Any]:
         behind = await self.records.row(self.records.queries.delivery_behind, arguments.delivery_id)

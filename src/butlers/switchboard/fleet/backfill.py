@@ -13,26 +13,8 @@ What it does not do is move the job: the answer tells the connector how the job 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 
-
-class Status(StrEnum):
-    PENDING = "pending"
-    ACTIVE = "active"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    COST_CAPPED = "cost_capped"
-    ERROR = "error"
-
-
-class Deed(StrEnum):
-    """What an operator can do to a job."""
-
-    PAUSE = "pause"
-    CANCEL = "cancel"
-    RESUME = "resume"
-
+from butlers.operations.backfill import Deed, Status
 
 TRANSITIONS: Mapping[Deed, tuple[tuple[Status, ...], Status]] = {
     Deed.PAUSE: ((Status.PENDING, Status.ACTIVE), Status.PAUSED),

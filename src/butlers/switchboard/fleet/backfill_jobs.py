@@ -15,10 +15,10 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.errors import Conflict, NotFound
+from butlers.operations.backfill import Deed, JobsWanted, NewJob, Progress, Status
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.backfill import TRANSITIONS, Deed, Status, status_after_report
-from butlers.switchboard.fleet.backfill_arguments import JobsWanted, NewJob, Progress
+from butlers.switchboard.fleet.backfill import TRANSITIONS, status_after_report
 from butlers.switchboard.operators.paging import page, place
 
 SILENT_FOR = timedelta(minutes=15)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.errors import Forbidden, NotFound
+from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.authority import may_report_for

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
+from butlers.operations.requests import Action
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
-from butlers.switchboard.operators.decisions import Action
 from butlers.switchboard.operators.paging import page, place
 
 ActionOutcome = Literal["success", "failed", "rejected", "partial"]

@@ -17,23 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from butlers.errors import ErrorClass
+from butlers.operations.requests import Action
 from butlers.reliability.dead_letter import DeadLetter, ReplayObstacle, ReplayPolicy, assess_replay
 from butlers.switchboard.operators.failures import ROUND, Outcome, first_name, succeeded
 from butlers.switchboard.routing.decision import whole
-
-
-class Action(StrEnum):
-    MANUAL_REROUTE = "manual_reroute"
-    CANCEL = "cancel"
-    ABORT = "abort"
-    RETRY = "retry"
-    REPLAY = "replay"
-    FORCE_COMPLETE = "force_complete"
-
 
 _ALLOWED: Mapping[Action, frozenset[str]] = {
     Action.MANUAL_REROUTE: frozenset({"accepted", "progress", "errored"}),

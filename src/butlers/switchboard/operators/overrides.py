@@ -15,6 +15,7 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, Conflict, FieldError, NotFound, RoutingError
+from butlers.operations.requests import Action
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
@@ -23,7 +24,6 @@ from butlers.switchboard.operators.audit import ActionOutcome, OperatorAudit, Wi
 from butlers.switchboard.operators.dashboard import AuditLog
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import (
-    Action,
     Beginning,
     handed_to,
     refusal,

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import SenderRefused
+from butlers.operations.operation import Role
 from butlers.switchboard.authority import speaks_for_itself
 from butlers.switchboard.dedupe import dedupe_identity
 from butlers.switchboard.senders.codes import read_approval, read_code, shown

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse
+from butlers.operations.operation import Role
 from butlers.switchboard.senders.records import WritingSender
 from butlers.telemetry import get_logger
 

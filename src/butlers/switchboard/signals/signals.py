@@ -18,11 +18,12 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from butlers.butler.identity import Caller, Role
+from butlers.butler.identity import Caller
 from butlers.butler.routing_config import LifecycleSection
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
+from butlers.operations.operation import Role
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.lineage import LineageReader

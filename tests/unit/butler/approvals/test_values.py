@@ -8,13 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from butlers.butler.approvals.arguments import Constraint
 from butlers.butler.approvals.gate import summary_of
 from butlers.butler.approvals.runner import storable, with_key
 from butlers.butler.approvals.values import PendingAction, refusal
 from butlers.butler.core_tools import KeyArguments, NotifyArguments
-from butlers.butler.surface import ADDS, Result, Tool
+from butlers.butler.surface import Tool
 from butlers.contracts.envelope import Value
+from butlers.operations.approvals import Constraint
+from butlers.operations.operation import ADDS, Result
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

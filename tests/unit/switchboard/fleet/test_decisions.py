@@ -7,7 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from butlers.connectors.source import state_after
-from butlers.switchboard.fleet.backfill import TRANSITIONS, Deed, Status, status_after_report
+from butlers.operations.backfill import Deed, Status
+from butlers.switchboard.fleet.backfill import TRANSITIONS, status_after_report
 from butlers.switchboard.fleet.liveness import liveness
 from butlers.switchboard.fleet.windows import HOURS_REACH, LOG_KEPT, YOUNG_S, days_to_roll, hours_to_roll
 

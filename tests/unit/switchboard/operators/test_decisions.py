@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from butlers.operations.requests import Action
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.switchboard.operators.decisions import (
-    Action,
     handed_to,
     possible,
     refusal,

@@ -1,28 +1,22 @@
-"""OpenAPI of `/api`: bodies, parameters, answers, errors and who may call, for every operation.
+"""OpenAPI of `/api`: bodies, parameters, answers, errors and who may call, for every route.
 
 Bodies are read raw and judged by the models behind them (decision 0025), so FastAPI sees little of them. Here its
-document is completed from those same models: most operations stand before a tool, and a tool knows what it takes and
-answers. A route names its tool (`Behind`), and everything else follows.
+document is completed from the declarations of the operations. Routes without an operation say in FastAPI's own words
+what they take and answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from butlers.butler.surface import AnyTool
-from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import ErrorClass
-from butlers.switchboard.ingest_batch import MAX_MESSAGES
+from butlers.operations.http import Served
+from butlers.operations.operation import SWITCHBOARD, Operation, Route
 
 Schema = dict[str, Any]
-ToolOf = Callable[[str, str], AnyTool | None]  # butler and name; None: not in this process
-
-KEY: Final = "x-tool"
-SWITCHBOARD: Final = "switchboard"
 _ANYTHING: Final[Schema] = {"type": "object"}
 _BEARER: Final[Mapping[str, list[str]]] = {"bearer": []}
 _PLACE: Final = "#/components/schemas/"
@@ -61,46 +55,24 @@ class ErrorAnswer(BaseModel):
     error: Problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
-    """What stands behind an operation."""
-
-    tool: str  # "" for none
-    butler: str = SWITCHBOARD
-    body: tuple[str, ...] = ()  # arguments of the tool that come in the body
-    argument: str | None = None  # the body is this argument
-    whole: bool = False  # the body is all of its arguments
-    decides: bool = False  # only a person with an operator's token
-    status: int = 200  # of success
-
-    def extra(self) -> dict[str, Any]:
-        """For FastAPI, which passes it on to `describe`."""
-        return {KEY: asdict(self)}
-
-
-def describe(document: Schema, *, tool_of: ToolOf, token_required: bool) -> Schema:
+def describe(document: Schema, served: Served, *, token_required: bool) -> Schema:
     """FastAPI's document, completed."""
     shared = _Shared(document)
     shared.add(ErrorAnswer)
     document.setdefault("components", {})["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "butlers token issue NAME --role operator"}
     }
-    for path, operations in document["paths"].items():
-        for operation in operations.values():
-            behind = Behind(**operation.pop(KEY, {"tool": ""}))
-            _complete(path, operation, behind, shared=shared, tool=tool_of(behind.butler, behind.tool))
-            open_to_all = not token_required and not behind.decides
-            operation["security"] = [dict(_BEARER), *([{}] if open_to_all else [])]
+    for path, methods in document["paths"].items():
+        for method, described in methods.items():
+            found = served.get((path, method))
+            if found is not None:
+                _complete(described, *found, shared=shared)
+            else:
+                _adopt(described, shared)
+            _add_errors(path, described, found)
+            decides = found is not None and found[0].decides(found[1])
+            described["security"] = [dict(_BEARER), *([] if token_required or decides else [{}])]
     return document
-
-
-def ingest_body(*, batch: bool) -> Schema:
-    """The body of `POST /ingest`, or of many of them: there a message that is wrong is no mistake of the others."""
-    if not batch:
-        return IngestEnvelope.model_json_schema(by_alias=True)
-    one = {"description": "an IngestEnvelope; each is judged for itself, and has its own error in the answer"}
-    many = {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": one}
-    return _object({"messages": many}, ("messages",)) | {"title": "IngestBatch"}
 
 
 class _Shared:
@@ -142,24 +114,39 @@ def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
     return changed
 
 
-def _complete(path: str, operation: Schema, behind: Behind, *, shared: _Shared, tool: AnyTool | None) -> None:
-    arguments = shared.read(shared.of(tool.input_schema())) if tool else {}
-    _narrow(operation.get("parameters", []), arguments.get("properties", {}))
-    body = _body(behind, arguments, shared)
-    if "requestBody" in operation:
-        content = operation["requestBody"]["content"]["application/json"]
-        content["schema"] = shared.of(content["schema"])
-    elif body is not None:
-        required = bool(body.get("required")) or behind.whole or behind.argument is not None
-        operation["requestBody"] = {"required": required, "content": {"application/json": {"schema": body}}}
-    success = operation["responses"].get(str(behind.status)) or operation["responses"].popitem()[1]
-    known = success.get("content", {}).get("application/json", {}).get("schema")
-    operation["responses"] = {
-        str(behind.status): {
-            "description": operation.get("summary", "Done."),
-            "content": {"application/json": {"schema": known or _answer(tool, shared)}},
+def _complete(described: Schema, operation: Operation, route: Route, *, shared: _Shared) -> None:
+    arguments = shared.read(shared.of(operation.input_schema()))
+    _narrow(described.get("parameters", []), arguments.get("properties", {}))
+    body = _body(operation, route, arguments, shared)
+    if body is not None:
+        required = bool(body.get("required")) or route.body_is is not None
+        described["requestBody"] = {"required": required, "content": {"application/json": {"schema": body}}}
+    described["responses"] = {
+        str(route.status): {
+            "description": route.summary,
+            "content": {"application/json": {"schema": shared.of(operation.output_schema())}},
         }
-    } | {str(status): _error(status) for status in _statuses(path, operation, behind)}
+    }
+
+
+def _adopt(described: Schema, shared: _Shared) -> None:
+    """A route without an operation, as it describes itself."""
+    _narrow(described.get("parameters", []), {})
+    if "requestBody" in described:
+        content = described["requestBody"]["content"]["application/json"]
+        content["schema"] = shared.of(content["schema"])
+
+
+def _add_errors(path: str, described: Schema, found: tuple[Operation, Route] | None) -> None:
+    """The success of a route, and every refusal that it knows."""
+    status, success = next(iter(described["responses"].items()))
+    answer = success.get("content", {}).get("application/json", {}).get("schema") or dict(_ANYTHING)
+    success = {
+        "description": described.get("summary", "Done."),
+        "content": {"application/json": {"schema": answer}},
+    }
+    errors = {str(known): _error(known) for known in _statuses(path, int(status), described, found)}
+    described["responses"] = {status: success} | errors
 
 
 def _narrow(parameters: list[Schema], properties: Schema) -> None:
@@ -181,38 +168,37 @@ def _without_null(schema: Schema) -> Schema:
     return rest | (choices[0] if len(choices) == 1 else {"anyOf": choices})
 
 
-def _body(behind: Behind, arguments: Schema, shared: _Shared) -> Schema | None:
-    properties = arguments.get("properties", {})
-    if behind.whole:
-        return shared.of(arguments) if arguments else dict(_ANYTHING)
-    if behind.argument is not None:
-        return dict(properties.get(behind.argument, _ANYTHING))
-    if not behind.body:
+def _body(operation: Operation, route: Route, arguments: Schema, shared: _Shared) -> Schema | None:
+    properties, names = arguments.get("properties", {}), operation.in_body(route)
+    if route.body_is == "":
+        return shared.of(arguments)
+    if route.body_is is not None:
+        return dict(properties[route.body_is])
+    if not names:
         return None
-    required = tuple(name for name in behind.body if name in arguments.get("required", ()))
-    return _object({name: properties.get(name, {}) for name in behind.body}, required)
+    required = tuple(name for name in names if name in arguments.get("required", ()))
+    return object_of({name: properties.get(name, {}) for name in names}, required)
 
 
-def _object(properties: Schema, required: tuple[str, ...]) -> Schema:
+def object_of(properties: Schema, required: tuple[str, ...]) -> Schema:
     described: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
     return described | ({"required": list(required)} if required else {})
 
 
-def _answer(tool: AnyTool | None, shared: _Shared) -> Schema:
-    return shared.of(tool.output_schema()) if tool is not None else dict(_ANYTHING)
-
-
-def _statuses(path: str, operation: Schema, behind: Behind) -> list[int]:
-    """The refusals that an operation knows."""
-    elsewhere = behind.butler != SWITCHBOARD
-    names = {parameter["name"] for parameter in operation.get("parameters", [])}
+def _statuses(path: str, success: int, described: Schema, found: tuple[Operation, Route] | None) -> list[int]:
+    """The refusals that a route knows."""
+    operation, route = found or (None, None)
+    elsewhere = operation is not None and operation.butler != SWITCHBOARD
+    in_body = operation is not None and route is not None and bool(operation.in_body(route))
+    decides = operation is not None and route is not None and operation.decides(route)
+    names = {parameter["name"] for parameter in described.get("parameters", [])}
     known = {401, 403, 422, 503}
     known |= {414} if names else set()
-    known |= {404} if "{" in path or "butler" in names or elsewhere or behind.body else set()
+    known |= {404} if "{" in path or "butler" in names or elsewhere or in_body else set()
     known |= {429, 504} if elsewhere else set()
-    known |= {409} if behind.decides else set()
-    known |= {413, 415} if "requestBody" in operation else set()
-    known |= {429} if behind.status == 202 else set()
+    known |= {409} if decides else set()
+    known |= {413, 415} if "requestBody" in described else set()
+    known |= {429} if success == 202 else set()
     return sorted(known)
 
 
@@ -223,6 +209,3 @@ def _error(status: int) -> Schema:
 
 def json_body(schema: Schema) -> Schema:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-ACCEPTED: Final = Behind(tool="", status=202)

@@ -1,4 +1,4 @@
-"""The stretch of time that somebody asks about, as every tool with `since` and `until` reads it."""
+"""The time range of an operation that takes `since` and `until`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ USUAL = timedelta(days=1)
 LONGEST = timedelta(days=31)  # percentiles are taken over every single row
 
 
-class StretchArguments(Value):
+class TimeRangeArguments(Value):
     since: Timestamp | None = Field(
         default=None, description="the beginning: RFC 3339 with an offset; absent: a day before until"
     )

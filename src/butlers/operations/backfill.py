@@ -1,20 +1,52 @@
-"""What callers say about backfill jobs, and what they hear."""
+"""Backfill: operators create, pause, resume and cancel jobs, connectors poll for them and report."""
 
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Literal, Self
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from butlers.butler.results import Page
-from butlers.butler.surface import Result, Row
 from butlers.contracts.envelope import Identity, Value
-from butlers.switchboard.fleet.backfill import Status
-from butlers.switchboard.operators.paging import LONGEST_PAGE
+from butlers.operations.operation import (
+    ACTS,
+    ADDS,
+    CONNECTORS,
+    LONGEST_PAGE,
+    OPERATORS,
+    PAGE,
+    READS,
+    Operation,
+    Page,
+    Parameter,
+    Result,
+    Row,
+    Target,
+    get,
+    post,
+)
 
 Delta = Annotated[int, Field(ge=0, le=1_000_000_000)]  # of one batch
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    COST_CAPPED = "cost_capped"
+    ERROR = "error"
+
+
+class Deed(StrEnum):
+    """What an operator can do to a job."""
+
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    RESUME = "resume"
 
 
 class NewJob(Value):
@@ -46,7 +78,7 @@ class JobsWanted(Value):
     endpoint_identity: Identity | None = Field(default=None, description="only jobs of this account")
     status: Status | None = Field(default=None, description="only jobs that stand so")
     cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-    limit: int = Field(default=50, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
 
 
 class PollArguments(Value):
@@ -87,3 +119,62 @@ class JobTaken(Result):
 
 class JobList(Page):
     jobs: list[Row] = Field(description="the jobs: what to fetch, how far they are and what they cost")
+
+
+def _deed(given: dict[str, Any]) -> Target:
+    return Target(butler=PAUSE.butler, operation=f"backfill.{given.pop('deed')}")
+
+
+def _change(deed: Deed, description: str) -> Operation:
+    path = "/backfill/{job_id}/{deed}"
+    deeds = (Parameter(name="deed", annotation=Deed),)
+    all_of_them = post(path, "Pause, cancel or resume a backfill job", parameters=deeds, target=_deed)
+    return Operation(
+        name=f"backfill.{deed}",
+        description=description,
+        arguments=JobArguments,
+        returns=JobResult,
+        hints=ACTS,
+        roles=OPERATORS,
+        routes=(all_of_them,) if deed is Deed.PAUSE else (),
+    )
+
+
+CREATE: Final = Operation(
+    name="create_backfill_job",
+    description="Ask a connector that is online to fetch messages of the past.",
+    arguments=NewJob,
+    returns=JobResult,
+    hints=ADDS,
+    roles=OPERATORS,
+    routes=(post("/backfill", "Have messages of the past fetched", status=201),),
+)
+PAUSE: Final = _change(Deed.PAUSE, "Let a backfill job rest until it is resumed.")
+CANCEL: Final = _change(Deed.CANCEL, "End a backfill job for good.")
+RESUME: Final = _change(Deed.RESUME, "Queue a backfill job again that was paused or reached its cost cap.")
+LIST: Final = Operation(
+    name="backfill.list",
+    description="Backfill jobs and how far they are, newest first.",
+    arguments=JobsWanted,
+    returns=JobList,
+    hints=READS,
+    routes=(get("/backfill", "Backfill jobs, newest first"),),
+)
+POLL: Final = Operation(
+    name="backfill.poll",
+    description="The oldest backfill job that waits for the calling connector, now its own.",
+    arguments=PollArguments,
+    returns=JobTaken,
+    hints=ADDS,
+    roles=CONNECTORS,
+)
+PROGRESS: Final = Operation(
+    name="backfill.progress",
+    description="What one batch of a backfill job did and cost; answers how the job stands.",
+    arguments=Progress,
+    returns=JobProgress,
+    hints=ADDS,
+    roles=CONNECTORS,
+)
+
+OPERATIONS: Final = (CREATE, PAUSE, LIST)

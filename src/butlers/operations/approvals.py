@@ -1,0 +1,294 @@
+"""Approvals: what waits for a person, the decisions, and rules that let calls pass without asking.
+
+The butler whose actions they are carries them out: over HTTP `?butler=` names it, else it is Messenger. Whatever
+decides is for operators, and for Switchboard on an operator's behalf.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, Self
+from uuid import UUID
+
+from pydantic import Field, JsonValue, StringConstraints, model_validator
+
+from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
+from butlers.operations.operation import (
+    ACTS,
+    ACTS_OUTSIDE,
+    ADDS,
+    CHANGES,
+    MESSENGER,
+    PAGE,
+    READS,
+    SWITCHBOARD,
+    DecidedArguments,
+    Operation,
+    Page,
+    Parameter,
+    Result,
+    Route,
+    Row,
+    Target,
+    get,
+    post,
+)
+
+Status = Literal["pending", "approved", "rejected", "expired", "executed"]
+MAX_USES = 1_000_000
+Reason = Annotated[str, StringConstraints(max_length=2_000)]
+Limit = Annotated[int, Field(ge=1, le=500)]
+
+
+class ActionArguments(Value):
+    action_id: UUID = Field(description="the pending action, by its id")
+
+
+class DecisionArguments(DecidedArguments):
+    action_id: UUID = Field(description="the pending action, by its id")
+    reason: Reason | None = Field(default=None, description="why, for the record")
+
+
+class ListExecutedArguments(Value):
+    tool_name: Identity | None = Field(default=None, description="only actions of this tool")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: Limit = Field(default=PAGE, description="at most so many, on one page")
+
+
+class ListActionsArguments(ListExecutedArguments):
+    status: Status | Literal["any"] = Field(default="pending", description="only actions in this state")
+
+
+class RuleArguments(Value):
+    rule_id: UUID = Field(description="the rule, by its id")
+
+
+class RevokeArguments(DecidedArguments):
+    rule_id: UUID = Field(description="the rule, by its id")
+
+
+class ListRulesArguments(Value):
+    tool_name: Identity | None = Field(default=None, description="only rules about this tool")
+    active_only: bool = Field(default=True, description="leave out rules that have ended")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: Limit = Field(default=PAGE, description="at most so many, on one page")
+
+
+class Constraint(Value):
+    """What one argument of a call must be."""
+
+    type: Literal["exact", "pattern", "any"] = Field(
+        description="exact: equals value; pattern: fits value (* and ? are wild); any: whatever it is"
+    )
+    value: JsonValue = Field(default=None, description="what is compared with; none for any")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.type == "exact" and "value" not in self.model_fields_set:
+            raise ValueError("exact needs a value")
+        if self.type == "pattern" and not (isinstance(self.value, str) and 0 < len(self.value) <= MAX_IDENTITY):
+            raise ValueError(f"pattern needs a text of 1 to {MAX_IDENTITY} characters as its value")
+        if self.type == "any" and self.value is not None:
+            raise ValueError("any takes no value")
+        return self
+
+    def to_constraint(self) -> dict[str, Any]:
+        return {"type": self.type} if self.type == "any" else {"type": self.type, "value": self.value}
+
+
+Constraints = Annotated[dict[Identity, Constraint], Field(max_length=50)]
+
+
+class RuleBounds(DecidedArguments):
+    expires_at: Timestamp | None = Field(default=None, description="the rule ends then: RFC 3339 with an offset")
+    max_uses: Annotated[int, Field(ge=1, le=MAX_USES)] | None = Field(
+        default=None, description="the rule ends after so many calls"
+    )
+    description: Reason = Field(default="", description="what the rule is for, in words")
+
+
+class CreateRuleArguments(RuleBounds):
+    tool_name: Identity = Field(description="the tool whose calls pass")
+    arg_constraints: Constraints = Field(default_factory=dict, description="by argument: what it must be")
+
+
+class RuleFromActionArguments(RuleBounds):
+    action_id: UUID = Field(description="the action that the rule is made from")
+    arg_constraints: Constraints | None = Field(
+        default=None, description="by argument: what it must be; absent: as the action suggests"
+    )
+
+
+class ActionResult(Result):
+    action: Row = Field(description="the action: what was asked, by whom, and what was decided")
+
+
+class ActionList(Page):
+    actions: list[Row] = Field(description="the actions: id, tool, summary, status, who asked and who decided")
+
+
+class ActionCounts(Result):
+    pending: int = Field(description="how many wait")
+    by_tool: dict[str, int] = Field(description="how many wait, by tool")
+    by_status: dict[str, int] = Field(description="how many there are, by status")
+    oldest_requested_at: str | None = Field(description="since when the oldest waits")
+    next_expires_at: str | None = Field(description="when the next one runs out")
+
+
+class ExpiredActions(Result):
+    expired: int = Field(description="how many were closed")
+
+
+class RuleResult(Result):
+    rule: Row = Field(description="the rule: tool, constraints, bounds and uses")
+
+
+class RuleList(Page):
+    rules: list[Row] = Field(description="the rules: tool, constraints, bounds and uses")
+
+
+_BUTLER = Parameter(
+    name="butler",
+    annotation=Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
+    default=MESSENGER,
+    description="whose actions",
+)
+
+
+def _of_butler(name: str) -> Any:
+    """The butler whose actions are meant carries the operation out."""
+    return {
+        "parameters": (_BUTLER,),
+        "target": lambda given: Target(butler=given.pop("butler"), operation=name),
+    }
+
+
+def _rule_maker(given: dict[str, Any]) -> Target:
+    made_from = FROM_ACTION if "action_id" in given else CREATE_RULE
+    return Target(butler=given.pop("butler"), operation=made_from.name)
+
+
+LIST: Final = Operation(
+    name="list_pending_actions",
+    description="Actions, newest first.",
+    arguments=ListActionsArguments,
+    returns=ActionList,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/approvals", "Actions, newest first", **_of_butler("list_pending_actions")),),
+)
+SHOW: Final = Operation(
+    name="show_pending_action",
+    description="One action, whole, with its record.",
+    arguments=ActionArguments,
+    returns=ActionResult,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/approvals/{action_id}", "One action, whole, with its record", **_of_butler("show_pending_action")),),
+)
+COUNT: Final = Operation(
+    name="pending_action_count",
+    description="How many actions wait, and since when.",
+    returns=ActionCounts,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/approvals/count", "How many actions wait", **_of_butler("pending_action_count")),),
+)
+EXECUTED: Final = Operation(
+    name="list_executed_actions",
+    description="Executed actions, newest first.",
+    arguments=ListExecutedArguments,
+    returns=ActionList,
+    hints=READS,
+)
+RULES: Final = Operation(
+    name="list_approval_rules",
+    description="Rules, newest first.",
+    arguments=ListRulesArguments,
+    returns=RuleList,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/approvals/rules", "Rules, newest first", **_of_butler("list_approval_rules")),),
+)
+SHOW_RULE: Final = Operation(
+    name="show_approval_rule",
+    description="One rule and its latest uses.",
+    arguments=RuleArguments,
+    returns=RuleResult,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/approvals/rules/{rule_id}", "One rule and its latest uses", **_of_butler("show_approval_rule")),),
+)
+APPROVE: Final = Operation(
+    name="approve_action",
+    description="Let a pending action happen.",
+    arguments=DecisionArguments,
+    returns=ActionResult,
+    hints=ACTS_OUTSIDE,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(post("/approvals/{action_id}/approve", "Let it happen", **_of_butler("approve_action")),),
+)
+REJECT: Final = Operation(
+    name="reject_action",
+    description="Refuse a pending action for good.",
+    arguments=DecisionArguments,
+    returns=ActionResult,
+    hints=ACTS,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(post("/approvals/{action_id}/reject", "Refuse it for good", **_of_butler("reject_action")),),
+)
+EXPIRE: Final = Operation(
+    name="expire_stale_actions",
+    description="Close what nobody decided in time.",
+    returns=ExpiredActions,
+    hints=CHANGES,
+    owner=SWITCHBOARD,
+)
+CREATE_RULE: Final = Operation(
+    name="create_approval_rule",
+    description="Let calls pass without asking.",
+    arguments=CreateRuleArguments,
+    returns=RuleResult,
+    hints=ADDS,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(
+        post(
+            "/approvals/rules",
+            "Let calls pass without asking",
+            body=("tool_name", "action_id", "arg_constraints", "expires_at", "max_uses", "description"),
+            status=201,
+            parameters=(_BUTLER,),
+            target=_rule_maker,
+        ),
+    ),
+)
+FROM_ACTION: Final = Operation(
+    name="create_rule_from_action",
+    description="Let more calls like this one pass without asking.",
+    arguments=RuleFromActionArguments,
+    returns=RuleResult,
+    hints=ADDS,
+    owner=SWITCHBOARD,
+)
+REVOKE: Final = Operation(
+    name="revoke_approval_rule",
+    description="End a rule.",
+    arguments=RevokeArguments,
+    returns=RuleResult,
+    hints=ACTS,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(
+        Route(
+            method="DELETE",
+            path="/approvals/rules/{rule_id}",
+            summary="End a rule",
+            **_of_butler("revoke_approval_rule"),
+        ),
+        post("/approvals/rules/{rule_id}/revoke", "End a rule", **_of_butler("revoke_approval_rule")),
+    ),
+)
+
+OPERATIONS: Final = (LIST, SHOW, COUNT, RULES, SHOW_RULE, APPROVE, REJECT, CREATE_RULE, REVOKE)

@@ -1,0 +1,75 @@
+"""Butlers that operators take out of service and put back, and the record of it."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from pydantic import Field
+
+from butlers.contracts.envelope import Identity, Value
+from butlers.operations.operation import (
+    ACTS,
+    LONGEST_PAGE,
+    OPERATORS,
+    PAGE,
+    READS,
+    Operation,
+    Page,
+    Result,
+    Row,
+    get,
+    post,
+)
+
+
+class HoldArguments(Value):
+    butler: Identity = Field(description="the butler, by its name")
+    reason: Identity = Field(description="why, for the record")
+
+
+class HistoryArguments(Value):
+    butler: Identity = Field(description="the butler, by its name")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+
+
+class HoldResult(Result):
+    butler: str = Field(description="the butler, by its name")
+    held: Row | None = Field(description="who holds it, why and since when; null: nobody")
+    eligibility_state: str = Field(description="whether it gets routes")
+
+
+class HoldHistory(Page):
+    butler: str = Field(description="the butler, by its name")
+    history: list[Row] = Field(description="what changed, when and why, newest first")
+
+
+HOLD: Final = Operation(
+    name="butler.hold",
+    description="Take a butler out of service: no new routes until it is released.",
+    arguments=HoldArguments,
+    returns=HoldResult,
+    hints=ACTS,
+    roles=OPERATORS,
+    routes=(post("/butlers/{butler}/hold", "Take a butler out of service"),),
+)
+RELEASE: Final = Operation(
+    name="butler.release",
+    description="Put a butler back into service that was held.",
+    arguments=HoldArguments,
+    returns=HoldResult,
+    hints=ACTS,
+    roles=OPERATORS,
+    routes=(post("/butlers/{butler}/release", "Put a butler back into service"),),
+)
+HISTORY: Final = Operation(
+    name="butler.history",
+    description="Why a butler was or was not routable, newest first.",
+    arguments=HistoryArguments,
+    returns=HoldHistory,
+    hints=READS,
+    routes=(get("/butlers/{butler}/history", "Why a butler was or was not routable"),),
+)
+
+OPERATIONS: Final = (HOLD, RELEASE, HISTORY)

@@ -1,0 +1,74 @@
+"""Connectors: their heartbeats, all that ever reported, and forgetting one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from butlers.contracts.envelope import Identity, Value
+from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.operations.operation import (
+    ADDS_ONCE,
+    CHANGES,
+    CONNECTORS,
+    OPERATORS,
+    READS,
+    Operation,
+    Result,
+    Row,
+    get,
+    post,
+)
+
+
+class ConnectorArguments(Value):
+    connector_type: Identity = Field(description="the kind of connector, such as telegram")
+    endpoint_identity: Identity = Field(description="the bot, mailbox or account that the connector watches")
+
+
+class ConnectorList(Result):
+    connectors: list[Row] = Field(description="the connectors: state, liveness, last heartbeat and today's counts")
+
+
+class ConnectorGone(Result):
+    connector_type: str = Field(description="the kind of connector")
+    endpoint_identity: str = Field(description="the bot, mailbox or account")
+    deregistered: bool = Field(description="true")
+
+
+HEARTBEAT: Final = Operation(
+    name="connector.heartbeat",
+    description="A connector says that it lives and what it has done (connector.heartbeat.v1).",
+    arguments=HeartbeatEnvelope,
+    returns=HeartbeatReply,
+    hints=ADDS_ONCE,
+    roles=CONNECTORS,
+    routes=(
+        post(
+            "/connectors/heartbeat",
+            "A connector's sign of life (connector.heartbeat.v1)",
+            body_is="",
+            decides=False,
+            status=202,
+        ),
+    ),
+)
+LIST: Final = Operation(
+    name="connectors.list",
+    description="All connectors that ever reported: whether they are there, and what they did today.",
+    returns=ConnectorList,
+    hints=READS,
+    routes=(get("/connectors", "All connectors, and whether they are there"),),
+)
+DEREGISTER: Final = Operation(
+    name="connectors.deregister",
+    description="Forget a connector; its next heartbeat registers it anew.",
+    arguments=ConnectorArguments,
+    returns=ConnectorGone,
+    hints=CHANGES,
+    roles=OPERATORS,
+    routes=(post("/connectors/deregister", "Forget a connector"),),
+)
+
+OPERATIONS: Final = (HEARTBEAT, LIST, DEREGISTER)

@@ -1,0 +1,305 @@
+"""Deliveries: what was sent, what waits, how the way out is doing, and what a person can do about one of them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+from uuid import UUID
+
+from pydantic import Field, JsonValue
+
+from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
+from butlers.contracts.notify import Channel, DeliveryStatus, Intent
+from butlers.operations.operation import (
+    ACTS,
+    ACTS_OUTSIDE,
+    LONGEST_PAGE,
+    MESSENGER,
+    PAGE,
+    READS,
+    SWITCHBOARD,
+    DecidedArguments,
+    Operation,
+    Page,
+    Result,
+    Row,
+    get,
+    post,
+)
+
+Settlement = Literal["confirmed_sent", "send_again"]
+_ID = "the delivery, by its id"
+
+
+class SearchArguments(Value):
+    origin_butler: Identity | None = Field(default=None, description="only what this butler said")
+    channel: Channel | None = Field(default=None, description="only this channel")
+    intent: Intent | None = Field(default=None, description="only this intent")
+    status: DeliveryStatus | None = Field(default=None, description="only deliveries that stand so")
+    request_id: UUID | None = Field(default=None, description="only what belongs to this request")
+    since: Timestamp | None = Field(
+        default=None, description="only what was created then or later: RFC 3339 with an offset"
+    )
+    until: Timestamp | None = Field(default=None, description="only what was created before: RFC 3339 with an offset")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+
+
+class TraceArguments(Value):
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
+
+
+class DeliveryArguments(Value):
+    delivery_id: UUID = Field(description=_ID)
+
+
+class SettleArguments(DecidedArguments):
+    delivery_id: UUID = Field(description=_ID)
+    outcome: Settlement = Field(description="confirmed_sent: it arrived; send_again: it did not")
+
+
+class QuarantineArguments(DecidedArguments):
+    delivery_id: UUID = Field(description=_ID)
+    reason: Identity = Field(description="why, for the record")
+
+
+class StatsArguments(Value):
+    since: Timestamp | None = Field(
+        default=None, description="the beginning: RFC 3339 with an offset; absent: 24 hours before until"
+    )
+    until: Timestamp | None = Field(default=None, description="the end: RFC 3339 with an offset; absent: now")
+    group_by: Literal["channel", "intent", "origin_butler", "outcome", "error_class"] | None = Field(
+        default=None, description="also count by this property"
+    )
+
+
+class ChannelArguments(Value):
+    channel: Identity | None = Field(
+        default=None, description="only this channel, with or without its scope: telegram or telegram.bot"
+    )
+
+
+class LimitArguments(ChannelArguments):
+    identity_scope: Literal["bot", "user"] | None = Field(
+        default=None, description="bot: the system's own accounts; user: the owner's; absent: both"
+    )
+
+
+class NotifyArguments(Value):
+    notify_request: dict[str, JsonValue] = Field(description="a notify.v1 envelope, as notify.dispatch takes it")
+
+
+class DeliveryResult(Result):
+    delivery_id: str = Field(description=_ID)
+    status: str = Field(description="where the delivery stands")
+    channel: str = Field(description="the channel it leaves by")
+    attempts: int = Field(description="how often it was tried")
+    provider_delivery_id: str | None = Field(description="the provider's own id of the message")
+    latest_attempt: Row | None = Field(description="the last attempt, with its outcome and certainty")
+
+
+class DeliveryList(Page):
+    deliveries: list[Row] = Field(description="the deliveries: id, channel, target, status, attempts and error")
+
+
+class DeliveryAttempts(Result):
+    delivery_id: str = Field(description=_ID)
+    attempts: list[Row] = Field(description="the attempts: when, outcome, certainty, error and the provider's answer")
+
+
+class DeliveryTrace(Result):
+    request_id: str = Field(description="the request that was asked about")
+    ingress: Row = Field(description="how it came in, or why that is unknown")
+    routing: Row = Field(description="who was to deal with it, or why that is unknown")
+    deliveries: list[Row] = Field(description="what left because of it, with attempts and receipts")
+
+
+class DeliveryWhy(Result):
+    delivery_id: str = Field(description=_ID)
+    status: str = Field(description="where the delivery stands")
+    lines: list[str] = Field(description="what happened and what can be done now, in plain words")
+    decisions: list[Row] = Field(description="the rules that decided, in order")
+
+
+class DeliveryReleased(Result):
+    delivery_id: str = Field(description=_ID)
+    status: str = Field(description="where the delivery stands now")
+    provider_delivery_id: str | None = Field(default=None, description="the provider's own id of the message")
+
+
+class DeadLetterEnded(Result):
+    dead_letter_id: str = Field(description="the dead letter, by its id")
+    delivery_id: str = Field(description=_ID)
+    status: str = Field(description="what became of it")
+    reason: str = Field(description="why, as the person said")
+
+
+class NotifyValidity(Result):
+    valid: bool = Field(description="whether the envelope would pass the checks")
+    errors: list[Row] = Field(description="field and error of everything that is wrong")
+
+
+class DryRun(Result):
+    valid: bool = Field(description="whether the envelope would pass the checks")
+    would_be_admitted: bool = Field(description="whether it would be sent now")
+    outcome: str = Field(description="what would become of it")
+    target_identity: str | None = Field(description="the address it would go to")
+    channel_adapter: str | None = Field(description="what would send it")
+    headroom: Row | None = Field(description="what is left of the budgets")
+    reasons: list[Row] = Field(description="the rules that decide")
+
+
+class CircuitStatus(Result):
+    channels: dict[str, Row] = Field(description="by channel: the state of its circuit, and why")
+
+
+class RateLimitStatus(Result):
+    channels: dict[str, Row] = Field(
+        description="by channel: consumed, total, remaining, and until when it is throttled"
+    )
+    in_flight: Row = Field(description="deliveries that are taken on and not yet ended")
+    recipients: Row = Field(description="who is at the limit")
+
+
+class QueueDepth(Result):
+    total: int = Field(description="deliveries on their way")
+    by_status: dict[str, int] = Field(description="the same, by status")
+    by_phase: dict[str, int] = Field(description="the same, by phase")
+    by_channel: dict[str, Row] = Field(description="the same, by channel")
+    oldest_age_s: float | None = Field(description="seconds since the oldest was asked for")
+
+
+class DeliveryStats(Result):
+    window: Row = Field(description="since and until")
+    total: int = Field(description="deliveries that were asked for in the window")
+    delivered: int = Field(description="of these, delivered")
+    success_rate: float | None = Field(description="delivered of ended; null: none has ended")
+    retry_rate: float | None = Field(description="tried more than once of tried; null: none was tried")
+    p50_ms: float | None = Field(description="median milliseconds from asking to the end, of the delivered")
+    p95_ms: float | None = Field(description="the same at the 95th percentile")
+    groups: list[Row] = Field(description="the same figures by the property that was asked for")
+
+
+SEARCH: Final = Operation(
+    name="messenger_delivery_search",
+    description="Deliveries that fit the filters, newest first, a page at a time.",
+    arguments=SearchArguments,
+    returns=DeliveryList,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries", "Deliveries, newest first"),),
+)
+STATUS: Final = Operation(
+    name="messenger_delivery_status",
+    description="One delivery: its status, its latest attempt and what the provider calls it.",
+    arguments=DeliveryArguments,
+    returns=DeliveryResult,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/{delivery_id}", "One delivery"),),
+)
+ATTEMPTS: Final = Operation(
+    name="messenger_delivery_attempts",
+    description="Every attempt at one delivery, in order.",
+    arguments=DeliveryArguments,
+    returns=DeliveryAttempts,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/{delivery_id}/attempts", "Every attempt at it"),),
+)
+TRACE: Final = Operation(
+    name="messenger_delivery_trace",
+    description="One request from the door through routing to its deliveries, attempts and receipts.",
+    arguments=TraceArguments,
+    returns=DeliveryTrace,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/trace/{request_id}", "One request, from the door to the receipts"),),
+)
+WHY: Final = Operation(
+    name="messenger_delivery_why",
+    description="In plain words: which rule decided what about a delivery, and what can be done now.",
+    arguments=DeliveryArguments,
+    returns=DeliveryWhy,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/{delivery_id}/why", "Which rule decided what, in plain words"),),
+)
+SETTLE: Final = Operation(
+    name="messenger_delivery_settle",
+    description="Say what became of an uncertain delivery: confirmed_sent, or send_again.",
+    arguments=SettleArguments,
+    returns=DeliveryReleased,
+    hints=ACTS_OUTSIDE,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(post("/deliveries/{delivery_id}/settle", "Say what became of an uncertain delivery"),),
+)
+QUARANTINE: Final = Operation(
+    name="messenger_dead_letter_quarantine",
+    description="Set a delivery aside that is not in a provider call.",
+    arguments=QuarantineArguments,
+    returns=DeadLetterEnded,
+    hints=ACTS,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(post("/deliveries/{delivery_id}/quarantine", "Set it aside"),),
+)
+STATS: Final = Operation(
+    name="messenger_delivery_stats",
+    description="Counts, rates and latencies of the deliveries of a window, overall and by one property.",
+    arguments=StatsArguments,
+    returns=DeliveryStats,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/stats", "Counts, rates and latencies"),),
+)
+QUEUE: Final = Operation(
+    name="messenger_queue_depth",
+    description="How many deliveries are on their way, by status, phase and channel.",
+    arguments=ChannelArguments,
+    returns=QueueDepth,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/queue", "What is on its way"),),
+)
+LIMITS: Final = Operation(
+    name="messenger_rate_limit_status",
+    description="What is left of each budget, until when a provider asked to wait, who is at the limit.",
+    arguments=LimitArguments,
+    returns=RateLimitStatus,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/limits", "What is left of the budgets"),),
+)
+CIRCUITS: Final = Operation(
+    name="messenger_circuit_status",
+    description="The circuit breaker of each channel, and why it is open.",
+    arguments=ChannelArguments,
+    returns=CircuitStatus,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/deliveries/circuits", "The circuit of each channel"),),
+)
+DRY_RUN: Final = Operation(
+    name="messenger_dry_run",
+    description="What would become of a notify.v1 now: target, adapter, headroom, admission.",
+    arguments=NotifyArguments,
+    returns=DryRun,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(post("/deliveries/dry-run", "What would happen to a notify.v1", body_is="notify_request"),),
+)
+VALIDATE: Final = Operation(
+    name="messenger_validate_notify",
+    description="Whether a notify.v1 would pass the checks, field by field; nothing happens.",
+    arguments=NotifyArguments,
+    returns=NotifyValidity,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(post("/deliveries/validate", "Whether a notify.v1 is valid", body_is="notify_request"),),
+)
+
+OPERATIONS: Final = (
+    *(SEARCH, STATUS, ATTEMPTS, TRACE, WHY, SETTLE, QUARANTINE),
+    *(STATS, QUEUE, LIMITS, CIRCUITS, DRY_RUN, VALIDATE),
+)

@@ -1,0 +1,66 @@
+"""Mails that could not be handled, and trying one of them again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import Field
+
+from butlers.contracts.envelope import Value
+from butlers.operations.operation import (
+    ACTS,
+    LONGEST_PAGE,
+    MESSENGER,
+    PAGE,
+    READS,
+    SWITCHBOARD,
+    DecidedArguments,
+    Operation,
+    Result,
+    Row,
+    get,
+    post,
+)
+
+
+class QuarantinedArguments(Value):
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="mails of one page")
+    cursor: str | None = Field(default=None, max_length=80, description="next_cursor of the page before")
+
+
+class RetryArguments(DecidedArguments):
+    mail: str = Field(max_length=40, description="UIDVALIDITY-UID, as email_list_quarantined prints it")
+
+
+class QuarantinedList(Result):
+    mails: list[Row] = Field(description="the mails, each with the reason")
+    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
+
+
+class MailRetried(Result):
+    mail: str = Field(description="the mail, as email_list_quarantined prints it")
+    retried_by: str = Field(description="who decided it")
+    handled: bool = Field(description="whether it came to an end")
+
+
+QUARANTINED: Final = Operation(
+    name="email_list_quarantined",
+    description="Mails that no attempt could bring to an end, newest first, each with the reason.",
+    arguments=QuarantinedArguments,
+    returns=QuarantinedList,
+    hints=READS,
+    butler=MESSENGER,
+    routes=(get("/mailbox/quarantine", "Mails that could not be handled, newest first"),),
+)
+RETRY: Final = Operation(
+    name="email_retry_quarantined",
+    description="Try a quarantined mail again; it stays quarantined unless that ends well.",
+    arguments=RetryArguments,
+    returns=MailRetried,
+    hints=ACTS,
+    owner=SWITCHBOARD,
+    butler=MESSENGER,
+    routes=(post("/mailbox/quarantine/{mail}/retry", "Try one of them again"),),
+)
+
+OPERATIONS: Final = (QUARANTINED, RETRY)

@@ -1,0 +1,169 @@
+"""What a declaration of an operation says: name, arguments, result, who may call it, and by which HTTP routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Union
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from butlers.contracts.envelope import Identity, Value
+
+SWITCHBOARD: Final = "switchboard"
+MESSENGER: Final = "messenger"
+PAGE: Final = 50
+LONGEST_PAGE: Final = 500
+
+
+class Role(StrEnum):
+    """What kind of caller a principal is."""
+
+    BUTLER = "butler"
+    CONNECTOR = "connector"
+    OPERATOR = "operator"  # a person at the command line or dashboard
+    CLIENT = "client"  # anything else that may only hand in messages
+
+
+EVERY_ROLE: Final = frozenset(Role)
+BUTLERS: Final = frozenset({Role.BUTLER, Role.OPERATOR})
+OPERATORS: Final = frozenset({Role.OPERATOR})
+CONNECTORS: Final = frozenset({Role.CONNECTOR})
+
+
+class NoArguments(Value):
+    """For tools that take none."""
+
+
+class DecidedArguments(Value):
+    """Of an operation that changes something for a person."""
+
+    decided_by: Identity | None = Field(
+        default=None, description="the person for whom Switchboard asks; absent: the caller"
+    )
+
+
+class Result(BaseModel):
+    """What an operation answers: the fields that are always there. Others may stand beside them."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Page(Result):
+    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
+
+
+Row = dict[str, Any]  # a record as it is stored, with its columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hints:
+    """What a caller may expect of a call: the annotations of MCP."""
+
+    read_only: bool = False  # changes nothing
+    destructive: bool = False  # may overwrite or remove something; False: only adds
+    idempotent: bool = False  # the same call again changes nothing more
+    open_world: bool = False  # reaches people or services outside of this system
+
+
+READS: Final = Hints(read_only=True, idempotent=True)
+READS_OUTSIDE: Final = Hints(read_only=True, idempotent=True, open_world=True)
+ADDS: Final = Hints()
+ADDS_ONCE: Final = Hints(idempotent=True)
+CHANGES: Final = Hints(destructive=True, idempotent=True)
+ACTS: Final = Hints(destructive=True)
+SENDS: Final = Hints(open_world=True)
+ACTS_OUTSIDE: Final = Hints(destructive=True, open_world=True)
+CHANGES_OUTSIDE: Final = Hints(destructive=True, idempotent=True, open_world=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A part of an address that is no argument of the operation."""
+
+    name: str
+    annotation: Any
+    default: Any = ...  # ...: required
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which butler carries out which operation."""
+
+    butler: str
+    operation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One HTTP address of an operation. `{name}` in the path is an argument. Of the other arguments, GET and DELETE
+    take all from the query, POST takes all from the body; `query` and `body` say otherwise.
+    """
+
+    method: str
+    path: str  # below /api
+    summary: str
+    query: tuple[str, ...] | None = None
+    body: tuple[str, ...] | None = None
+    body_is: str | None = None  # the body is this argument; "": it is the arguments, and the handler reads them raw
+    decides: bool | None = None  # only a person with an operator's token; None: unless the operation only reads
+    status: int = 200  # of success
+    parameters: tuple[Parameter, ...] = ()
+    target: Callable[[dict[str, Any]], Target] | None = None  # takes from what was given what names another target
+
+
+def get(path: str, summary: str, **differences: Any) -> Route:
+    return Route(method="GET", path=path, summary=summary, **differences)
+
+
+def post(path: str, summary: str, **differences: Any) -> Route:
+    return Route(method="POST", path=path, summary=summary, **differences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One named capability. With a handler it is a tool (`butlers.butler.surface`)."""
+
+    name: str  # dotted where the source documents dot it
+    description: str
+    arguments: type[Value] = NoArguments
+    returns: type[BaseModel]  # what a call that succeeds answers
+    hints: Hints
+    roles: frozenset[Role] = BUTLERS  # who may call it
+    owner: str | None = None  # of butlers, only this one: its own sessions
+    butler: str = SWITCHBOARD  # who carries it out
+    routes: tuple[Route, ...] = ()
+
+    def input_schema(self) -> dict[str, Any]:
+        return self.arguments.model_json_schema(by_alias=True)
+
+    def output_schema(self) -> dict[str, Any]:
+        return object_schema(self.returns)
+
+    def decides(self, route: Route) -> bool:
+        return not self.hints.read_only if route.decides is None else route.decides
+
+    def in_query(self, route: Route) -> tuple[str, ...]:
+        if route.query is not None or route.method == "POST":
+            return route.query or ()
+        return self._others(route)
+
+    def in_body(self, route: Route) -> tuple[str, ...]:
+        if route.body is not None or route.method != "POST" or route.body_is is not None:
+            return route.body or ()
+        return self._others(route)
+
+    def _others(self, route: Route) -> tuple[str, ...]:
+        """The arguments that neither the path nor the caller's token says."""
+        return tuple(
+            name for name in self.arguments.model_fields if f"{{{name}}}" not in route.path and name != "decided_by"
+        )
+
+
+def object_schema(*returns: type[BaseModel]) -> dict[str, Any]:
+    """The schema of an answer, with an object at its root: older MCP clients know no other."""
+    kind: Any = Union[returns]  # noqa: UP007  one or several
+    schema: dict[str, Any] = TypeAdapter(kind).json_schema(by_alias=True)
+    return {"type": "object"} | schema
