@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 import pytest_asyncio
 
+from butlers.butler.identity import Caller, Grant
 from butlers.clock import SystemClock
+from butlers.contracts.heartbeat import HeartbeatEnvelope
+from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.queries import Queries
+from butlers.switchboard.fleet.deltas import ADDED
+from butlers.switchboard.fleet.heartbeats import Heartbeats
+from butlers.switchboard.fleet.speakers import Speakers
 from tests.scenarios.connector_door import COUNTERS, a_connector, listed, operator, post, refused_for
 from tests.scenarios.test_messenger_cli import document, lines
 from tests.system import RunningSystem, running_system
@@ -51,6 +59,65 @@ async def test_heartbeat_acceptance(running: RunningSystem) -> None:
     log = await connector.log()
     assert [row["state"] for row in log] == ["healthy", "degraded"]
     assert [[row[name] for name in COUNTERS] for row in log] == [[5, 1, 7, 3, 4], [6, 2, 9, 4, 5]]
+
+
+async def test_each_heartbeat_is_stored_with_what_it_added(running: RunningSystem) -> None:
+    """Growth, a repeat, a late one, a counter that fell, another process; and what no connector may say."""
+    connector = a_connector(running, "adds@example.org")
+    told = [(12.5, (5, 1, 7, 3, 4)), (42.5, (9, 1, 8, 3, 6)), (42.5, (9, 1, 8, 3, 6)), (30.0, (7, 1, 7, 3, 4))]
+    told += [(60.0, (11, 0, 9, 3, 7))]
+    born = running.clock.now()
+    for uptime_s, counters in told:
+        await connector.beat_and_be_seen(
+            status={"state": "healthy", "uptime_s": uptime_s},
+            counters=dict(zip(COUNTERS, counters, strict=True)),
+            sent_at=(born + timedelta(seconds=uptime_s)).isoformat(),
+        )
+    await replace(connector, instance_id=uuid4()).beat_and_be_seen()
+    for uptime_s in (-1, 1e10):
+        answer = await connector.beat(status={"state": "healthy", "uptime_s": uptime_s})
+        assert refused_for(answer) == ["status.uptime_s"]
+
+    assert [[row[name] for name in ADDED] for row in await connector.log()] == [
+        [5, 1, 7, 4],
+        [4, 0, 1, 2],
+        [0, 0, 0, 0],
+        [0, 0, 0, 0],
+        [2, 0, 1, 1],
+        [5, 1, 7, 4],
+    ]
+
+
+async def test_two_systems_that_take_one_connectors_heartbeats_count_each_message_once(running: RunningSystem) -> None:
+    """Half of the heartbeats come to another process of Switchboard, at the same moments."""
+    connector = a_connector(running, "shared@example.org")
+    caller = Caller(
+        name=connector.principal, role=Role.CONNECTOR, grants=(Grant(channel="email", endpoint=connector.endpoint),)
+    )
+    queries = Queries.load("butlers.switchboard.fleet", schema="switchboard")
+    ids = iter(UUID(int=number) for number in range(1 << 60, 1 << 61))
+    doors = [
+        Heartbeats(
+            database=running.database,
+            queries=queries,
+            speakers=Speakers(database=running.database, queries=queries),
+            clock=running.clock,
+            new_id=lambda: next(ids),
+        )
+        for _ in range(2)
+    ]
+    born = running.clock.now()
+    for number in range(1, 61):
+        envelope = connector.envelope(
+            status={"state": "healthy", "uptime_s": float(number)},
+            counters={"messages_ingested": 10 * number},
+            sent_at=(born + timedelta(seconds=number)).isoformat(),
+        )
+        await doors[number % 2].accept(HeartbeatEnvelope.parse(envelope), caller)
+    for door in doors:
+        await door.close()
+    rows = await connector.log()
+    assert (len(rows), sum(row["added_messages_ingested"] for row in rows)) == (60, 600)
 
 
 @pytest.mark.scenario("S3-075")

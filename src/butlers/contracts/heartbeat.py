@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import AfterValidator, Field, NonNegativeFloat
 
 from butlers.contracts.envelope import Count, Envelope, Identity, Timestamp, Value
 
+MAX_UPTIME_S = 100 * 365 * 86_400.0
+
+
+def _has_a_limit(uptime_s: float) -> float:
+    if not uptime_s <= MAX_UPTIME_S:
+        raise ValueError("must be at most a hundred years")
+    return uptime_s
+
+
+# Not a `le` of the field: the published schema stays what it is.
+Uptime = Annotated[NonNegativeFloat, AfterValidator(_has_a_limit)]
 ConnectorState = Literal["healthy", "degraded", "error"]
 
 
@@ -22,7 +33,7 @@ class ConnectorIdentity(Value):
 class ConnectorStatus(Value):
     state: ConnectorState = Field(description="how the connector is")
     error_message: str | None = Field(default=None, max_length=2_000, description="what is wrong, in words")
-    uptime_s: NonNegativeFloat = Field(description="seconds since the process started")
+    uptime_s: Uptime = Field(description="seconds since the process started")
 
 
 class ConnectorCounters(Value):

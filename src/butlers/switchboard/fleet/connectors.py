@@ -14,7 +14,6 @@ from butlers.errors import Conflict, NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.fleet.liveness import Liveness, liveness
-from butlers.switchboard.fleet.steps import steps
 from butlers.switchboard.fleet.windows import midnight, rest_of_today
 
 FIGURES = (
@@ -65,10 +64,11 @@ class Connectors:
             raise Conflict.of("connector_type", "this connector says that it cannot fetch the past")
 
     async def _today(self, now: datetime) -> Figures:
-        """The hours that were rolled up, and what came since."""
+        """The hours that were rolled up, and what the heartbeats since then added."""
         last = await self.database.fetchval(self.queries.last_hour)
         rolled_up = await self.database.fetch(self.queries.rolled_up_since, midnight(now.date()))
-        since = await steps(self.database, self.queries, rest_of_today(now, last=last), "day")
+        rest = rest_of_today(now, last=last)
+        since = await self.database.fetch(self.queries.added_between, rest.start, rest.end)
         today: Figures = defaultdict(lambda: dict.fromkeys(FIGURES, 0))
         for row in (*rolled_up, *since):
             figures = today[row["connector_type"], row["endpoint_identity"]]

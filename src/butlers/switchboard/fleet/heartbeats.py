@@ -5,6 +5,11 @@ nobody waits for the disk, the queue has a limit, and what cannot be written is 
 
 A connector speaks only for itself. The first heartbeat for a (type, endpoint) registers it in the name of the caller,
 and from then on the others are refused; an operator who removes it lets the next one in.
+
+Each row of the log carries what its heartbeat added (`deltas`). To know that, the intake compares the heartbeat with
+the lives of its process, and two that come to two processes of Switchboard at once must not be compared with the same
+one. So the first statement of the transaction writes the connector's row in the registry, whose lock is held until
+the log is written; connectors are locked in one order.
 """
 
 from __future__ import annotations
@@ -20,9 +25,10 @@ from butlers.butler.identity import Caller
 from butlers.clock import Clock
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.errors import OverloadRejected
-from butlers.storage.database import Database
+from butlers.storage.database import Database, Record
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
+from butlers.switchboard.fleet.deltas import ADDED, COUNTERS, SECOND, Lives, Reading, add, from_json, moment, to_json
 from butlers.switchboard.fleet.speakers import Speakers
 from butlers.telemetry import get_logger
 
@@ -30,6 +36,7 @@ log = get_logger("butlers.fleet")
 
 MAX_WAITING = 1_000
 RETRY_AFTER_S = 30.0  # the usual pause between two heartbeats
+Process = tuple[str, str, UUID]  # type and endpoint of the connector, and the process of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,20 @@ class Beat:
             "checkpoint_updated_at": checkpoint.updated_at if checkpoint else None,
             "capabilities": envelope.capabilities.model_dump() if envelope.capabilities else None,
         }
+
+    @property
+    def process(self) -> Process:
+        who = self.envelope.connector
+        return who.connector_type, who.endpoint_identity, who.instance_id
+
+    def reading(self) -> Reading:
+        envelope = self.envelope
+        return Reading(
+            uptime=round(envelope.status.uptime_s * SECOND),
+            sent=moment(envelope.sent_at),
+            received=moment(self.received_at),
+            counts=tuple(getattr(envelope.counters, name) for name in COUNTERS),
+        )
 
 
 class Heartbeats:
@@ -91,8 +112,8 @@ class Heartbeats:
 
     async def close(self) -> None:
         """Write what was taken."""
+        await asyncio.gather(*self._writing)  # before the committer closes: some may not have come to it yet
         await self._committer.close()
-        await asyncio.gather(*self._writing)
 
     def _write(self, beat: Beat) -> None:
         task = asyncio.get_running_loop().create_task(self._written(beat))
@@ -110,5 +131,31 @@ class Heartbeats:
         rows = [beat.row() for beat in beats]
         async with self._database.transaction() as connection:
             await connection.execute(self._queries.register_connectors, rows)
-            await connection.execute(self._queries.log_heartbeats, rows)
+            known = await connection.fetch(self._queries.processes_of_heartbeats, rows)
+            await connection.execute(self._queries.log_heartbeats, *_with_deltas(beats, known))
         return [None] * len(beats)
+
+
+def _with_deltas(beats: Sequence[Beat], known: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of the log for heartbeats of callers who may speak for their connector, and their processes afterwards."""
+    principals, lives = _known(known)
+    rows: list[dict[str, Any]] = []
+    heard_at: dict[Process, datetime] = {}
+    for beat in beats:
+        process = beat.process
+        if beat.principal == principals.get(process):
+            lives[process], added = add(lives[process], beat.reading())
+            heard_at[process] = beat.received_at
+            rows.append(beat.row() | dict(zip(ADDED, added, strict=True)))
+    return rows, [_process_row(process, at, lives[process]) for process, at in sorted(heard_at.items())]
+
+
+def _known(rows: Sequence[Record]) -> tuple[dict[Process, str], dict[Process, Lives]]:
+    processes = [(row["connector_type"], row["endpoint_identity"], row["instance_id"]) for row in rows]
+    principals = {process: row["principal"] for process, row in zip(processes, rows, strict=True)}
+    return principals, {process: from_json(row["lives"]) for process, row in zip(processes, rows, strict=True)}
+
+
+def _process_row(process: Process, heard_at: datetime, lives: Lives) -> dict[str, Any]:
+    names = ("connector_type", "endpoint_identity", "instance_id")
+    return dict(zip(names, process, strict=True)) | {"last_heartbeat_at": heard_at, "lives": to_json(lives)}

@@ -29,21 +29,38 @@ ON CONFLICT (connector_type, endpoint_identity) DO UPDATE SET
     capabilities = excluded.capabilities
 WHERE known.principal = excluded.principal AND known.last_heartbeat_at <= excluded.last_heartbeat_at;
 
+-- name: processes_of_heartbeats
+-- Who may speak for the connectors of heartbeats, and the lives of their processes; `register_connectors` holds the lock.
+SELECT connector_type, endpoint_identity, beat.instance_id, known.principal, process.lives
+FROM (SELECT DISTINCT connector_type, endpoint_identity, instance_id
+      FROM jsonb_to_recordset($1) AS heartbeat (connector_type text, endpoint_identity text, instance_id uuid)) AS beat
+LEFT JOIN {schema}.connector_processes AS process USING (connector_type, endpoint_identity, instance_id)
+JOIN {schema}.connector_registry AS known USING (connector_type, endpoint_identity);
+
 -- name: log_heartbeats
--- Every heartbeat of those who may speak for their connector.
+-- Heartbeats ($1) with what each added, and what the next ones of their processes ($2) are compared with.
+WITH compared_with AS (
+    INSERT INTO {schema}.connector_processes AS known
+        (connector_type, endpoint_identity, instance_id, last_heartbeat_at, lives)
+    SELECT connector_type, endpoint_identity, instance_id, last_heartbeat_at, lives
+    FROM jsonb_to_recordset($2) AS process
+        (connector_type text, endpoint_identity text, instance_id uuid, last_heartbeat_at timestamptz, lives jsonb)
+    ON CONFLICT (connector_type, endpoint_identity, instance_id) DO UPDATE SET
+        last_heartbeat_at = greatest(known.last_heartbeat_at, excluded.last_heartbeat_at), lives = excluded.lives
+)
 INSERT INTO {schema}.connector_heartbeat_log
     (id, connector_type, endpoint_identity, instance_id, state, error_message, uptime_s, messages_ingested,
-     messages_failed, source_api_calls, checkpoint_saves, dedupe_accepted, received_at, sent_at)
-SELECT beat.id, connector_type, endpoint_identity, beat.instance_id, beat.state, beat.error_message, beat.uptime_s,
-       beat.messages_ingested, beat.messages_failed, beat.source_api_calls, beat.checkpoint_saves,
-       beat.dedupe_accepted, beat.received_at, beat.sent_at
+     messages_failed, source_api_calls, checkpoint_saves, dedupe_accepted, received_at, sent_at,
+     added_messages_ingested, added_messages_failed, added_source_api_calls, added_dedupe_accepted)
+SELECT id, connector_type, endpoint_identity, instance_id, state, error_message, uptime_s, messages_ingested,
+       messages_failed, source_api_calls, checkpoint_saves, dedupe_accepted, received_at, sent_at,
+       added_messages_ingested, added_messages_failed, added_source_api_calls, added_dedupe_accepted
 FROM jsonb_to_recordset($1) AS beat
-    (id uuid, principal text, connector_type text, endpoint_identity text, instance_id uuid, state text,
-     error_message text, uptime_s double precision, messages_ingested bigint, messages_failed bigint,
-     source_api_calls bigint, checkpoint_saves bigint, dedupe_accepted bigint, received_at timestamptz,
-     sent_at timestamptz)
-JOIN {schema}.connector_registry AS known USING (connector_type, endpoint_identity)
-WHERE known.principal = beat.principal
+    (id uuid, connector_type text, endpoint_identity text, instance_id uuid, state text, error_message text,
+     uptime_s double precision, messages_ingested bigint, messages_failed bigint, source_api_calls bigint,
+     checkpoint_saves bigint, dedupe_accepted bigint, received_at timestamptz, sent_at timestamptz,
+     added_messages_ingested bigint, added_messages_failed bigint, added_source_api_calls bigint,
+     added_dedupe_accepted bigint)
 ON CONFLICT DO NOTHING;
 
 -- name: list_connectors
@@ -67,74 +84,20 @@ SELECT max(hour) FROM {schema}.connector_stats_hourly;
 -- The newest day that was rolled up.
 SELECT max(day) FROM {schema}.connector_stats_daily;
 
--- name: steps_between_heartbeats
--- What counters grew by from $1 until before $2, by unit $3 of time; $4: the age in seconds up to which a process without an earlier heartbeat counts from zero, $5: how many earlier heartbeats of a process are looked at.
-WITH fresh AS (
-    SELECT * FROM {schema}.connector_heartbeat_log WHERE received_at >= $1 AND received_at < $2
-), process AS (
-    SELECT DISTINCT connector_type, endpoint_identity, instance_id FROM fresh
-), seen AS (
-    SELECT * FROM fresh
-    UNION ALL
-    SELECT earlier.* FROM process CROSS JOIN LATERAL (
-        SELECT logged.* FROM {schema}.connector_heartbeat_log AS logged
-        WHERE logged.connector_type = process.connector_type
-          AND logged.endpoint_identity = process.endpoint_identity
-          AND logged.instance_id = process.instance_id
-          AND logged.received_at < $1
-        ORDER BY logged.received_at DESC, logged.id DESC
-        LIMIT $5
-    ) AS earlier
-), begun AS (
-    -- Younger than before, and sent later: it began anew under the same name.
-    SELECT seen.*, coalesce(uptime_s < lag(uptime_s) OVER of_process AND sent_at > lag(sent_at) OVER of_process, false)
-        AS anew
-    FROM seen
-    WINDOW of_process AS (PARTITION BY connector_type, endpoint_identity, instance_id ORDER BY received_at, id)
-), lived AS (
-    SELECT begun.*, count(*) FILTER (WHERE anew) OVER (
-        PARTITION BY connector_type, endpoint_identity, instance_id ORDER BY received_at, id) AS life
-    FROM begun
-), placed AS (
-    SELECT lived.*, coalesce(uptime_s < max(uptime_s) OVER (
-        PARTITION BY connector_type, endpoint_identity, instance_id, life ORDER BY received_at, id
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), false) AS overtaken
-    FROM lived
-), compared AS (
-    SELECT placed.*,
-        coalesce(lag(messages_ingested) OVER of_life, CASE WHEN unknown THEN messages_ingested ELSE 0 END)
-            AS ingested_before,
-        coalesce(lag(messages_failed) OVER of_life, CASE WHEN unknown THEN messages_failed ELSE 0 END)
-            AS failed_before,
-        coalesce(lag(source_api_calls) OVER of_life, CASE WHEN unknown THEN source_api_calls ELSE 0 END)
-            AS calls_before,
-        coalesce(lag(dedupe_accepted) OVER of_life, CASE WHEN unknown THEN dedupe_accepted ELSE 0 END)
-            AS accepted_before
-    FROM placed CROSS JOIN LATERAL (SELECT uptime_s > $4 AND NOT anew AS unknown) AS past
-    WINDOW of_life AS (
-        PARTITION BY connector_type, endpoint_identity, instance_id, life, overtaken ORDER BY received_at, id)
-), step AS (
-    SELECT connector_type, endpoint_identity, received_at, state, NOT overtaken AS says_more,
-        messages_ingested - CASE WHEN messages_ingested < ingested_before THEN 0 ELSE ingested_before END AS ingested,
-        messages_failed - CASE WHEN messages_failed < failed_before THEN 0 ELSE failed_before END AS failed,
-        source_api_calls - CASE WHEN source_api_calls < calls_before THEN 0 ELSE calls_before END AS calls,
-        dedupe_accepted - CASE WHEN dedupe_accepted < accepted_before THEN 0 ELSE accepted_before END AS accepted
-    FROM compared
-    WHERE received_at >= $1
-)
--- A sum may be larger than any of its parts: what cannot be stored must not stop the others.
-SELECT connector_type, endpoint_identity, date_trunc($3, received_at, 'UTC') AS since,
-       least(coalesce(sum(ingested) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS messages_ingested,
-       least(coalesce(sum(failed) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS messages_failed,
-       least(coalesce(sum(calls) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS source_api_calls,
-       least(coalesce(sum(accepted) FILTER (WHERE says_more), 0), 9223372036854775807)::bigint AS dedupe_accepted,
+-- name: added_between
+-- What the heartbeats of from $1 until before $2 added; a sum that cannot be stored must not stop the others.
+SELECT connector_type, endpoint_identity,
+       least(coalesce(sum(added_messages_ingested), 0), 9223372036854775807)::bigint AS messages_ingested,
+       least(coalesce(sum(added_messages_failed), 0), 9223372036854775807)::bigint AS messages_failed,
+       least(coalesce(sum(added_source_api_calls), 0), 9223372036854775807)::bigint AS source_api_calls,
+       least(coalesce(sum(added_dedupe_accepted), 0), 9223372036854775807)::bigint AS dedupe_accepted,
        count(*) AS heartbeat_count,
        count(*) FILTER (WHERE state = 'healthy') AS healthy_count,
        count(*) FILTER (WHERE state = 'degraded') AS degraded_count,
        count(*) FILTER (WHERE state = 'error') AS error_count
-FROM step
-GROUP BY 1, 2, 3
-ORDER BY 1, 2, 3;
+FROM {schema}.connector_heartbeat_log
+WHERE received_at >= $1 AND received_at < $2
+GROUP BY 1, 2;
 
 -- name: rolled_up_since
 -- What was rolled up since a moment.

@@ -5,8 +5,6 @@ It never goes further than where the source is whole: results that stand must no
 
     log kept      |<------------------- 7 days ------------------->| now
     hours rolled         |<-------------- at most 6 days --------->|
-    a first heartbeat of a process up to 12 hours old: what came before it cannot have been pruned, so there was
-    nothing, and its counters count from zero
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ HOURS_AGAIN = timedelta(hours=24)
 HOURS_REACH = timedelta(days=6)
 DAYS_AGAIN = timedelta(days=2)
 DAYS_REACH = timedelta(days=27)  # the inbox keeps at least the month before the present one
-YOUNG_S = 12 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,20 +6,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from butlers.storage.database import Database
-from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.steps import steps
 from butlers.switchboard.fleet.windows import HOURS_REACH, Window
 
-_KEEP_HOUR = """
+_ROLL_UP_HOURS = """
 INSERT INTO switchboard.connector_stats_hourly
     (connector_type, endpoint_identity, hour, messages_ingested, messages_failed, source_api_calls, dedupe_accepted,
      heartbeat_count, healthy_count, degraded_count, error_count)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+SELECT connector_type, endpoint_identity, date_trunc('hour', received_at, 'UTC'),
+       least(sum(added_messages_ingested), 9223372036854775807)::bigint,
+       least(sum(added_messages_failed), 9223372036854775807)::bigint,
+       least(sum(added_source_api_calls), 9223372036854775807)::bigint,
+       least(sum(added_dedupe_accepted), 9223372036854775807)::bigint,
+       count(*), count(*) FILTER (WHERE state = 'healthy'), count(*) FILTER (WHERE state = 'degraded'),
+       count(*) FILTER (WHERE state = 'error')
+FROM switchboard.connector_heartbeat_log
+WHERE received_at >= $1 AND received_at < $2
+GROUP BY 1, 2, 3
 ON CONFLICT (connector_type, endpoint_identity, hour) DO UPDATE SET
     messages_ingested = excluded.messages_ingested, messages_failed = excluded.messages_failed,
     source_api_calls = excluded.source_api_calls, dedupe_accepted = excluded.dedupe_accepted,
     heartbeat_count = excluded.heartbeat_count, healthy_count = excluded.healthy_count,
     degraded_count = excluded.degraded_count, error_count = excluded.error_count
+RETURNING hour
 """
 _ROLL_UP_DAYS = """
 INSERT INTO switchboard.connector_stats_daily
@@ -48,7 +56,6 @@ RETURNING connector_type, endpoint_identity, day
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollingInSql:
     database: Database
-    queries: Queries
 
     async def __call__(self, job: str, window: Window, **arguments: str) -> dict[str, Any]:
         if job == "connector-stats-hourly":
@@ -58,6 +65,4 @@ class RollingInSql:
         return {"rows": len(await self.database.fetch(_ROLL_UP_DAYS, window.start, window.end))}
 
     async def _hours(self, window: Window) -> int:
-        rows = await steps(self.database, self.queries, window, "hour")
-        await self.database.executemany(_KEEP_HOUR, [tuple(row) for row in rows])
-        return len(rows)
+        return len(await self.database.fetch(_ROLL_UP_HOURS, window.start, window.end))

@@ -10,7 +10,7 @@ from butlers.connectors.source import state_after
 from butlers.operations.backfill import Deed, Status
 from butlers.switchboard.fleet.backfill import TRANSITIONS, status_after_report
 from butlers.switchboard.fleet.liveness import liveness
-from butlers.switchboard.fleet.windows import HOURS_REACH, LOG_KEPT, YOUNG_S, days_to_roll, hours_to_roll
+from butlers.switchboard.fleet.windows import HOURS_REACH, days_to_roll, hours_to_roll
 
 NOW = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
 NOON = NOW.replace(minute=0)
@@ -48,11 +48,6 @@ def test_a_source_that_goes_on_failing_is_an_error(failures: int, state: str) ->
 def test_hours_that_are_looked_at(last: datetime | None, start: datetime) -> None:
     window = hours_to_roll(NOW, last=last)
     assert (window.start, window.end) == (start, NOON)
-
-
-def test_what_a_young_process_did_before_cannot_have_been_pruned() -> None:
-    oldest_heartbeat = hours_to_roll(NOW, last=None).start
-    assert oldest_heartbeat - timedelta(seconds=YOUNG_S) > NOW - LOG_KEPT
 
 
 @pytest.mark.parametrize(

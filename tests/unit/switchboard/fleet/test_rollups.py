@@ -24,7 +24,7 @@ from butlers.switchboard.fleet.connectors import Connectors
 from butlers.switchboard.fleet.months import FleetKeeper
 from butlers.switchboard.fleet.rollups import Rollups
 from tests.database import cloned_database
-from tests.unit.switchboard.fleet.reports import INSERT, Fleet, Report, Stats, expected_hours
+from tests.unit.switchboard.fleet.reports import INSERT, Fleet, Report, Stats, expected_hours, with_deltas
 from tests.unit.switchboard.fleet.rolling import RollingInSql
 
 START = datetime(2026, 1, 30, 20, tzinfo=UTC)  # a month ends within
@@ -38,12 +38,15 @@ class World:
     def __init__(self, database: Database, clock: ManualClock) -> None:
         self.database = database
         self.clock = clock
-        rolling = RollingInSql(database=database, queries=QUERIES)
+        rolling = RollingInSql(database=database)
         self.rollups = Rollups(database=database, queries=QUERIES, clock=clock, run_job=rolling)
         self.keeper = FleetKeeper(database=database, schema="switchboard", clock=clock)
 
     async def come(self, reports: Sequence[Report]) -> None:
-        await self.database.executemany(INSERT, [report.row() for report in reports])
+        """Reports as the intake stored them; those that carry no deltas are compared with each other."""
+        fresh = [report for report in reports if report.added is None]
+        stored = [report for report in reports if report.added is not None]
+        await self.database.executemany(INSERT, [report.row() for report in (*stored, *with_deltas(fresh))])
 
     async def hours(self) -> Stats:
         rows = await self.database.fetch(
@@ -87,7 +90,7 @@ async def test_hour_by_hour_with_late_rows_and_missed_runs_gives_the_same(
     postgres_server: EmbeddedPostgres, seed: int
 ) -> None:
     random = Random(1000 + seed)
-    reports = Fleet(random, START, hours=60).reports(2)
+    reports = with_deltas(Fleet(random, START, hours=60).reports(2))
     # When each becomes visible: some are written hours after they were received.
     seen = [(r.received_at + timedelta(hours=random.choice((0, 0, 0, 0, 5, 20))), r) for r in reports]
     async with a_world(postgres_server) as world:
@@ -246,11 +249,12 @@ async def test_a_window_that_cannot_be_rolled_up_is_refused(
 
 async def test_an_operator_may_have_more_looked_at_again(postgres_server: EmbeddedPostgres) -> None:
     async with a_world(postgres_server) as world:
-        await world.come([said(1, 10, 4)])
+        first, late, last = with_deltas([said(1, 10, 4), said(2, 20, 6), said(5, 60 * 70, 9)])
+        await world.come([first])
         world.move_to(START + timedelta(days=3))
-        await world.come([said(5, 60 * 70, 9)])
+        await world.come([last])
         await world.rollups.hourly({})
-        await world.come([said(2, 20, 6)])  # three days late
+        await world.come([late])  # written three days after it came
         await world.rollups.hourly({})
         assert [figures[0] for _, figures in sorted((await world.hours()).items())] == [4, 3]
         await world.rollups.hourly({"since": START.isoformat()})
