@@ -10,10 +10,10 @@ from pyspark.sql import functions as sf
 
 from butlers.pipeline.generate.fleet import FleetPlan
 from butlers.pipeline.lake.events import HEARTBEATS
-from butlers.pipeline.lake.hourly_files import hourly_of_files
 from butlers.pipeline.lake.reading import read_versions
-from butlers.pipeline.transforms.hourly import COUNTERS, STATES
+from butlers.pipeline.transforms.hourly import STATES, hourly
 from butlers.pipeline.windows import Window
+from butlers.switchboard.fleet.deltas import COUNTERS
 
 
 def window_of(plan: FleetPlan) -> Window:
@@ -22,18 +22,12 @@ def window_of(plan: FleetPlan) -> Window:
     return Window(start=start, end=start + timedelta(days=plan.days + 1))
 
 
-def roll_up(spark: SparkSession, lake: Path, plan: FleetPlan) -> None:
-    with hourly_of_files(read_versions(spark, lake, HEARTBEATS), window_of(plan)) as hours:
-        carry_out(hours)
-
-
-def rolled_up_totals(spark: SparkSession, lake: Path, plan: FleetPlan) -> tuple[int, ...]:
-    with hourly_of_files(read_versions(spark, lake, HEARTBEATS), window_of(plan)) as hours:
-        return totals(hours)
+def roll_up(spark: SparkSession, lake: Path, plan: FleetPlan) -> DataFrame:
+    return hourly(read_versions(spark, lake, HEARTBEATS, window_of(plan)), window_of(plan))
 
 
 def scan_and_group(spark: SparkSession, lake: Path) -> DataFrame:
-    """The same files, the same groups and the same number of sums, with no look at what came before."""
+    """The same files, the same groups and the same number of sums, of the counters as they are."""
     hour = sf.date_trunc("hour", "received_at").alias("hour")
     groups = read_versions(spark, lake, HEARTBEATS).groupBy("connector_type", "endpoint_identity", hour)
     return groups.agg(

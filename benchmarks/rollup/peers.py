@@ -7,13 +7,10 @@ from pathlib import Path
 import duckdb
 import pyarrow.dataset
 
-from benchmarks.rollup.on_spark import window_of
 from butlers.pipeline.connection import connect
-from butlers.pipeline.generate.fleet import FleetPlan
 from butlers.pipeline.lake.events import HEARTBEATS
-from butlers.pipeline.transforms.hourly import COUNTERS, STATES, YOUNG_S
-from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.steps import EARLIER
+from butlers.pipeline.transforms.hourly import STATES
+from butlers.switchboard.fleet.deltas import COUNTERS
 
 _SQL = (Path(__file__).parent / "hourly.sql").read_text()
 _SUMS = ", ".join(f"sum({name})::bigint" for name in (*COUNTERS, "heartbeat_count", *STATES))
@@ -35,11 +32,10 @@ class DuckDb:
 
 
 class InPostgres:
-    """The service's own query, over an unlogged table with the service's index."""
+    """The same statement over an unlogged table."""
 
-    def __init__(self, dsn: str, plan: FleetPlan) -> None:
+    def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._plan = plan
 
     def load(self, lake: Path) -> None:
         """Not measured: a service has its rows already."""
@@ -51,25 +47,16 @@ class InPostgres:
             reader = rows.scanner(columns=columns).to_reader()
             cursor.adbc_ingest("staged", reader, mode="replace", db_schema_name="switchboard")
             cursor.execute(
-                "CREATE UNLOGGED TABLE switchboard.connector_heartbeat_log AS"
-                f" SELECT DISTINCT ON (received_at, id) {listed} FROM switchboard.staged ORDER BY received_at, id"
+                f"CREATE UNLOGGED TABLE switchboard.connector_heartbeat_log AS SELECT {listed} FROM switchboard.staged"
             )
             cursor.execute("DROP TABLE switchboard.staged")
-            cursor.execute(
-                "CREATE INDEX ON switchboard.connector_heartbeat_log"
-                " (connector_type, endpoint_identity, instance_id, received_at DESC)"
-            )
             cursor.execute("CREATE INDEX ON switchboard.connector_heartbeat_log (received_at)")
             cursor.execute("ANALYZE switchboard.connector_heartbeat_log")
             connection.commit()
 
     def roll_up(self) -> tuple[int, ...]:
-        window = window_of(self._plan)
-        query = Queries.load("butlers.switchboard.fleet", schema="switchboard").steps_between_heartbeats.rstrip("; \n")
+        query = _SQL.replace("FROM heartbeats", "FROM switchboard.connector_heartbeat_log")
         with connect(self._dsn) as connection, connection.cursor() as cursor:
-            cursor.execute(
-                f"SELECT count(*), {_SUMS} FROM ({query}) AS hours",
-                (window.start, window.end, "hour", YOUNG_S, EARLIER),
-            )
+            cursor.execute(f"SELECT count(*), {_SUMS} FROM ({query}) AS hours")
             row = cursor.fetchone()
         return tuple(int(value) for value in row or ())

@@ -16,16 +16,18 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from butlers.pipeline.job import JobContext
 from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG
-from butlers.pipeline.transforms.hourly import COUNTERS, HEARTBEAT_COLUMNS
+from butlers.pipeline.transforms.deltas import COMPARED_COLUMNS
 from butlers.pipeline.windows import Window
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
+from butlers.switchboard.fleet.deltas import ADDED, COUNTERS
 from tests.database import cloned_database_uri
-from tests.unit.switchboard.fleet.reports import Fleet, Report
+from tests.unit.switchboard.fleet.reports import Fleet, Report, with_deltas
 
 ORACLES = Path(__file__).parent / "oracles"
-SCHEMA = CONNECTOR_HEARTBEAT_LOG.only(HEARTBEAT_COLUMNS)
+COLUMNS = (*COMPARED_COLUMNS, "state", *ADDED)
+SCHEMA = CONNECTOR_HEARTBEAT_LOG.only(COLUMNS)
 TABLES = [
     MigrationSet(schema="switchboard", package="butlers.switchboard", component="switchboard"),
     MigrationSet(schema="pipeline", package="butlers.pipeline"),
@@ -41,6 +43,13 @@ def fleets() -> list[Report]:
         for seed, start in enumerate(STARTS)
         for report in Fleet(Random(seed), start, hours=40).reports(3)
     ]
+
+
+def upgraded(reports: Iterable[Report]) -> list[Report]:
+    """As stored by a system that did not keep deltas at first, and did so from the middle on."""
+    stored = with_deltas(reports)
+    middle = stored[len(stored) // 2].received_at
+    return [replace(report, added=None) if report.received_at < middle else report for report in stored]
 
 
 def said(number: int, minutes: float, *counters: int, endpoint: str, **changes: Any) -> Report:
@@ -117,8 +126,9 @@ def context_of(spark: SparkSession, dsn: str, window: Window) -> JobContext:
 
 
 def _values(report: Report) -> tuple[Any, ...]:
-    values = (str(report.id), "imap", report.endpoint, str(report.instance_id), report.state, float(report.uptime_s))
-    return (*values, *report.counters, report.received_at, report.sent_at)
+    process = ("imap", report.endpoint, str(report.instance_id), str(report.id), float(report.uptime_s))
+    moments = (report.received_at, report.sent_at)
+    return (*process, *report.counters, *moments, report.state, *(report.added or (None,) * len(ADDED)))
 
 
 def _utc(moment: datetime) -> datetime:

@@ -16,6 +16,7 @@ from butlers.pipeline.generate.writing import write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.embedded import EmbeddedPostgres
+from butlers.switchboard.fleet.deltas import ADDED
 from tests.pipeline.command_line import run_job
 from tests.pipeline.fleets import house
 
@@ -31,11 +32,12 @@ async def test_a_bad_file_is_named_and_nothing_is_written(
     write_lake(spark, PLAN, tmp_path / "lake", tell=lambda *_: None)
     of_the_day = (file for file in LakeLog(folder).state().files.values() if file.date == f"{FROM:%Y-%m-%d}")
     path = folder / max(of_the_day, key=lambda file: file.bytes).path
-    whole = path.read_bytes()
+    whole, place = path.read_bytes(), _within_a_column(path, ADDED[0])
+    flipped = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
     stranger = pyarrow.table({"received_at": ["never"] * 3})
     spoilt: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: path.write_bytes(whole[: len(whole) // 2]), "not a whole Parquet file"),
-        (lambda: path.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]), "the file cannot be read"),
+        (lambda: path.write_bytes(flipped), "the file cannot be read"),
         (lambda: pyarrow.parquet.write_table(stranger, path), "not the file that was written here"),
     )
     async with house(postgres_server, ()) as (dsn, database):
@@ -53,3 +55,11 @@ async def test_a_bad_file_is_named_and_nothing_is_written(
     assert len(list((tmp_path / "pipeline" / "spark").glob("*.lock"))) == 1, "each run swept what the one before left"
     assert sorted(row["outcome"] for row in outcomes) == ["failed"] * 3 + ["succeeded"]
     assert all(path.name in row["said"] for row in outcomes if row["outcome"] == "failed")
+
+
+def _within_a_column(path: Path, name: str) -> int:
+    """A place in the middle of the first page of a column, whose numbers the job reads."""
+    metadata = pyarrow.parquet.read_metadata(path)
+    column = metadata.row_group(0).column(metadata.schema.to_arrow_schema().get_field_index(name))
+    begin = column.dictionary_page_offset or column.data_page_offset
+    return int(begin + column.total_compressed_size // 2)

@@ -17,6 +17,7 @@ from butlers.pipeline.generate.writing import write_database, write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
 from butlers.storage.embedded import EmbeddedPostgres
+from butlers.switchboard.fleet.deltas import ADDED
 from tests.pipeline.fleets import house
 
 PLAN = FleetPlan(connectors=40, start=date(2026, 3, 28), days=2, seed=9)
@@ -34,6 +35,7 @@ def test_a_fleet_has_all_that_goes_wrong_and_comes_again(spark: SparkSession, tm
     made = heartbeats(spark, PLAN, PLAN.dates[0]).unionByName(heartbeats(spark, PLAN, PLAN.dates[1]))
     stored = made.drop("error_message")
     assert _print(lake.select(*stored.columns)) == _print(stored)
+    assert lake.where(sf.col(ADDED[0]).isNull()).isEmpty()
     other = FleetPlan(connectors=40, start=PLAN.start, days=2, seed=10)
     assert _print(heartbeats(spark, other, PLAN.start)) != _print(heartbeats(spark, PLAN, PLAN.start))
     found = _misfortunes(made).asDict()
@@ -51,13 +53,13 @@ def _print(frame: DataFrame) -> tuple[int, ...]:
 def _misfortunes(made: DataFrame):
     """How often each of them befell the fleet."""
     process = Over.partitionBy("connector_type", "endpoint_identity", "instance_id").orderBy("received_at", "id")
-    before = {name: sf.lag(name).over(process) for name in ("id", "uptime_s", "sent_at", "source_api_calls")}
+    before = {name: sf.lag(name).over(process) for name in ("uptime_s", "sent_at", "source_api_calls")}
     younger = sf.col("uptime_s") < before["uptime_s"]
     later = sf.col("sent_at") > before["sent_at"]
     fell = sf.col("source_api_calls") < before["source_api_calls"]
     off_by_s = sf.abs(sf.unix_micros("sent_at") - sf.unix_micros("received_at")) / 1e6
     flagged = made.select(
-        (sf.col("id") == before["id"]).alias("twice"),
+        ((sf.col("uptime_s") == before["uptime_s"]) & (sf.col("sent_at") == before["sent_at"])).alias("twice"),
         (younger & later).alias("anew"),
         (younger & ~later).alias("overtaken"),
         (fell & ~younger).alias("reset"),

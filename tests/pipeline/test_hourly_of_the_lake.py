@@ -20,7 +20,7 @@ from butlers.pipeline.lake.wholeness import GENERATED, must_hold, note_gap
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.command_line import run_job
-from tests.pipeline.fleets import STARTS, context_of, fleets, house, said
+from tests.pipeline.fleets import STARTS, context_of, fleets, house, said, upgraded
 from tests.unit.switchboard.fleet.reports import INSERT
 
 START = STARTS[0]
@@ -35,7 +35,7 @@ async def test_hours_of_the_lake_are_those_of_the_table_and_a_part_is_refused(
     async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         table = replace(context_of(spark, dsn, WINDOW), lake=tmp_path)
         lake = replace(table, arguments={"source": "lake"})
-        await database.executemany(INSERT, [report.row() for report in reports])
+        await database.executemany(INSERT, [report.row() for report in upgraded(reports)])
         with pytest.raises(ConfigurationError, match="no such events yet"):
             connector_stats_hourly.run(lake)
         _stream(table)

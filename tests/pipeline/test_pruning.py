@@ -27,6 +27,10 @@ ROWS = {
     ),
     "connector_stats_daily": ("('imap', 'box', '{}', 1, 0, 0, 0, 1, 1, 0, 0, 100)", ("2025-01-31", "2025-02-01")),
     "connector_fanout_daily": ("('api', 'tests', 'finance', '{}', 1)", ("2025-01-31", "2025-02-01")),
+    "connector_processes": (
+        "('imap', 'box', gen_random_uuid(), '{}', '[]')",
+        ("2026-01-02T01:29Z", "2026-01-02T01:30Z"),
+    ),
 }
 GONE = [
     ("connector_heartbeat_log", "connector_heartbeat_log_p202512", 2, "2025-12-30T12:00", "2025-12-31T23:59"),
@@ -34,6 +38,7 @@ GONE = [
     ("connector_stats_hourly", None, 1, "2026-01-02T01:00", "2026-01-02T01:00"),
     ("connector_stats_daily", None, 1, "2025-01-31T00:00", "2025-01-31T00:00"),
     ("connector_fanout_daily", None, 1, "2025-01-31T00:00", "2025-01-31T00:00"),
+    ("connector_processes", None, 1, "2026-01-02T01:29", "2026-01-02T01:29"),
 ]
 LOGGED = "SELECT table_name, partition_name, rows, oldest, newest, before FROM pipeline.pruning_log ORDER BY id"
 
@@ -50,12 +55,12 @@ async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server
         months = await database.fetch("SELECT inhrelid::regclass::text FROM pg_inherits"
                                       " WHERE inhparent = 'switchboard.connector_heartbeat_log'::regclass")  # fmt: skip
 
-    assert [(*row[:3], *(f"{at:%Y-%m-%dT%H:%M}" for at in row[3:5])) for row in logged[:5]] == GONE
-    assert [row[2:5] for row in logged[5:]] == [(0, None, None)] * 4  # nothing was left to remove
+    assert [(*row[:3], *(f"{at:%Y-%m-%dT%H:%M}" for at in row[3:5])) for row in logged[:6]] == GONE
+    assert [row[2:5] for row in logged[6:]] == [(0, None, None)] * 5  # nothing was left to remove
     assert {row[5] for row in logged if row[0] == "connector_stats_daily"} == {datetime(2025, 2, 1, tzinfo=UTC)}
-    assert kept == [1, 1, 1, 1]
+    assert kept == [1, 1, 1, 1, 1]
     assert len(months) == 2
-    assert (result.rows_in, again.rows_in) == (6, 0)
+    assert (result.rows_in, again.rows_in) == (7, 0)
     told = result.details["removed"]
     assert told[0] == {
         "table": "connector_heartbeat_log",
@@ -65,4 +70,4 @@ async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server
         "newest": "2025-12",
     }
     assert told[3] == {"table": "connector_stats_daily", "rows": 1, "oldest": "2025-01-31", "newest": "2025-01-31"}
-    assert [table.kept for table in TABLES] == [LOG_KEPT, HOURLY_KEPT, DAILY_KEPT, DAILY_KEPT]
+    assert [table.kept for table in TABLES] == [LOG_KEPT, HOURLY_KEPT, DAILY_KEPT, DAILY_KEPT, HOURLY_KEPT]

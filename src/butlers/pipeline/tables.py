@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 
 from butlers.errors import InternalError
 from butlers.storage.identifiers import quote_identifier
+from butlers.switchboard.fleet.deltas import ADDED
 
 STRING, LONG, DOUBLE, MOMENT, DAY = StringType(), LongType(), DoubleType(), TimestampType(), DateType()
 
@@ -103,10 +104,20 @@ CONNECTOR_HEARTBEAT_LOG = Table(
         dedupe_accepted=LONG,
         received_at=MOMENT,
         sent_at=MOMENT,
+        **dict.fromkeys(ADDED, LONG),  # null in rows from before deltas were stored
     ),
     key=("received_at", "id"),
     time="received_at",
     kept=timedelta(days=7),
+)
+
+CONNECTOR_PROCESSES = Table(
+    schema="switchboard",
+    name="connector_processes",
+    columns=columns(connector_type=STRING, endpoint_identity=STRING, instance_id=STRING, last_heartbeat_at=MOMENT),
+    key=("connector_type", "endpoint_identity", "instance_id"),
+    time="last_heartbeat_at",
+    kept=timedelta(days=30),
 )
 
 CONNECTOR_STATS_HOURLY = Table(

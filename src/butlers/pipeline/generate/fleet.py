@@ -10,16 +10,18 @@ happens to real fleets happens to this one:
     silence     one stretch of 50 beats in 40, and one beat of 100, never arrive
     late        one beat of 16 takes up to 400 s, one of 64 up to 25 minutes: they are overtaken by others
     clocks      two connectors of five have a clock that is hours wrong
-    duplicates  one row of 200 is there twice, to the last byte
+    duplicates  one heartbeat of 200 is delivered twice: two rows that say the same
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+
+from butlers.pipeline.transforms.deltas import with_deltas
 
 DAY_S = 86_400
 CONNECTOR_TYPES = ("imap", "telegram", "http", "mcp")
@@ -38,6 +40,8 @@ _STRIDES = {
     "dedupe_accepted": 6,
 }
 _MICROS = 1_000_000
+_LONGEST_SILENCE = timedelta(hours=6)
+_LATEST = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +68,24 @@ def heartbeats(spark: SparkSession, plan: FleetPlan, day: date) -> DataFrame:
     return _contract(_told(_lived(_beats(connectors, plan, number), plan), plan), plan)
 
 
+def logged_heartbeats(spark: SparkSession, plan: FleetPlan, day: date) -> DataFrame:
+    """The same with what each one added, as the intake would have stored it: compared with those of around the day."""
+    midnight = datetime.combine(day, time(), UTC)
+    of_day = sf.col("of_day")
+    around = heartbeats(spark, plan, day).withColumn("of_day", sf.lit(True))
+    if day != plan.start:
+        earlier = sf.col("received_at") >= sf.lit(midnight - _LONGEST_SILENCE)
+        before = heartbeats(spark, plan, day - timedelta(days=1)).where(earlier)
+        around = around.unionByName(before.withColumn("of_day", sf.lit(False)))
+    if day != plan.dates[-1]:
+        soon = sf.col("received_at") < sf.lit(midnight + timedelta(days=1) + _LATEST)
+        after = heartbeats(spark, plan, day + timedelta(days=1)).where(soon)
+        around = around.unionByName(after.withColumn("of_day", sf.lit(False)))
+    return with_deltas(around).where(of_day).drop("of_day")
+
+
 def _beats(connectors: DataFrame, plan: FleetPlan, day: int) -> DataFrame:
-    """A row for each heartbeat of the day, and one more for each that is there twice."""
+    """A row for each heartbeat of the day, and one more for each that is delivered twice."""
     size = _dice(plan, "size", "connector", sides=100)
     interval = sf.when(size == 0, 5).when(size <= 10, 30).otherwise(120).cast("long")
     in_a_day = sf.lit(DAY_S) / sf.col("interval_s")
@@ -123,7 +143,7 @@ def _contract(told: DataFrame, plan: FleetPlan) -> DataFrame:
     state = _dice(plan, "state", "connector", "beat", sides=11)
     error = sf.when(state == 0, "the source does not answer").otherwise(sf.lit(None).cast("string"))
     return told.select(
-        _uuid(plan, "heartbeat", "connector", "beat").alias("id"),
+        _uuid(plan, "heartbeat", "connector", "beat", "n").alias("id"),
         sf.element_at(sf.array(*map(sf.lit, CONNECTOR_TYPES)), (kind + 1).cast("int")).alias("connector_type"),
         sf.format_string("box-%d@example.org", "connector").alias("endpoint_identity"),
         _uuid(plan, "process", "connector", "name").alias("instance_id"),

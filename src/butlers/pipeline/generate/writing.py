@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.connection import transaction
-from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
+from butlers.pipeline.generate.fleet import FleetPlan, logged_heartbeats
 from butlers.pipeline.lake.events import CHANGE, DATE, HEARTBEATS
 from butlers.pipeline.lake.files import publish, stage
 from butlers.pipeline.lake.log import Commit, LakeLog
@@ -35,7 +35,7 @@ def write_lake(spark: SparkSession, plan: FleetPlan, lake: Path, *, tell: Tell) 
     log = LakeLog(folder)
     log.create(server=GENERATED)
     for day in plan.dates:
-        files = publish(stage(_as_in_the_lake(heartbeats(spark, plan, day)), folder), folder)
+        files = publish(stage(_as_in_the_lake(logged_heartbeats(spark, plan, day)), folder), folder)
         log.commit(lambda _, files=files: Commit(kind="append", add=files))  # type: ignore[misc]
         tell(day, sum(file.rows for file in files))
     return log.state().rows
@@ -47,13 +47,12 @@ def must_be_free(lake: Path) -> None:
 
 
 def write_database(spark: SparkSession, plan: FleetPlan, dsn: str, *, run_id: UUID, schema: str, tell: Tell) -> int:
-    """Rows of `connector_heartbeat_log`; what is there twice is there once, since the log has a key."""
+    """Rows of `connector_heartbeat_log`."""
     table = CONNECTOR_HEARTBEAT_LOG.within(schema)
     _make_months(dsn, table, plan)
     total = 0
     for day in plan.dates:
-        made = heartbeats(spark, plan, day).dropDuplicates(list(table.key))
-        rows = merge_into(made, dsn, table, run_id=run_id)
+        rows = merge_into(logged_heartbeats(spark, plan, day), dsn, table, run_id=run_id)
         tell(day, rows)
         total += rows
     return total

@@ -10,6 +10,7 @@ from butlers.pipeline.sinks.pruning import Pruner, Removed
 from butlers.pipeline.tables import (
     CONNECTOR_FANOUT_DAILY,
     CONNECTOR_HEARTBEAT_LOG,
+    CONNECTOR_PROCESSES,
     CONNECTOR_STATS_DAILY,
     CONNECTOR_STATS_HOURLY,
 )
@@ -17,7 +18,13 @@ from butlers.storage.database import Database
 from butlers.telemetry import get_logger
 
 NAME: Final = "connector-stats-pruning"
-TABLES: Final = (CONNECTOR_HEARTBEAT_LOG, CONNECTOR_STATS_HOURLY, CONNECTOR_STATS_DAILY, CONNECTOR_FANOUT_DAILY)
+TABLES: Final = (
+    CONNECTOR_HEARTBEAT_LOG,
+    CONNECTOR_STATS_HOURLY,
+    CONNECTOR_STATS_DAILY,
+    CONNECTOR_FANOUT_DAILY,
+    CONNECTOR_PROCESSES,
+)
 
 log = get_logger("butlers.pipeline")
 

@@ -20,7 +20,7 @@ GENERATED = "generated"  # the server of rows that never were in a database
 def must_hold(lake: Path, event: Event, window: Window, *, dsn: str) -> LakeState:
     """Refuse a window of which days are missing, or that the stream has not reached yet; the lake as it was looked at.
 
-    The day before the window must be there, too: what the first row of a process adds is told by the one before it.
+    The day before the window must be there, too: a heartbeat that carries no delta is compared with the one before it.
     """
     state = existing_log(lake, event).state()
     before = (window.start - timedelta(days=1)).date().isoformat()

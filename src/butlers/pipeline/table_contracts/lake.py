@@ -22,6 +22,7 @@ from __future__ import annotations
 from pyspark.sql.types import BooleanType, IntegerType, ShortType
 
 from butlers.pipeline.tables import DOUBLE, LONG, MOMENT, STRING, Table, columns
+from butlers.switchboard.fleet.deltas import ADDED
 
 _FLAG, _INT = BooleanType(), IntegerType()
 
@@ -42,6 +43,7 @@ HEARTBEATS_TABLE = Table(
         dedupe_accepted=LONG,
         received_at=MOMENT,
         sent_at=MOMENT,
+        **dict.fromkeys(ADDED, LONG),  # null in files and rows from before deltas were stored
         changed_in=LONG,
     ),
     key=("received_at", "id"),
