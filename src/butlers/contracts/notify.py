@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import Field, model_validator
 
 from butlers.contracts.context import RequestContext, SourceChannel
+from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
 from butlers.contracts.route import WireError
 from butlers.errors import NotFound
@@ -15,18 +16,6 @@ from butlers.errors import NotFound
 Intent = Literal["send", "reply", "react"]
 Channel = Literal["telegram", "email", "sms", "chat"]
 Priority = Literal["urgent", "high", "normal", "low"]
-DeliveryStatus = Literal[
-    "pending",
-    "in_progress",
-    "awaiting_retry",
-    "delivered",
-    "failed",
-    "dead_lettered",
-    "uncertain",
-    "expired",
-    "pending_approval",
-    "pending_missing_identifier",
-]
 
 _SOURCE = ("source_channel", "source_endpoint_identity", "source_sender_identity", "source_thread_identity")
 REPLY_NEEDS = ("request_id", "source_channel", "source_endpoint_identity", "source_sender_identity")

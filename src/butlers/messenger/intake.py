@@ -15,13 +15,14 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
+from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, WireError
 from butlers.messenger.admission import Refused
 from butlers.messenger.book import Book, Entry, Taken
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import OPEN, NewDelivery, Outcome, channel_tool
+from butlers.messenger.delivery import NewDelivery, Outcome, channel_tool
 from butlers.messenger.handover import Executor, Expectation
 from butlers.messenger.judgement import Known, Parked
 from butlers.messenger.observing import Observer

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from butlers.butler.delivery_config import CertaintyPolicy
-from butlers.contracts.notify import DeliveryStatus
+from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.errors import ClassifiedError, TimeoutExceeded
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.delivery import Decision, Settlement

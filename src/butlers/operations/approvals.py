@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 
+from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
 from butlers.operations.operation import (
     ACTS,
@@ -33,7 +34,6 @@ from butlers.operations.operation import (
     post,
 )
 
-Status = Literal["pending", "approved", "rejected", "expired", "executed"]
 MAX_USES = 1_000_000
 Reason = Annotated[str, StringConstraints(max_length=2_000)]
 Limit = Annotated[int, Field(ge=1, le=500)]

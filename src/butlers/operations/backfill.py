@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import date
-from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
 from pydantic import Field, model_validator
 
+from butlers.contracts.backfill_state import Deed, Status
 from butlers.contracts.envelope import Identity, Value
 from butlers.operations.operation import (
     ACTS,
@@ -29,24 +29,6 @@ from butlers.operations.operation import (
 )
 
 Delta = Annotated[int, Field(ge=0, le=1_000_000_000)]  # of one batch
-
-
-class Status(StrEnum):
-    PENDING = "pending"
-    ACTIVE = "active"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    COST_CAPPED = "cost_capped"
-    ERROR = "error"
-
-
-class Deed(StrEnum):
-    """What an operator can do to a job."""
-
-    PAUSE = "pause"
-    CANCEL = "cancel"
-    RESUME = "resume"
 
 
 class NewJob(Value):

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import ManualClock
-from butlers.contracts.notify import DeliveryStatus
+from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.errors import TargetUnavailable
 from butlers.ids import Uuid7Factory
 from butlers.messenger.admission import Limits

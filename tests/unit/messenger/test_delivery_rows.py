@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.contracts.notify import DeliveryStatus
+from butlers.contracts.delivery_state import OPEN, PARKED, DeliveryState, DeliveryStatus
 from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.deliveries import outcome_of
 from butlers.messenger.delivery import (
-    OPEN,
-    PARKED,
-    STATUSES,
     Decision,
     Ended,
     NewDelivery,
@@ -53,7 +50,7 @@ def test_answers_come_before_everything_and_then_the_priorities_in_order() -> No
     assert new_delivery(intent="react").to_row()["rank"] == new_delivery(intent="reply").to_row()["rank"]
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", DeliveryState)
 def test_the_owner_is_told_of_what_is_parked(status: DeliveryStatus) -> None:
     assert new_delivery(status=status).to_row()["tell_owner"] == (status in PARKED)
 
@@ -134,7 +131,7 @@ def test_a_first_attempt_has_no_parts_behind_it() -> None:
 # --- an end ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", DeliveryState)
 def test_an_end_is_terminal_unless_it_goes_on(status: DeliveryStatus) -> None:
     stored = ended(Sent(provider_delivery_id="m1"), Settlement(status=status)).to_row()
     assert stored["terminal"] == (status not in OPEN)
@@ -176,7 +173,7 @@ def test_the_delivery_and_its_attempt_may_have_different_errors() -> None:
 # --- an outcome ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("status", DeliveryState)
 def test_an_error_is_told_when_it_is_final(status: DeliveryStatus) -> None:
     stored = {
         "id": UUID(int=100),

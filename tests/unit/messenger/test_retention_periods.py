@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from butlers.butler.delivery_config import RetentionSection
+from butlers.contracts.delivery_state import FINISHED
 from butlers.messenger.retention.periods import (
-    FINISHED,
     Cutoffs,
     RetentionPolicy,
     cutoffs,

@@ -13,8 +13,8 @@ from butlers.butler.approvals.reading import ActionReader
 from butlers.butler.approvals.rule_book import RuleBook
 from butlers.butler.approvals.values import EXPIRY, NO_ACTION, Allowed, Hooks, MustWait, PendingAction, Wanted, refusal
 from butlers.clock import Clock
+from butlers.contracts.approval_state import Status
 from butlers.errors import NotFound
-from butlers.operations.approvals import Status
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger

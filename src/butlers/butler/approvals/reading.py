@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.approvals.values import NO_ACTION
+from butlers.contracts.approval_state import Status
 from butlers.errors import NotFound
-from butlers.operations.approvals import Status
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 

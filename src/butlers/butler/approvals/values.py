@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, get_args
+from typing import Any
 from uuid import UUID
 
+from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import invalid
 from butlers.errors import ValidationError
-from butlers.operations.approvals import Status
 from butlers.storage.database import Executor, Record
 
-STATUSES: tuple[str, ...] = get_args(Status)
 EXPIRY = timedelta(hours=48)  # how long an action waits for a person
 
 NO_ACTION = "no such action"

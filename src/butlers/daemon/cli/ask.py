@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from butlers.clock import SystemClock
+from butlers.contracts.request_state import RequestState
 from butlers.daemon.cli import explain
 from butlers.daemon.cli.asking import Document, an_id, asking, body, plain
 from butlers.daemon.cli.exits import FAILED, OK
@@ -23,15 +23,6 @@ from butlers.errors import TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
 
 SPOKEN_FOR: Mapping[str, str] = {"telegram": "telegram"}  # channel -> provider
-
-
-class State(StrEnum):
-    """Where a request can be in its life."""
-
-    ACCEPTED = "accepted"
-    PROGRESS = "progress"
-    PARSED = "parsed"
-    ERRORED = "errored"
 
 
 def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
@@ -105,7 +96,7 @@ def trace(client: SystemClient, request_id: Annotated[str, typer.Argument(help="
 @asking(_requests, more="butlers requests --before", none="no requests")
 def requests(
     client: SystemClient,
-    state: Annotated[State | None, typer.Option(help="Only requests in this state.")] = None,
+    state: Annotated[RequestState | None, typer.Option(help="Only requests in this state.")] = None,
     limit: Limit = 20,
     before: Annotated[str | None, typer.Option(help="A request id: list what came before it.")] = None,
 ) -> Document:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from butlers.contracts.delivery_state import ENDED_BADLY
 from butlers.daemon.cli import delivery_lines as lines
 from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.options import Channel, Cursor, Limit, Origin, Reason, Since
@@ -14,7 +15,6 @@ from butlers.daemon.client import SystemClient
 app = typer.Typer(help="Deliveries that were set aside.", no_args_is_help=True)
 
 DeadLetterId = Annotated[str, typer.Argument(help="A dead letter's id, as `dead-letters list` prints it.")]
-_ENDED_BADLY = frozenset({"failed", "dead_lettered", "uncertain", "expired"})
 
 
 @app.command("list")
@@ -43,7 +43,7 @@ def show(client: SystemClient, dead_letter_id: DeadLetterId) -> Document:
 
 
 @app.command("replay")
-@asking(lines.result, failed=lambda sent: lines.status_of(sent) in _ENDED_BADLY)
+@asking(lines.result, failed=lambda sent: lines.status_of(sent) in ENDED_BADLY)
 def replay(client: SystemClient, dead_letter_id: DeadLetterId) -> Document:
     """Send it again; exit code 1 when that ended badly, too."""
     return client.post(f"/api/dead-letters/{an_id(dead_letter_id)}/replay", b"{}")

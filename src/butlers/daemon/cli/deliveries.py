@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from butlers.contracts.delivery_state import DeliveryState
 from butlers.daemon.cli import delivery_lines as lines
 from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.options import Channel, Cursor, Limit, Origin, Reason, Since, Until
@@ -18,19 +19,6 @@ app = typer.Typer(help="What was sent, what waits, and how the way out is doing.
 
 DeliveryId = Annotated[str, typer.Argument(help="A delivery id, as `deliveries list` prints it.")]
 REFUSED = frozenset({"invalid", "suppressed", "rejected"})
-
-
-class Status(StrEnum):
-    PENDING = "pending"
-    IN_PROGRESS = "in_progress"
-    AWAITING_RETRY = "awaiting_retry"
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    DEAD_LETTERED = "dead_lettered"
-    UNCERTAIN = "uncertain"
-    EXPIRED = "expired"
-    PENDING_APPROVAL = "pending_approval"
-    PENDING_MISSING_IDENTIFIER = "pending_missing_identifier"
 
 
 class Outcome(StrEnum):
@@ -55,7 +43,7 @@ def list_(
     origin: Origin = None,
     channel: Channel = None,
     intent: Annotated[str | None, typer.Option(help="send, reply or react.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Only deliveries that stand like this.")] = None,
+    status: Annotated[DeliveryState | None, typer.Option(help="Only deliveries that stand like this.")] = None,
     request: Annotated[str | None, typer.Option(help="Only deliveries of this request.")] = None,
     since: Since = None,
     until: Until = None,

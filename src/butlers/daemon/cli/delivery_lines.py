@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from butlers.contracts.delivery_state import ENDED
 from butlers.daemon.cli.explain import milliseconds, seconds, when
 from butlers.daemon.cli.hints import Hint
 
@@ -120,7 +121,7 @@ def _stats_line(name: str, row: Document) -> str:
     )
 
 
-_COUNTED = ("delivered", "failed", "dead_lettered", "uncertain", "expired", "open")
+_COUNTED = (*ENDED, "open")
 
 
 def queue(document: Document) -> Iterator[str]:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from butlers.messenger.delivery.claim import Claim, ClaimedDelivery, claimed, outgoing_of
 from butlers.messenger.delivery.decision import Decision
-from butlers.messenger.delivery.ended import Ended, Settlement
+from butlers.messenger.delivery.ended import CONFIRMED, Ended, Settlement
 from butlers.messenger.delivery.new import NewDelivery, channel_tool, restored
 from butlers.messenger.delivery.outcome import Outcome
-from butlers.messenger.delivery.status import CONFIRMED, OPEN, PARKED, STATUSES
 
 __all__ = [
     "CONFIRMED",
-    "OPEN",
-    "PARKED",
-    "STATUSES",
     "Claim",
     "ClaimedDelivery",
     "Decision",

@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from butlers.contracts.notify import DeliveryStatus
+from butlers.contracts.delivery_state import OPEN, DeliveryStatus
 from butlers.errors import ClassifiedError
 from butlers.messenger.channel import AttemptResult, Certainty, Sent
 from butlers.messenger.delivery.claim import ClaimedDelivery
 from butlers.messenger.delivery.decision import Decision
-from butlers.messenger.delivery.status import OPEN
+
+CONFIRMED = "confirmed by "  # and who: stands for the provider's name of a part that a person says arrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
-from butlers.contracts.notify import DeliveryStatus, NotifyEnvelope
+from butlers.contracts.delivery_state import PARKED, DeliveryStatus
+from butlers.contracts.notify import NotifyEnvelope
 from butlers.messenger.admission import Wish, brakes
 from butlers.messenger.answering import mailbox_of
 from butlers.messenger.channel import Outgoing
 from butlers.messenger.delivery.claim import Claim, ClaimedDelivery
 from butlers.messenger.delivery.decision import Decision
-from butlers.messenger.delivery.status import PARKED
 from butlers.storage.database import Record
 
 _PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from uuid import UUID
 
-from butlers.contracts.notify import DeliveryOutcome, DeliveryStatus
+from butlers.contracts.delivery_state import OPEN, DeliveryStatus
+from butlers.contracts.notify import DeliveryOutcome
 from butlers.errors import ClassifiedError, from_wire
-from butlers.messenger.delivery.status import OPEN
 from butlers.storage.database import Record
 
 

@@ -20,12 +20,13 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
+from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound, ValidationError
 from butlers.messenger.book import Book
 from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import CONFIRMED, OPEN, Decision, NewDelivery, Outcome, outgoing_of, restored
+from butlers.messenger.delivery import CONFIRMED, Decision, NewDelivery, Outcome, outgoing_of, restored
 from butlers.messenger.handover import Executor
 from butlers.messenger.observing import Observer
 from butlers.messenger.release.remainder import anything_left

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-# Ended for good. An uncertain delivery has ended, too, but somebody still has to say what became of it.
-FINISHED = frozenset({"delivered", "failed", "dead_lettered", "expired"})
+from butlers.contracts.delivery_state import FINISHED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from butlers.contracts.delivery_state import FINISHED, NEEDS_PERSON, OPEN
 from butlers.messenger.service_levels.budget import Standing
 from butlers.messenger.service_levels.long_budget import LongWindow
 from butlers.reliability.error_budget import BudgetPolicy, burn_rate
 
 Row = Mapping[str, Any]
 
-OPEN = ("pending", "in_progress", "awaiting_retry")
-PARKED = ("uncertain", "pending_approval", "pending_missing_identifier")
-_ENDINGS = ("delivered", "failed", "dead_lettered", "expired", "uncertain", "excused")
+_ENDINGS = (*FINISHED, "uncertain", "excused")
 
 
 def rate(part: int, whole: int) -> float | None:
@@ -83,7 +82,7 @@ def queue(rows: Iterable[Row], max_in_flight: int) -> dict[str, Any]:
 
 
 def by_status(rows: Iterable[Row]) -> dict[str, int]:
-    return dict.fromkeys(OPEN + PARKED, 0) | {row["status"]: row["deliveries"] for row in rows}
+    return dict.fromkeys(map(str, OPEN + NEEDS_PERSON), 0) | {row["status"]: row["deliveries"] for row in rows}
 
 
 def dead_letters(rows: Sequence[Row], replays: Row) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.clock import Clock
+from butlers.contracts.delivery_state import QUARANTINABLE
 from butlers.contracts.envelope import invalid
 from butlers.errors import ErrorClass, NotFound
 from butlers.messenger.tools.cursor import page, place
@@ -29,7 +30,6 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.messenger.dead_letters")
 
 MARKED_INELIGIBLE = "marked_ineligible"
-QUARANTINABLE = frozenset({"pending", "awaiting_retry", "failed", "uncertain"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

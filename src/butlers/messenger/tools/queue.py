@@ -16,30 +16,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-IN_FLIGHT = ("pending", "in_progress")
-UNDER_WAY = (*IN_FLIGHT, "awaiting_retry")
-PARKED = ("pending_approval", "pending_missing_identifier", "uncertain")
+from butlers.contracts.delivery_state import IN_FLIGHT, NEEDS_PERSON, OPEN
+
 PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
 
 Group = Mapping[str, Any]  # channel, status, admitted, deliveries, oldest
 
 
 def summary(groups: Sequence[Group], now: datetime) -> dict[str, Any]:
-    moving = [group for group in groups if group["status"] in UNDER_WAY]
+    moving = [group for group in groups if group["status"] in OPEN]
     oldest = min((group["oldest"] for group in moving), default=None)
     channels = sorted({group["channel"] for group in moving})
     return {
         "total": _in_flight(groups),
-        "by_status": _counts(moving, "status", UNDER_WAY),
+        "by_status": _counts(moving, "status", OPEN),
         "by_phase": _phases(moving),
         "by_channel": {name: _of_channel([g for g in moving if g["channel"] == name]) for name in channels},
-        "parked": _counts(groups, "status", PARKED),
+        "parked": _counts(groups, "status", NEEDS_PERSON),
         "oldest_age_s": round(max(0.0, (now - oldest).total_seconds()), 3) if oldest else None,
     }
 
 
 def _of_channel(groups: Sequence[Group]) -> dict[str, int]:
-    return {"total": _in_flight(groups)} | _counts(groups, "status", UNDER_WAY)
+    return {"total": _in_flight(groups)} | _counts(groups, "status", OPEN)
 
 
 def _in_flight(groups: Iterable[Group]) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
+from butlers.contracts.delivery_state import ENDED_BADLY
 from butlers.messenger.tools.sentences import Row, Story, when
 
 
 def standing(story: Story, now: datetime) -> Iterator[str]:
     """The last sentences: why it waits or how it ended, and what can be done."""
-    yield from _STANDINGS[story.delivery["status"]](story, now)
+    yield from STANDINGS[story.delivery["status"]](story, now)
     yield from _sent_of_it(story)
     yield from _recipient(story)
     for replay in story.replays:
@@ -78,7 +79,7 @@ def _failed(story: Story, _now: datetime) -> Iterator[str]:
 def _sent_of_it(story: Story) -> Iterator[str]:
     """An end without success must not read as if nothing had been sent."""
     parts = sorted({receipt["part"] for receipt in story.receipts if receipt["receipt_type"] == "sent"})
-    if parts and story.delivery["status"] in ("failed", "expired", "dead_lettered", "uncertain"):
+    if parts and story.delivery["status"] in ENDED_BADLY:
         yield f"What was certainly sent of it: part {', '.join(str(part) for part in parts)}."
 
 
@@ -148,7 +149,7 @@ def _error(delivery: Row) -> str:
     return f" ({delivery['terminal_error_class']}: {delivery['terminal_error_message']})"
 
 
-_STANDINGS: dict[str, Callable[[Story, datetime], Iterator[str]]] = {
+STANDINGS: dict[str, Callable[[Story, datetime], Iterator[str]]] = {
     "pending": _pending,
     "awaiting_retry": _pending,
     "in_progress": _in_progress,

@@ -20,12 +20,13 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.clock import Clock
+from butlers.contracts.delivery_state import ENDED
 from butlers.messenger.tools.records import DeliveryRecords, check_window
 from butlers.operations.deliveries import STATS, StatsArguments
 
 DEFAULT_WINDOW = timedelta(hours=24)
 AT_THE_DOOR = ("admitted", "deduplicated", "parked", "rejected")
-_COUNTS = ("total", "delivered", "failed", "dead_lettered", "uncertain", "expired")
+_COUNTS = ("total", *ENDED)
 _PERCENTILES = ("p50_ms", "p95_ms", "provider_p50_ms", "provider_p95_ms")
 
 
@@ -69,7 +70,7 @@ def window(since: datetime | None, until: datetime | None, now: datetime) -> tup
 
 def describe(line: Mapping[str, Any]) -> dict[str, Any]:
     """One line of statistics."""
-    ended = sum(line[name] for name in ("delivered", "failed", "dead_lettered", "uncertain", "expired"))
+    ended = sum(line[name] for name in ENDED)
     return {
         **{name: line[name] for name in _COUNTS},
         "open": line["total"] - ended,

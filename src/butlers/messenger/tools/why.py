@@ -13,9 +13,9 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.clock import Clock
+from butlers.contracts.delivery_state import OPEN
 from butlers.errors import NotFound
 from butlers.messenger.tools.dead_letters import DeadLetterTools
-from butlers.messenger.tools.queue import UNDER_WAY
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.messenger.tools.sentences import Story, history
 from butlers.messenger.tools.standing import standing
@@ -51,7 +51,7 @@ class WhyTools:
     async def _story(self, delivery: dict[str, Any]) -> Story:
         identity, records, queries = delivery["id"], self.records, self.records.queries
         letter = await records.row(queries.dead_letter_of_delivery, identity)
-        waits = delivery["status"] in UNDER_WAY
+        waits = delivery["status"] in OPEN
         return Story(
             delivery=delivery,
             attempts=(await records.attempts(identity))[identity],

@@ -16,13 +16,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
+from butlers.contracts.delivery_state import ENDED_BADLY, UNENDED, WAITING
 from butlers.pipeline.transforms.books_families import accepted_before, with_descent
 from butlers.pipeline.transforms.books_verdicts import Check, born_within, ids, judged
 from butlers.pipeline.windows import Window
-
-_WAITING = ("pending", "awaiting_retry")
-_PARKED = ("pending_approval", "pending_missing_identifier")
-_OPEN = (*_WAITING, "in_progress", *_PARKED)
 
 
 def judged_deliveries(
@@ -67,7 +64,7 @@ def _heard(receipts: DataFrame) -> DataFrame:
 def _since() -> Column:
     """When it last moved, or is to move next."""
     due = sf.greatest("updated_at", "next_attempt_at")
-    return sf.when(_status(*_WAITING), due).otherwise(sf.col("updated_at"))
+    return sf.when(_status(*WAITING), due).otherwise(sf.col("updated_at"))
 
 
 def _status(*names: str) -> Column:
@@ -82,16 +79,16 @@ def _ends() -> list[Check]:
     status, settled = sf.col("status"), sf.col("settled")
     return [
         Check(rule="delivery-left-open", broken=_status("in_progress"), detail=status, settled=settled),
-        Check(rule="delivery-overdue", broken=_status(*_WAITING), detail=status, settled=settled),
+        Check(rule="delivery-overdue", broken=_status(*WAITING), detail=status, settled=settled),
         Check(
             rule="delivery-end-untimed",
-            broken=_status(*_OPEN) != sf.col("terminal_at").isNull(),
+            broken=_status(*UNENDED) != sf.col("terminal_at").isNull(),
             detail=status,
             settled=settled,
         ),
         Check(
             rule="delivery-error-missing",
-            applies=_status("failed", "dead_lettered", "expired", "uncertain"),
+            applies=_status(*ENDED_BADLY),
             broken=sf.col("terminal_error_class").isNull(),
             detail=status,
             settled=settled,

@@ -12,10 +12,10 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from butlers.contracts.request_state import OPEN
 from butlers.pipeline.transforms.books_verdicts import Check, born_within, ids, judged, so
 from butlers.pipeline.windows import Window
 
-_OPEN = ("accepted", "progress")
 _OUTCOMES = "array<struct<segment_id string, target_butler string, success boolean, skipped string>>"
 
 
@@ -59,7 +59,7 @@ def _since() -> Column:
 
 
 def _is_open() -> Column:
-    return sf.col("lifecycle_state").isin(*_OPEN)
+    return sf.col("lifecycle_state").isin(*OPEN)
 
 
 def _dispatched() -> Column:

@@ -15,13 +15,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
+from butlers.contracts.delivery_state import FINISHED, GIVEN_UP, DeliveryState
 from butlers.pipeline.transforms.expressions import elapsed_ms, everything, named, within
 from butlers.pipeline.transforms.percentiles import SHARES, interpolated
 from butlers.pipeline.transforms.sli_rows import counts_text, sli_rows
 from butlers.pipeline.windows import Window
 
-ENDINGS: Final = ("delivered", "failed", "dead_lettered", "expired", "uncertain")
-_EXCUSABLE = ("failed", "dead_lettered")
+ENDINGS: Final = (*FINISHED, DeliveryState.UNCERTAIN)
 
 # Every replay with each of its ancestors.
 _ASCENT = """
@@ -37,7 +37,7 @@ SELECT id, ancestor FROM ascent
 def delivery_success(deliveries: DataFrame, rules: DataFrame, window: Window) -> DataFrame:
     """delivered / (delivered + failed + dead_lettered + expired + uncertain), without what nobody failed at."""
     ended = _ended(deliveries, window, *ENDINGS)
-    excused = sf.col("status").isin(*_EXCUSABLE) & (
+    excused = sf.col("status").isin(*GIVEN_UP) & (
         (sf.col("terminal_error_class") == "validation_error")
         | (
             (sf.col("terminal_error_class") == "target_unavailable")

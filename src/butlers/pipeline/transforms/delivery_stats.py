@@ -18,6 +18,7 @@ from typing import Final, Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from butlers.contracts.delivery_state import ENDED
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.transforms.expressions import (
     elapsed_ms,
@@ -31,7 +32,6 @@ from butlers.pipeline.transforms.expressions import (
 from butlers.pipeline.transforms.percentiles import SHARES, interpolated
 from butlers.pipeline.windows import Window
 
-ENDED: Final = ("delivered", "failed", "dead_lettered", "uncertain", "expired")
 AT_THE_DOOR: Final = ("admitted", "deduplicated", "parked", "rejected")
 PROPERTIES: Final[Mapping[str, str]] = {  # by the name that is typed: the column
     "channel": "channel",

@@ -17,6 +17,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from butlers.contracts.delivery_state import GIVEN_UP
 from butlers.pipeline.transforms.delivery_slis import with_suppression
 from butlers.reliability.error_budget import BudgetPolicy
 
@@ -78,9 +79,7 @@ def _attempted(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
 
 def _ended(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
     """Deliveries that failed without an attempt that was counted."""
-    failed = deliveries.where(
-        sf.col("status").isin("failed", "dead_lettered") & sf.col("terminal_error_class").isin(*_FAULTS)
-    )
+    failed = deliveries.where(sf.col("status").isin(*GIVEN_UP) & sf.col("terminal_error_class").isin(*_FAULTS))
     told = attempts.where(sf.col("outcome").isin("rejected", "failed")).select(sf.col("delivery_id").alias("id"))
     silent = failed.join(told, ["id"], how="left_anti")
     return silent.select(

@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from butlers.contracts.request_state import ENDED, OPEN
 from butlers.pipeline.transforms.expressions import everything, named, whole_minutes, within
 from butlers.pipeline.transforms.percentiles import SHARES, covering, interpolated
 from butlers.pipeline.transforms.sli_rows import counts_text, sli_rows
@@ -40,11 +41,11 @@ def completion_latency(requests: DataFrame, window: Window) -> DataFrame:
     measured = sf.when(~decided & sf.col("progress_at").isNotNull(), _took_ms("received_at", "final_state_at"))
     came = requests.where(within("received_at", window)).select(
         named("source_channel", "policy_tier").alias("dimensions"),
-        state.isin("accepted", "progress").alias("open"),
+        state.isin(*OPEN).alias("open"),
         ((state == "parsed") & ~decided).alias("parsed"),
         ((state == "errored") & ~decided & ~shed).alias("errored"),
         shed.alias("shed"),
-        (decided & state.isin("parsed", "errored")).alias("decided_by_a_person"),
+        (decided & state.isin(*ENDED)).alias("decided_by_a_person"),
         measured.alias("took_ms"),
     )
     counted = came.groupBy(*_KEY).agg(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from butlers.contracts.request_state import ENDED
 from butlers.pipeline.transforms.routing_dispatches import PART
 
 NONE = "none"  # router of a request that failed before anybody was chosen
@@ -132,7 +133,7 @@ def _errored() -> Column:
 
 
 def _is_over() -> Column:
-    return _is_rerouted() | sf.col("lifecycle_state").isin("parsed", "errored")
+    return _is_rerouted() | sf.col("lifecycle_state").isin(*ENDED)
 
 
 def _is_stopped() -> Column:

@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
+from butlers.contracts.backfill_state import TRANSITIONS, Deed, Status, status_after_report
 from butlers.errors import Conflict, NotFound
-from butlers.operations.backfill import Deed, JobsWanted, NewJob, Progress, Status
+from butlers.operations.backfill import JobsWanted, NewJob, Progress
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.backfill import TRANSITIONS, status_after_report
 from butlers.switchboard.operators.paging import page, place
 
 SILENT_FOR = timedelta(minutes=15)

@@ -9,9 +9,9 @@ from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import AnyTool, Tool
+from butlers.contracts.backfill_state import Deed
 from butlers.operations import backfill as operations
 from butlers.operations.backfill import (
-    Deed,
     JobArguments,
     JobsWanted,
     NewJob,

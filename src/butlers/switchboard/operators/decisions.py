@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from butlers.contracts.request_state import ENDED, OPEN
 from butlers.errors import ErrorClass
 from butlers.operations.requests import Action
 from butlers.reliability.dead_letter import DeadLetter, ReplayObstacle, ReplayPolicy, assess_replay
@@ -26,12 +27,12 @@ from butlers.switchboard.operators.failures import ROUND, Outcome, first_name, s
 from butlers.switchboard.routing.decision import whole
 
 _ALLOWED: Mapping[Action, frozenset[str]] = {
-    Action.MANUAL_REROUTE: frozenset({"accepted", "progress", "errored"}),
+    Action.MANUAL_REROUTE: frozenset({*OPEN, "errored"}),
     Action.CANCEL: frozenset({"accepted"}),
     Action.ABORT: frozenset({"progress"}),
     Action.RETRY: frozenset({"errored"}),
-    Action.REPLAY: frozenset({"parsed", "errored"}),
-    Action.FORCE_COMPLETE: frozenset({"accepted", "progress", "errored"}),
+    Action.REPLAY: frozenset(ENDED),
+    Action.FORCE_COMPLETE: frozenset({*OPEN, "errored"}),
 }
 _STANDS = {
     "accepted": "waits to be worked on",

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from butlers.contracts.notify import DeliveryStatus
+from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.messenger.tools.sentences import Story, history
 from butlers.messenger.tools.standing import standing
 

@@ -1,4 +1,4 @@
-"""The life of a backfill job.
+"""The states of a backfill job: what they are, what may follow what, and their groups.
 
     create ──> pending ── poll ──> active ── progress ──> completed | error
                   ^                  |
@@ -13,15 +13,37 @@ What it does not do is move the job: the answer tells the connector how the job 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
-from butlers.operations.backfill import Deed, Status
+
+class Status(StrEnum):
+    PENDING = "pending"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    COST_CAPPED = "cost_capped"
+    ERROR = "error"
+
+
+class Deed(StrEnum):
+    """What an operator can do to a job."""
+
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    RESUME = "resume"
+
 
 TRANSITIONS: Mapping[Deed, tuple[tuple[Status, ...], Status]] = {
     Deed.PAUSE: ((Status.PENDING, Status.ACTIVE), Status.PAUSED),
     Deed.CANCEL: ((Status.PENDING, Status.ACTIVE, Status.PAUSED, Status.COST_CAPPED), Status.CANCELLED),
     Deed.RESUME: ((Status.PAUSED, Status.COST_CAPPED), Status.PENDING),
 }
-ENDED = (Status.COMPLETED, Status.ERROR)  # what a connector may say
+REPORTED_ENDS = (Status.COMPLETED, Status.ERROR)  # what a connector may say
+OPEN = (Status.PENDING, Status.ACTIVE)  # a connector may be given it
+NEEDS_PERSON = (Status.PAUSED, Status.COST_CAPPED)  # an operator resumes or cancels it
+ENDED = (*REPORTED_ENDS, Status.CANCELLED)
+GROUPS = {"OPEN": frozenset(OPEN), "NEEDS_PERSON": frozenset(NEEDS_PERSON), "ENDED": frozenset(ENDED)}
 
 
 def status_after_report(
@@ -30,6 +52,6 @@ def status_after_report(
     """How a job stands after its connector reported. A job that is done is done, whatever it cost."""
     if status is not Status.ACTIVE:
         return status
-    if said in ENDED:
+    if said in REPORTED_ENDS:
         return said
     return Status.COST_CAPPED if spent_today_cents >= daily_cost_cap_cents else Status.ACTIVE
