@@ -1,8 +1,8 @@
 """Whether memory follows the number of recipients: as many distinct ones as asked for, through the admission path.
 
-Keys, budgets and circuits are judged and rows written by the book itself, in batches as large as it makes them under
-load; each recipient gets a bucket. What is idle is forgotten as Messenger forgets it. The process's memory is read
-after the first few thousand, and at the end.
+Keys, budgets and circuits are checked and rows written by the admission itself, in batches as large as it makes them
+under load; each recipient gets a bucket. What is idle is forgotten as Messenger forgets it. The process's memory is
+read after the first few thousand, and at the end.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from butlers.butler.delivery_config import LimitsSection
 from butlers.clock import Clock
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.ids import Uuid7Factory
-from butlers.messenger.admission import Limits, Refused
-from butlers.messenger.book import Book
+from butlers.messenger.admission.admission import Admission
+from butlers.messenger.admission.rules import Limits, Refused
+from butlers.messenger.admission.state import AdmissionPolicy
 from butlers.messenger.deliveries import migrations
 from butlers.messenger.delivery import NewDelivery
-from butlers.messenger.judgement import AdmissionPolicy
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.storage.database import Database
@@ -38,7 +38,7 @@ ENDED = f"UPDATE {SCHEMA}.delivery_requests SET status = 'delivered', terminal_a
 
 
 class Admissions:
-    """Messenger's book on a database of its own, with the shipped limit per recipient."""
+    """Messenger's admission on a database of its own, with the shipped limit per recipient."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -52,7 +52,7 @@ class Admissions:
             recipient_per_minute=LimitsSection().recipient_per_minute,
         )
         policy = AdmissionPolicy(limits=limits, breaker=BreakerPolicy(), recipients=RecipientPolicy())
-        self._book = Book(database=database, schema=SCHEMA, clock=clock, policy=policy, new_id=self._new_id)
+        self._book = Admission(database=database, schema=SCHEMA, clock=clock, policy=policy, new_id=self._new_id)
 
     async def take(self, numbers: Sequence[int]) -> None:
         """One batch of deliveries, each to somebody new; all of them end at once."""

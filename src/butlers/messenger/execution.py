@@ -24,14 +24,14 @@ from weakref import WeakValueDictionary
 
 from butlers.clock import Clock
 from butlers.messenger import wire_log
+from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
 from butlers.messenger.attempting import attempt
 from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome
-from butlers.messenger.handover import Expectation, Offer
 from butlers.messenger.observing import Observer
 from butlers.messenger.recording import Recorder
-from butlers.messenger.rescuing import Rescuer
+from butlers.messenger.rescuer import Rescuer
 from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
 from butlers.storage.claims import LeasePolicy
 from butlers.telemetry import get_logger
@@ -79,8 +79,8 @@ class DeliveryWorker:
         self._tokens: dict[UUID, UUID] = {}
         self._outcomes: dict[UUID, Outcome] = {}  # of deliveries that somebody expects
         # Weak: whoever gives up, or waits for another process's delivery, leaves nothing behind.
-        self._expected: WeakValueDictionary[UUID, Expectation] = WeakValueDictionary()
-        self._reserved = 0  # hands that are kept for batches not yet committed
+        self._expected: WeakValueDictionary[UUID, OutcomeWaiter] = WeakValueDictionary()
+        self._reserved = 0  # slots of batches that are not yet committed
         self._held_up = True  # something due could not be claimed, so the end of anything may set it free
         self._recorder = Recorder(deliveries=deliveries, clock=clock)
         self._rescuer = Rescuer(
@@ -103,28 +103,28 @@ class DeliveryWorker:
         self._held_up = True
         self._awake.set()
 
-    def expect(self, delivery_id: UUID) -> Expectation:
-        return self._expected.setdefault(delivery_id, Expectation())
+    def expect(self, delivery_id: UUID) -> OutcomeWaiter:
+        return self._expected.setdefault(delivery_id, OutcomeWaiter())
 
-    def offer(self, wanted: int) -> Offer:
-        """Hands that are free now, kept until `take`."""
+    def reserve_slots(self, wanted: int) -> ClaimSlots:
+        """Slots that are free now, reserved until `start_claimed`."""
         room = self._room()
-        # With few hands left, what waits already comes first.
+        # With few slots left, what waits already comes first.
         scarce = self._held_up and room < self._policy.max_concurrent / 2
         slots = 0 if self._closing or scarce else max(0, min(wanted, room))
         self._reserved += slots
         lease = timedelta(seconds=self._policy.lease.ttl)
-        return Offer(
-            slots=slots,
+        return ClaimSlots(
+            count=slots,
             token=self._new_id(),
             worker=self._name,
             expires_at=self._clock.now() + lease,
             channels=self._channels,
         )
 
-    def take(self, offer: Offer, handed: Sequence[ClaimedDelivery]) -> None:
-        self._reserved -= offer.slots
-        self._begin(handed)
+    def start_claimed(self, slots: ClaimSlots, claimed: Sequence[ClaimedDelivery]) -> None:
+        self._reserved -= slots.count
+        self._begin(claimed)
 
     def _room(self) -> int:
         return self._policy.max_concurrent - len(self._tasks) - self._reserved
@@ -161,7 +161,7 @@ class DeliveryWorker:
         return len(claimed) == room
 
     async def _kept(self, room: int, claim: Awaitable[list[ClaimedDelivery]]) -> list[ClaimedDelivery]:
-        """Claim with so many hands kept for it, and start what was claimed."""
+        """Claim with so many slots reserved, and start what was claimed."""
         self._reserved += room
         try:
             claimed = await claim
@@ -233,7 +233,7 @@ class DeliveryWorker:
             del self._tasks[delivery_id], self._tokens[delivery_id]
         outcome = self._outcomes.pop(delivery_id, None)
         if (expected := self._expected.pop(delivery_id, None)) is not None:
-            expected.tell(outcome)
+            expected.report(outcome)
         if self._held_up:
             self.wake()
         self._stirred.set()

@@ -19,12 +19,12 @@ from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, WireError
-from butlers.messenger.admission import Refused
-from butlers.messenger.book import Book, Entry, Taken
+from butlers.messenger.admission.admission import Admission, Entry, Taken
+from butlers.messenger.admission.rules import Refused
+from butlers.messenger.admission.slots import Executor, OutcomeWaiter
+from butlers.messenger.admission.state import Known, Parked
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import NewDelivery, Outcome, channel_tool
-from butlers.messenger.handover import Executor, Expectation
-from butlers.messenger.judgement import Known, Parked
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
@@ -37,7 +37,7 @@ class Intake:
     """Messenger's `route.execute`, and the way in for its channel tools."""
 
     preparation: Preparation
-    book: Book
+    admission: Admission
     parking: Parking
     deliveries: Deliveries
     executor: Executor
@@ -84,9 +84,9 @@ class Intake:
         if (held := await self.parking.hold(new, tools)) is not None:
             return held
         with self.observer.recording(new):
-            return await self.book.submit(new)
+            return await self.admission.submit(new)
 
-    async def _answer(self, new: NewDelivery, entry: Entry | Parked, expectation: Expectation) -> dict[str, Any]:
+    async def _answer(self, new: NewDelivery, entry: Entry | Parked, expectation: OutcomeWaiter) -> dict[str, Any]:
         if isinstance(entry, Refused):
             raise entry.error
         delivery_id = entry.delivery.id if isinstance(entry, Taken) else entry.delivery_id
@@ -104,7 +104,7 @@ class Intake:
         if new.notify.not_after is not None and new.notify.not_after < self.clock.now():
             self.observer.expired(await self.deliveries.expire())
 
-    async def _wait(self, delivery_id: UUID, expectation: Expectation, *, look_first: bool) -> Outcome:
+    async def _wait(self, delivery_id: UUID, expectation: OutcomeWaiter, *, look_first: bool) -> Outcome:
         """Until it ends or the caller's patience does. Another process may be the one that sends, so look at the row
         now and then without being told.
         """
@@ -114,7 +114,7 @@ class Intake:
             left = deadline - self.clock.monotonic()
             if left <= 0:
                 break
-            outcome = await expectation.heard(min(left, _LOOK_AGAIN_S))
+            outcome = await expectation.wait(min(left, _LOOK_AGAIN_S))
             if outcome is None or outcome.status in OPEN:
                 expectation = self.executor.expect(delivery_id)
                 outcome = await self.deliveries.get(delivery_id)

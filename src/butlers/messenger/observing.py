@@ -12,12 +12,11 @@ from opentelemetry.trace import Span
 
 from butlers.clock import Clock
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
-from butlers.messenger.admission import Refused
-from butlers.messenger.book import Entry, Taken
+from butlers.messenger.admission.admission import AdmissionTimings, Entry, Step, Taken
+from butlers.messenger.admission.rules import Refused
+from butlers.messenger.admission.state import Known, Parked
 from butlers.messenger.channel import NotSent, Sent
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery
-from butlers.messenger.judgement import Known, Parked
-from butlers.messenger.passage import Passage, Step
 from butlers.messenger.preparation import SECRETS_RULE
 from butlers.storage.database import Record
 from butlers.telemetry import Telemetry, get_logger
@@ -57,7 +56,7 @@ _RATES = frozenset({"throttle", "global", "channel", "recipient", "fair_share"})
 class Observer:
     telemetry: Telemetry
     clock: Clock
-    passages: dict[UUID, Passage] = field(default_factory=dict)  # of deliveries that are being taken on
+    timings: dict[UUID, AdmissionTimings] = field(default_factory=dict)  # of deliveries that are being taken on
 
     # --- intake ------------------------------------------------------------------------------------------------------
 
@@ -92,46 +91,46 @@ class Observer:
     def recording(self, new: NewDelivery) -> Iterator[None]:
         """Key, budgets and write are one transaction for many deliveries; `reached` tells when it came to which."""
         if self.telemetry.traced:
-            self.passages[new.id] = Passage(began=self.clock.now())
+            self.timings[new.id] = AdmissionTimings(began=self.clock.now())
         try:
             yield
         except BaseException:
-            self.passages.pop(new.id, None)
+            self.timings.pop(new.id, None)
             raise
 
     def reached(self, new: Sequence[NewDelivery], step: Step) -> None:
         """The transaction has come so far with these deliveries."""
-        if self.passages:
+        if self.timings:
             now = self.clock.now()
             for delivery in new:
-                if (passage := self.passages.get(delivery.id)) is not None:
-                    passage.at[step] = now
+                if (timing := self.timings.get(delivery.id)) is not None:
+                    timing.at[step] = now
 
     def _passed(self, new: NewDelivery, entry: Entry | Parked) -> None:
         """One span for each step that the delivery came to."""
-        if (passage := self.passages.pop(new.id, None)) is None:
+        if (timing := self.timings.pop(new.id, None)) is None:
             return
         request_id, channel = new.notify.request_id, new.notify.delivery.channel
         outcome = "known" if isinstance(entry, Known) else "new"
-        took = passage.before("read")
+        took = timing.before("read")
         with self.telemetry.span(
             IDEMPOTENCY_CHECK, request_id=request_id, between=took, channel=channel, outcome=outcome
         ):
             pass
         if not isinstance(entry, Known):
-            self._judged(new, passage, entry.rule if isinstance(entry, Refused) else None)
+            self._judged(new, timing, entry.rule if isinstance(entry, Refused) else None)
         if isinstance(entry, Taken):
-            took, identity = passage.before("written"), str(new.id)
+            took, identity = timing.before("written"), str(new.id)
             with self.telemetry.span(
                 PERSISTENCE_WRITE, request_id=request_id, between=took, channel=channel, delivery_id=identity
             ):
                 pass
 
-    def _judged(self, new: NewDelivery, passage: Passage, rule: str | None) -> None:
+    def _judged(self, new: NewDelivery, timing: AdmissionTimings, rule: str | None) -> None:
         with self.telemetry.span(
             RATE_LIMIT_CHECK,
             request_id=new.notify.request_id,
-            between=passage.before("judged"),
+            between=timing.before("decided"),
             channel=new.notify.delivery.channel,
             identity_scope=new.identity_scope,
             outcome="refused" if rule else "admitted",

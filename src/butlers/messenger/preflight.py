@@ -22,13 +22,13 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.errors import ClassifiedError, ValidationError
-from butlers.messenger import admission
-from butlers.messenger.admission import Admitted, Refused
-from butlers.messenger.book import Book
+from butlers.messenger.admission import rules
+from butlers.messenger.admission.admission import Admission
+from butlers.messenger.admission.rules import Admitted, Refused
+from butlers.messenger.admission.state import AdmissionState, Known, before_admission, moved
 from butlers.messenger.channel import Channel, Foresees
 from butlers.messenger.channel_tools import Lineage
 from butlers.messenger.delivery import NewDelivery, channel_tool
-from butlers.messenger.judgement import Known, Snapshot, before_admission, moved
 from butlers.messenger.parking import tool_args
 from butlers.messenger.preparation import Preparation
 from butlers.operations.operation import Role
@@ -39,7 +39,7 @@ SWITCHBOARD = "switchboard"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
     preparation: Preparation
-    book: Book
+    admission: Admission
     approvals: Approvals
     origins: Collection[str]  # the butlers that Switchboard would vouch for
     lineage: Lineage
@@ -50,11 +50,11 @@ class Preflight:
         """Schema, fields, origin, lineage, targeting, recipient and content; nothing is stored, charged or sent."""
         try:
             new = await self._prepare(caller, raw)
-            snapshot, _ = await self.book.preview(new)
-            settled = before_admission(new, self.book.policy, snapshot)
+            state, _ = await self.admission.preview(new)
+            settled = before_admission(new, self.admission.policy, state)
             if isinstance(settled, Refused):
                 raise settled.error
-            if (problem := self._unsendable(new, snapshot)) is not None:
+            if (problem := self._unsendable(new, state)) is not None:
                 raise problem
         except ValidationError as error:
             return {"valid": False, "errors": _fields(error)}
@@ -66,13 +66,13 @@ class Preflight:
             new = await self._prepare(caller, raw)
         except ValidationError as error:
             return _invalid(error)
-        snapshot, verdict = await self.book.preview(new)
+        state, verdict = await self.admission.preview(new)
         if isinstance(verdict, Refused) and verdict.rule == "suppressed":
-            return self._facts(new, snapshot) | _told("suppressed", rule=verdict.rule, error=verdict.error)
+            return self._facts(new, state) | _told("suppressed", rule=verdict.rule, error=verdict.error)
         if isinstance(verdict, Refused) and isinstance(verdict.error, ValidationError):
             return _invalid(verdict.error, rule=verdict.rule)
-        answer = self._facts(new, snapshot) | await self._verdict(new, verdict)
-        problem = self._unsendable(new, snapshot) if answer["would_be_admitted"] else None
+        answer = self._facts(new, state) | await self._verdict(new, verdict)
+        problem = self._unsendable(new, state) if answer["would_be_admitted"] else None
         return answer if problem is None else _invalid(problem, rule="adapter")
 
     async def _prepare(self, caller: Caller, raw: Mapping[str, Any]) -> NewDelivery:
@@ -95,15 +95,15 @@ class Preflight:
         record = NotifyContext.model_validate_json(to_json(known["request_context"]))
         return notify.on_record(record), known["source_event"]
 
-    def _facts(self, new: NewDelivery, snapshot: Snapshot) -> dict[str, Any]:
-        limits, now = self.book.policy.limits, self.clock.now()
-        new = moved(new, snapshot.recipients)
+    def _facts(self, new: NewDelivery, state: AdmissionState) -> dict[str, Any]:
+        limits, now = self.admission.policy.limits, self.clock.now()
+        new = moved(new, state.recipients)
         return {
             "valid": True,
             "target_identity": new.target,
             "channel_adapter": new.channel,
-            "headroom": admission.headroom(new.wish, limits=limits, budgets=snapshot.budgets, now=now),
-            "stance": snapshot.budgets.stances.get(new.channel, "normal"),
+            "headroom": rules.headroom(new.admission_request, limits=limits, budgets=state.budgets, now=now),
+            "stance": state.budgets.stances.get(new.channel, "normal"),
         }
 
     async def _verdict(self, new: NewDelivery, verdict: Known | Admitted | Refused) -> dict[str, Any]:
@@ -121,9 +121,9 @@ class Preflight:
         tool = next((name for name in ("notify", channel_tool(new.notify)) if self.approvals.gates(name)), None)
         return tool is not None and isinstance(await self.approvals.preview(tool, tool_args(new)), MustWait)
 
-    def _unsendable(self, new: NewDelivery, snapshot: Snapshot) -> ValidationError | None:
+    def _unsendable(self, new: NewDelivery, state: AdmissionState) -> ValidationError | None:
         """What the channel's own adapter would refuse; the rest is left to the provider."""
-        there = moved(new, snapshot.recipients)
+        there = moved(new, state.recipients)
         channel = self.channels.get(there.channel)
         if there.target is None or not isinstance(channel, Foresees):
             return None

@@ -1,4 +1,4 @@
-"""Messenger's book and its delivery rows on a real database, without the system around them."""
+"""Messenger's admission and its delivery rows on a real database, without the system around them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from butlers.clock import ManualClock
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.errors import TargetUnavailable
 from butlers.ids import Uuid7Factory
-from butlers.messenger.admission import Limits
-from butlers.messenger.book import Book, Taken
+from butlers.messenger.admission.admission import Admission, Taken
+from butlers.messenger.admission.rules import Limits
+from butlers.messenger.admission.slots import Executor
+from butlers.messenger.admission.state import AdmissionPolicy
 from butlers.messenger.channel import AttemptResult, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
-from butlers.messenger.handover import Executor
-from butlers.messenger.judgement import AdmissionPolicy
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.messenger.release import Readmission
@@ -53,16 +53,16 @@ class Core:
     def queries_of(self, part: str) -> Queries:
         return Queries.load(f"butlers.messenger.{part}", schema=SCHEMA)
 
-    def book(
+    def admission(
         self,
         given: Limits = PLENTY,
         *,
         database: Database | None = None,
         recipients: RecipientPolicy | None = None,
         executor: Executor | None = None,
-    ) -> Book:
+    ) -> Admission:
         policy = AdmissionPolicy(limits=given, breaker=BREAKER, recipients=recipients or RecipientPolicy())
-        return Book(
+        return Admission(
             database=database or self.database,
             schema=SCHEMA,
             clock=self.clock,
@@ -78,9 +78,9 @@ class Core:
         database: Database | None = None,
         recipients: RecipientPolicy | None = None,
     ) -> Readmission:
-        book = self.book(given, database=database, recipients=recipients)
+        admission = self.admission(given, database=database, recipients=recipients)
         queries = self.queries_of("release")
-        return Readmission(database=database or self.database, queries=queries, book=book, clock=self.clock)
+        return Readmission(database=database or self.database, queries=queries, admission=admission, clock=self.clock)
 
     def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
         database = database or self.database
@@ -102,7 +102,7 @@ class Core:
 
     async def take(self, target: str | None = "7", **words: Any) -> UUID:
         """A delivery that is on record and may be sent."""
-        entry = await self.book().submit(self.new(target, **words))
+        entry = await self.admission().submit(self.new(target, **words))
         assert isinstance(entry, Taken)
         return entry.delivery.id
 

@@ -31,7 +31,7 @@ def notices(core: Core, *, room: int = 100, book: AddressBook | None = None) -> 
     return Notices(
         database=core.database,
         queries=core.queries_of("notices"),
-        book=core.book(limits(in_flight=room)),
+        admission=core.admission(limits(in_flight=room)),
         preparation=preparation,
         clock=core.clock,
         interval_s=INTERVAL_S,

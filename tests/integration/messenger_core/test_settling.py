@@ -13,7 +13,7 @@ from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
 from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.messenger.delivery import ClaimedDelivery
-from butlers.messenger.rescuing import lost_attempt
+from butlers.messenger.rescuer import lost_attempt
 
 from .core import DOWN, LEASE_S, SENT, Core
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
+from butlers.messenger.admission.slots import SlotAssignment
 from butlers.messenger.channel import AttemptResult, Outgoing, Sent, Wire
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.hands import Hands
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.receipts.receipt import Receipt
 
@@ -113,7 +113,7 @@ async def test_hands_are_given_out_once(core: Core, tmp_path: Path) -> None:
     ours = worker(core, tmp_path, provider)
     claiming = asyncio.create_task(ours.run_once())
     await asyncio.sleep(0)
-    assert ours.offer(HANDS).slots == 0
+    assert ours.reserve_slots(HANDS).count == 0
     await claiming
     assert set((await core.statuses()).values()) == {"in_progress"}
     provider.answers.set()
@@ -122,12 +122,12 @@ async def test_hands_are_given_out_once(core: Core, tmp_path: Path) -> None:
 
 async def test_what_waits_comes_before_what_arrives_when_hands_are_few(core: Core, tmp_path: Path) -> None:
     ours = worker(core, tmp_path, Provider())
-    first = ours.offer(HANDS - 1)
-    assert first.slots == HANDS - 1
+    first = ours.reserve_slots(HANDS - 1)
+    assert first.count == HANDS - 1
     ours.wake()
-    assert ours.offer(1).slots == 0
-    ours.take(first, ())
-    assert ours.offer(1).slots == 1
+    assert ours.reserve_slots(1).count == 0
+    ours.start_claimed(first, ())
+    assert ours.reserve_slots(1).count == 1
     await ours.close(1)
 
 
@@ -149,10 +149,10 @@ async def test_a_worker_with_idle_hands_gets_nothing_of_a_channel_it_does_not_se
     ours = worker(core, tmp_path, Provider())
     now, new = core.clock.now(), core.new()
     for channels, handed in (({"telegram.bot"}, True), ({"email.bot"}, False)):
-        hands = Hands(offer=replace(ours.offer(1), channels=channels), new_id=core.new_id, now=now)
+        hands = SlotAssignment(slots=replace(ours.reserve_slots(1), channels=channels), new_id=core.new_id, now=now)
         async with core.database.connection() as connection:
-            snapshot = await core.book().read(connection, [new], now)
-        hands.look([new], snapshot)
+            snapshot = await core.admission().read(connection, [new], now)
+        hands.note_conversations([new], snapshot)
         assert (hands.claim(new, snapshot.budgets) is not None) is handed
     await ours.close(0.01)
 

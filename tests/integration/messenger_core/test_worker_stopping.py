@@ -86,7 +86,7 @@ async def test_attempts_that_begin_during_the_stop_are_waited_for_as_well(core: 
     provider, slow = Provider(), of(core, SlowAnswers)
     ours = worker(core, tmp_path, provider, deliveries=slow)
     handed = await core.claim(limit=1)
-    ours.take(ours.offer(0), handed)
+    ours.start_claimed(ours.reserve_slots(0), handed)
     await provider.entered.wait()
     claiming = asyncio.create_task(ours.run_once())
     await slow.claimed.wait()

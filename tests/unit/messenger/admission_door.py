@@ -1,13 +1,13 @@
-"""The shared budgets in memory: what the book keeps in its tables, with the same expiry."""
+"""The shared budgets in memory: what the admission keeps in its tables, with the same expiry."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from butlers.messenger import admission
-from butlers.messenger.admission import Admitted, Budgets, Limits, Refused, Wish
-from butlers.messenger.ledger import Page
+from butlers.messenger.admission import rules
+from butlers.messenger.admission.admission import AdmissionBatch
+from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Limits, Refused
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.token_bucket import Bucket
 
@@ -34,9 +34,14 @@ def limits(
 
 
 def admit(
-    wish: Wish, now: datetime, *, limits: Limits, budgets: Budgets | None = None, breaker: BreakerPolicy = BREAKER
+    request: AdmissionRequest,
+    now: datetime,
+    *,
+    limits: Limits,
+    budgets: Budgets | None = None,
+    breaker: BreakerPolicy = BREAKER,
 ) -> Admitted | Refused:
-    return admission.admit(wish, limits=limits, breaker=breaker, budgets=budgets or Budgets(), now=now)
+    return rules.admit(request, limits=limits, breaker=breaker, budgets=budgets or Budgets(), now=now)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,29 +50,29 @@ class Door:
     budgets: Budgets = field(default_factory=Budgets)
     kept_until: dict[str, datetime] = field(default_factory=dict)
 
-    def ask(self, wish: Wish, now: datetime) -> Admitted | Refused:
-        """Judge, and keep what the book would keep."""
+    def ask(self, request: AdmissionRequest, now: datetime) -> Admitted | Refused:
+        """Judge, and keep what the admission would keep."""
         self._forget(now)
-        verdict = admit(wish, now, limits=self.limits, budgets=self.budgets)
-        page = Page()
+        verdict = admit(request, now, limits=self.limits, budgets=self.budgets)
+        batch = AdmissionBatch()
         if isinstance(verdict, Refused):
-            page.keep(wish, admission.wanting(wish, limits=self.limits, budgets=self.budgets, now=now), now)
+            batch.keep(request, rules.wanting(request, limits=self.limits, budgets=self.budgets, now=now), now)
         else:
-            page.draw(wish, verdict, now)
-        self._keep(page)
+            batch.draw(request, verdict, now)
+        self._keep(batch)
         return verdict
 
-    def is_admitted(self, wish: Wish, now: datetime) -> bool:
-        return isinstance(self.ask(wish, now), Admitted)
+    def is_admitted(self, request: AdmissionRequest, now: datetime) -> bool:
+        return isinstance(self.ask(request, now), Admitted)
 
-    def admitted(self, wish: Wish, now: datetime, *, tries: int) -> int:
-        """How many of so many equal wishes pass at one moment."""
-        return sum(self.is_admitted(wish, now) for _ in range(tries))
+    def admitted(self, request: AdmissionRequest, now: datetime, *, tries: int) -> int:
+        """How many of so many equal requests pass at one moment."""
+        return sum(self.is_admitted(request, now) for _ in range(tries))
 
-    def _keep(self, page: Page) -> None:
+    def _keep(self, batch: AdmissionBatch) -> None:
         buckets = dict(self.budgets.buckets)
         shares: dict[str, dict[str, Bucket]] = {layer: dict(of) for layer, of in self.budgets.shares.items()}
-        for name, (layer, origin, bucket, until) in page.buckets.items():
+        for name, (layer, origin, bucket, until) in batch.buckets.items():
             self.kept_until[name] = until
             if layer is None or origin is None:
                 buckets[name] = bucket

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from butlers.contacts import Contact
 from butlers.contracts.notify import NotifyEnvelope
-from butlers.messenger.admission import Wish
+from butlers.messenger.admission.rules import AdmissionRequest
 from butlers.messenger.channel import Outgoing
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
 from butlers.reliability.error_budget import Stance
@@ -119,8 +119,10 @@ def claimed_delivery(**changes: Any) -> ClaimedDelivery:
     return ClaimedDelivery(**(values | changes))
 
 
-def wish(*, channel: str = "telegram.bot", recipient: str = "7", origin: str = "general", intent: str = "send") -> Wish:
-    return Wish(channel=channel, recipient=recipient, origin=origin, intent=intent)
+def request(
+    *, channel: str = "telegram.bot", recipient: str = "7", origin: str = "general", intent: str = "send"
+) -> AdmissionRequest:
+    return AdmissionRequest(channel=channel, recipient=recipient, origin=origin, intent=intent)
 
 
 class Row(dict[str, Any]):

@@ -6,24 +6,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from butlers.messenger.admission import Refused, Wish, brakes
+from butlers.messenger.admission.rules import AdmissionRequest, Refused, brakes
 from tests.unit.messenger.admission_door import Door, limits
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
 
-def answer(*, to: str = "ann@far.example", thread: str | None = None) -> Wish:
+def answer(*, to: str = "ann@far.example", thread: str | None = None) -> AdmissionRequest:
     named = brakes(correspondent=to, thread=thread)
-    return Wish(channel="email.bot", recipient=to, origin="general", intent="reply", brakes=named)
+    return AdmissionRequest(channel="email.bot", recipient=to, origin="general", intent="reply", brakes=named)
 
 
-def answered(wishes: list[Wish], *, every: timedelta) -> int:
+def answered(requests: list[AdmissionRequest], *, every: timedelta) -> int:
     """How many are answered before the first one that is not."""
     door = Door(limits=limits())
-    for number, wish in enumerate(wishes):
-        if not door.is_admitted(wish, START + number * every):
+    for number, request in enumerate(requests):
+        if not door.is_admitted(request, START + number * every):
             return number
-    return len(wishes)
+    return len(requests)
 
 
 @pytest.mark.parametrize("seconds", [0, 5, 60, 120, 180])
@@ -60,5 +60,5 @@ def test_the_refusal_is_final_and_says_why() -> None:
 
 def test_other_messages_draw_from_no_brake() -> None:
     door = Door(limits=limits())
-    wish = Wish(channel="email.bot", recipient="ann@far.example", origin="general", intent="send")
-    assert all(door.is_admitted(wish, START) for _ in range(50))
+    request = AdmissionRequest(channel="email.bot", recipient="ann@far.example", origin="general", intent="send")
+    assert all(door.is_admitted(request, START) for _ in range(50))

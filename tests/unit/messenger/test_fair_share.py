@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butlers.messenger.admission import WANTED_FOR, Admitted, Refused
+from butlers.messenger.admission.rules import WANTED_FOR, Admitted, Refused
 
 from .admission_door import Door, limits
 from .given import START as NOW
-from .given import at, wish
+from .given import at, request
 
-NOISY, QUIET, ANSWER = wish(origin="noisy"), wish(origin="quiet"), wish(origin="noisy", intent="reply")
+NOISY, QUIET, ANSWER = request(origin="noisy"), request(origin="quiet"), request(origin="noisy", intent="reply")
 LAYERS = pytest.mark.parametrize("layer", ["total", "channel"])
 
 
@@ -45,7 +45,7 @@ def test_what_the_other_has_had_is_promised_no_longer() -> None:
 @given(st.integers(2, 6), st.integers(2, 10))
 def test_everybody_gets_a_share_however_loud_the_first_is(butlers: int, share: int) -> None:
     shared = door(size=float(butlers * share))
-    crowd = [wish(origin=f"butler{number}") for number in range(butlers)]
+    crowd = [request(origin=f"butler{number}") for number in range(butlers)]
     for one in crowd:
         assert shared.is_admitted(one, NOW)
     had = [1 + shared.admitted(one, NOW, tries=share * 2) for one in crowd]
@@ -61,7 +61,7 @@ def test_nothing_is_kept_back_from_answers_for_what_nobody_asked_for() -> None:
 
 @LAYERS
 def test_answers_are_shared_among_the_butlers_that_answer(layer: str) -> None:
-    shared, quiet = door(layer), wish(origin="quiet", intent="reply")
+    shared, quiet = door(layer), request(origin="quiet", intent="reply")
     assert shared.is_admitted(quiet, NOW)
     assert shared.admitted(ANSWER, NOW, tries=200) == 60, "half of sixty tokens, at half the price"
     verdict = shared.ask(ANSWER, NOW)
@@ -143,7 +143,7 @@ def test_a_refusal_is_about_every_layer_that_it_has_to_pass() -> None:
     assert shared.admitted(NOISY, NOW, tries=100) == 6
     assert shared.admitted(ANSWER, NOW, tries=4) == 4, "two more than its share of the channel"
     for channel in ("email.bot", "sms.bot"):
-        shared.admitted(wish(origin="noisy", channel=channel), NOW, tries=100)
+        shared.admitted(request(origin="noisy", channel=channel), NOW, tries=100)
     verdict = shared.ask(NOISY, NOW)
     assert isinstance(verdict, Refused) and "share of global" in verdict.error.message
     assert verdict.error.retry_after is not None

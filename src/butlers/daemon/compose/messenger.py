@@ -26,7 +26,7 @@ from butlers.daemon.compose.messenger_policy import (
 )
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.process import Process
-from butlers.messenger.book import Book
+from butlers.messenger.admission.admission import Admission
 from butlers.messenger.channel import Channel
 from butlers.messenger.channel_watch import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
@@ -60,7 +60,7 @@ class Parts:
     """What Messenger is made of."""
 
     channels: dict[str, Channel]
-    book: Book
+    admission: Admission
     deliveries: Deliveries
     approvals: Approvals
     preparation: Preparation
@@ -84,7 +84,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         return {"deliveries": await parts.deliveries.trace(request_id)}
 
     async def drain() -> None:
-        await parts.worker.close(config.butler.shutdown.timeout_s, after=parts.book.close)
+        await parts.worker.close(config.butler.shutdown.timeout_s, after=parts.admission.close)
 
     async def ready() -> None:
         await parts.deliveries.ensure_channels(channels)
@@ -115,7 +115,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     )
     deliveries = _deliveries(butler, channels, receipts)
     worker = _worker(butler, channels, deliveries, observer)
-    book = Book(
+    admission = Admission(
         database=database,
         schema=schema,
         clock=clock,
@@ -137,7 +137,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
         database=database,
         queries=_queries(butler, "butlers.messenger.parking"),
         approvals=approvals,
-        book=book,
+        admission=admission,
         preparation=preparation,
         observer=observer,
         clock=clock,
@@ -145,7 +145,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     parking.register(_channel_tools(channels))
     intake = Intake(
         preparation=preparation,
-        book=book,
+        admission=admission,
         parking=parking,
         deliveries=deliveries,
         executor=worker,
@@ -155,7 +155,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     )
     return Parts(
         channels=channels,
-        book=book,
+        admission=admission,
         deliveries=deliveries,
         approvals=approvals,
         preparation=preparation,
@@ -211,7 +211,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     notices = Notices(
         database=process.database,
         queries=_queries(butler, "butlers.messenger.notices"),
-        book=parts.book,
+        admission=parts.admission,
         preparation=parts.preparation,
         clock=process.clock,
         interval_s=delivery.notice_interval_s,
@@ -276,7 +276,7 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
 
 def _readmission(butler: Butler, parts: Parts) -> Readmission:
     process, queries = butler.process, _queries(butler, "butlers.messenger.release")
-    return Readmission(database=process.database, queries=queries, book=parts.book, clock=process.clock)
+    return Readmission(database=process.database, queries=queries, admission=parts.admission, clock=process.clock)
 
 
 def _queries(butler: Butler, package: str) -> Queries:

@@ -9,9 +9,9 @@ from functools import cache
 
 from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.process import Process
-from butlers.messenger.admission import AnswerBrake, Limits
+from butlers.messenger.admission.rules import AnswerBrake, Limits
+from butlers.messenger.admission.state import AdmissionPolicy
 from butlers.messenger.execution import ExecutionPolicy
-from butlers.messenger.judgement import AdmissionPolicy
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.messenger.retention import RetentionPolicy
 from butlers.messenger.settling import ChannelPolicy

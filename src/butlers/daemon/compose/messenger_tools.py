@@ -75,7 +75,7 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
         database=process.database,
         queries=Queries.load("butlers.messenger.release", schema=schema),
         records=DeliveryRecords.of(process.database, schema),
-        book=parts.book,
+        admission=parts.admission,
         deliveries=parts.deliveries,
         executor=parts.worker,
         observer=parts.observer,
@@ -87,7 +87,7 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
     )
     preflight = Preflight(
         preparation=parts.preparation,
-        book=parts.book,
+        admission=parts.admission,
         approvals=parts.approvals,
         origins=frozenset(process.roster),
         lineage=_asking(butler, "request.lineage"),

@@ -7,7 +7,7 @@ Each knows its row; none does anything. `Decision`s say on the way which rule sa
 
 from __future__ import annotations
 
-from butlers.messenger.delivery.claim import Claim, ClaimedDelivery, claimed, outgoing_of
+from butlers.messenger.delivery.claim import ClaimedDelivery, FirstClaim, claimed, outgoing_of
 from butlers.messenger.delivery.decision import Decision
 from butlers.messenger.delivery.ended import CONFIRMED, Ended, Settlement
 from butlers.messenger.delivery.new import NewDelivery, channel_tool, restored
@@ -15,10 +15,10 @@ from butlers.messenger.delivery.outcome import Outcome
 
 __all__ = [
     "CONFIRMED",
-    "Claim",
     "ClaimedDelivery",
     "Decision",
     "Ended",
+    "FirstClaim",
     "NewDelivery",
     "Outcome",
     "Settlement",

@@ -1,4 +1,4 @@
-"""A delivery in a worker's hand."""
+"""A delivery that a worker holds."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import UUID
 
 from butlers.messenger.channel import Outgoing
 from butlers.reliability.error_budget import Stance
-from butlers.storage import claims
+from butlers.storage.claims import Claim
 from butlers.storage.database import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """That a worker has a delivery in hand from the start."""
+class FirstClaim:
+    """The claim that a delivery is stored with when a worker has a free slot for it."""
 
     token: UUID
     attempt_id: UUID
@@ -59,8 +59,8 @@ class ClaimedDelivery:
     settled: bool = False  # somebody has said since what became of the attempt in doubt
 
     @property
-    def claim(self) -> claims.Claim:
-        return claims.Claim(key=(self.id,), token=self.claim_token)
+    def claim(self) -> Claim:
+        return Claim(key=(self.id,), token=self.claim_token)
 
     @property
     def unsettled(self) -> bool:

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from butlers.contracts.delivery_state import PARKED, DeliveryStatus
 from butlers.contracts.notify import NotifyEnvelope
-from butlers.messenger.admission import Wish, brakes
+from butlers.messenger.admission.rules import AdmissionRequest, brakes
 from butlers.messenger.answering import mailbox_of
 from butlers.messenger.channel import Outgoing
-from butlers.messenger.delivery.claim import Claim, ClaimedDelivery
+from butlers.messenger.delivery.claim import ClaimedDelivery, FirstClaim
 from butlers.messenger.delivery.decision import Decision
 from butlers.storage.database import Record
 
@@ -39,7 +39,7 @@ class NewDelivery:
     admitted: bool = True
     replay_of: UUID | None = None
     action_id: UUID | None = None
-    claim: Claim | None = None
+    claim: FirstClaim | None = None
     address: str | None = None  # the target as it was given
 
     @property
@@ -48,8 +48,8 @@ class NewDelivery:
         return f"{self.notify.delivery.channel}.{self.identity_scope}"
 
     @property
-    def wish(self) -> Wish:
-        return Wish(
+    def admission_request(self) -> AdmissionRequest:
+        return AdmissionRequest(
             channel=self.channel,
             recipient=self.target or "",
             origin=self.notify.origin_butler,
@@ -132,7 +132,7 @@ class NewDelivery:
             source_event=self.source_event or {},
         )
 
-    def claimed(self, claim: Claim, now: datetime) -> ClaimedDelivery:
+    def claimed(self, claim: FirstClaim, now: datetime) -> ClaimedDelivery:
         """As the worker that has it in hand sees it."""
         context = self.notify.request_context
         return ClaimedDelivery(

@@ -10,7 +10,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contracts.notify import Channel
 from butlers.errors import ClassifiedError
-from butlers.messenger.book import Book, Taken
+from butlers.messenger.admission.admission import Admission, Taken
 from butlers.messenger.notices.digest import notice
 from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Record
@@ -26,7 +26,7 @@ SOON_S = 10.0  # between notices of channels that ask
 class Notices:
     database: Database
     queries: Queries
-    book: Book
+    admission: Admission
     preparation: Preparation
     clock: Clock
     interval_s: float
@@ -58,7 +58,7 @@ class Notices:
             except ClassifiedError as error:
                 log.error("the owner cannot be told", error=error)
                 return None
-            (entry,) = await self.book.enter(connection, [new], self.clock.now())
+            (entry,) = await self.admission.enter(connection, [new], self.clock.now())
             if not isinstance(entry, Taken):
                 return None
             await connection.execute(self.queries.told, [row["id"] for row in rows])

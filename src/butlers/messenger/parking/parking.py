@@ -11,11 +11,10 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.messenger.admission import Refused
-from butlers.messenger.book import Book, Entry, Taken
+from butlers.messenger.admission.admission import Admission, AdmissionBatch, Entry, Taken
+from butlers.messenger.admission.rules import Refused
+from butlers.messenger.admission.state import Known, Parked, before_admission
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, restored
-from butlers.messenger.judgement import Known, Parked, before_admission
-from butlers.messenger.ledger import Page
 from butlers.messenger.observing import Observer
 from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Executor, Record
@@ -33,7 +32,7 @@ class Parking:
     database: Database
     queries: Queries
     approvals: Approvals
-    book: Book
+    admission: Admission
     preparation: Preparation
     observer: Observer
     clock: Clock
@@ -53,9 +52,9 @@ class Parking:
         now = self.clock.now()
         async with self.database.transaction() as connection:
             # A repeat at the same moment waits here, and then finds the first one's row instead of asking again.
-            await self.book.lock(connection)
-            snapshot = await self.book.read(connection, [new], now)
-            if (settled := before_admission(new, self.book.policy, snapshot)) is not None:
+            await self.admission.lock(connection)
+            state = await self.admission.read(connection, [new], now)
+            if (settled := before_admission(new, self.admission.policy, state)) is not None:
                 return settled
             if new.target is None:
                 return await self._park_missing(connection, new, now)
@@ -83,7 +82,7 @@ class Parking:
         ruling = await self._request(connection, new, tool, now)
         if isinstance(ruling, Allowed):
             decision = Decision(at=now, rule="approval", verdict="allowed", detail=f"rule {ruling.rule_id}")
-            [entry] = await self.book.enter(connection, [new.decided(decision)], now)
+            [entry] = await self.admission.enter(connection, [new.decided(decision)], now)
             if not isinstance(entry, Taken):
                 await self.approvals.give_back(connection, ruling.rule_id)
             return entry
@@ -111,11 +110,11 @@ class Parking:
         self, connection: Executor, new: NewDelivery, status: Any, ruling: MustWait, now: datetime
     ) -> Parked | Known:
         parked = replace(new, status=status, admitted=False, action_id=ruling.action_id)
-        if not await self.book.record(connection, [parked], now):
+        if not await self.admission.record(connection, [parked], now):
             return Known(delivery_id=await connection.fetchval(self.queries.delivery_of_key, new.idempotency_key))
-        page = Page()
-        page.count(new, "parked", status)
-        await self.book.write(connection, page, now)
+        batch = AdmissionBatch()
+        batch.count(new, "parked", status)
+        await self.admission.write(connection, batch, now)
         return Parked(delivery_id=new.id)
 
     # --- release -----------------------------------------------------------------------------------------------------
@@ -174,13 +173,13 @@ class Parking:
     async def _address(self, connection: Executor, row: Record, address: str) -> None:
         """Give it its address and its proper key, and let it meet the rules that need an address."""
         new, now = self.preparation.addressed(restored(row), address), self.clock.now()
-        await self.book.lock(connection)  # its proper key must not appear while another is judged by it
+        await self.admission.lock(connection)  # its proper key must not appear while another is judged by it
         meanwhile = f"{row['idempotency_key']}::addressed"
         await connection.execute(
             self.queries.address_parked, new.id, new.target, new.address, new.ordering_key, meanwhile, now
         )
-        snapshot = await self.book.read(connection, [new], now)
-        match before_admission(new, self.book.policy, snapshot):
+        state = await self.admission.read(connection, [new], now)
+        match before_admission(new, self.admission.policy, state):
             case Known() as known:
                 await self._close(connection, new.id, f"the same message went out as {known.delivery_id}")
             case Refused() as refused:

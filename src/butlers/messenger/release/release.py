@@ -23,11 +23,11 @@ from butlers.clock import Clock
 from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound, ValidationError
-from butlers.messenger.book import Book
+from butlers.messenger.admission.admission import Admission
+from butlers.messenger.admission.slots import Executor
 from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import CONFIRMED, Decision, NewDelivery, Outcome, outgoing_of, restored
-from butlers.messenger.handover import Executor
 from butlers.messenger.observing import Observer
 from butlers.messenger.release.remainder import anything_left
 from butlers.messenger.tools.dead_letters import assess
@@ -50,7 +50,7 @@ class Release:
     database: Database
     queries: Queries
     records: DeliveryRecords
-    book: Book
+    admission: Admission
     deliveries: Deliveries
     executor: Executor
     observer: Observer
@@ -97,7 +97,7 @@ class Release:
             replay_of=letter["delivery_id"],
             decisions=(decision,),
         )
-        await self.book.record(connection, [new], now)
+        await self.admission.record(connection, [new], now)
         await connection.execute(self.queries.count_replay, dead_letter_id, count, new.id)
         return new, count
 
@@ -137,7 +137,7 @@ class Release:
             left = deadline - self.clock.monotonic()
             if outcome.status not in OPEN or left <= 0:
                 return outcome
-            await self.executor.expect(delivery_id).heard(min(left, _LOOK_AGAIN_S))
+            await self.executor.expect(delivery_id).wait(min(left, _LOOK_AGAIN_S))
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

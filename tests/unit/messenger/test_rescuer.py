@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from butlers.butler.delivery_config import CertaintyPolicy
 from butlers.messenger.channel import Certainty
 from butlers.messenger.delivery import Settlement
-from butlers.messenger.rescuing import MOST_LOST, lost_attempt, settle_lost
+from butlers.messenger.rescuer import MOST_LOST, lost_attempt, settle_lost
 from butlers.messenger.settling import ChannelPolicy, Circumstances
 from butlers.reliability.error_budget import Stance
 from butlers.reliability.retry import RetryPolicy

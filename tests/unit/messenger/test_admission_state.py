@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import ErrorClass
-from butlers.messenger.admission import Admitted, Budgets, Limits, Refused
+from butlers.messenger.admission.rules import Admitted, Budgets, Limits, Refused
+from butlers.messenger.admission.state import AdmissionPolicy, AdmissionState, Known, before_admission, decide, moved
 from butlers.messenger.delivery import NewDelivery
-from butlers.messenger.judgement import AdmissionPolicy, Known, Snapshot, before_admission, judge, moved
 from butlers.messenger.recipients import RecipientPolicy, RecipientRule
 from butlers.reliability.circuit_breaker import BreakerPolicy
 
@@ -31,16 +31,16 @@ def policy(recipients: RecipientPolicy | None = None) -> AdmissionPolicy:
     return AdmissionPolicy(limits=Limits(), breaker=BreakerPolicy(), recipients=recipients or RecipientPolicy())
 
 
-def snapshot(
+def given_state(
     *,
     known: bool = False,
     rule: RecipientRule | None = None,
     there: RecipientRule | None = None,  # about the address that 7 has moved to
     budgets: Budgets | None = None,
-) -> Snapshot:
+) -> AdmissionState:
     rules = {("telegram", target): one for target, one in (("7", rule), ("-1007", there)) if one is not None}
     keys = {NEW.idempotency_key: FIRST} if known else {}
-    return Snapshot(known=keys, recipients=rules, budgets=budgets or Budgets())
+    return AdmissionState(known=keys, recipients=rules, budgets=budgets or Budgets())
 
 
 def rule_of(verdict: object) -> str:
@@ -50,8 +50,8 @@ def rule_of(verdict: object) -> str:
 
 @given(denied=st.booleans(), known=st.booleans(), gone=st.booleans(), full=st.booleans())
 def test_the_lists_the_key_the_recipient_the_budgets(denied: bool, known: bool, gone: bool, full: bool) -> None:
-    state = snapshot(known=known, rule=GONE if gone else None, budgets=FULL if full else None)
-    verdict = judge(NEW, policy(LISTED if denied else None), state, NOW)
+    state = given_state(known=known, rule=GONE if gone else None, budgets=FULL if full else None)
+    verdict = decide(NEW, policy(LISTED if denied else None), state, NOW)
     if denied:
         assert rule_of(verdict) == "not_permitted"
     elif known:
@@ -68,7 +68,7 @@ def test_the_lists_the_key_the_recipient_the_budgets(denied: bool, known: bool, 
 def test_a_recipient_who_may_not_be_written_to_is_the_callers_mistake(
     recipients: RecipientPolicy | None, rule: RecipientRule | None
 ) -> None:
-    verdict = judge(NEW, policy(recipients), snapshot(rule=rule), NOW)
+    verdict = decide(NEW, policy(recipients), given_state(rule=rule), NOW)
     assert isinstance(verdict, Refused)
     assert (verdict.error.error_class, verdict.error.retryable) == (ErrorClass.VALIDATION_ERROR, False)
 
@@ -77,21 +77,21 @@ def test_a_recipient_who_may_not_be_written_to_is_the_callers_mistake(
 def test_whoever_writes_after_blocking_us_is_answered(wrote_at: float | None, passes: bool) -> None:
     context: dict[str, Any] = LINEAGE | ({"received_at": at(wrote_at).isoformat()} if wrote_at is not None else {})
     answer = new_delivery(intent="reply", request_context=context)
-    assert isinstance(judge(answer, policy(), snapshot(rule=GONE), NOW), Admitted) == passes
+    assert isinstance(decide(answer, policy(), given_state(rule=GONE), NOW), Admitted) == passes
     unasked = new_delivery(request_context=context)
-    assert rule_of(judge(unasked, policy(), snapshot(rule=GONE), NOW)) == "suppressed"
+    assert rule_of(decide(unasked, policy(), given_state(rule=GONE), NOW)) == "suppressed"
 
 
 def test_a_recipient_who_moved_is_written_to_at_the_new_address_under_the_same_key() -> None:
-    there = moved(NEW, snapshot(rule=MOVED).recipients)
+    there = moved(NEW, given_state(rule=MOVED).recipients)
     assert (there.target, there.id, there.idempotency_key) == ("-1007", NEW.id, NEW.idempotency_key)
     assert [(decision.rule, decision.verdict) for decision in there.decisions] == [("recipient", "moved")]
-    assert moved(NEW, snapshot(rule=GONE).recipients) is NEW
+    assert moved(NEW, given_state(rule=GONE).recipients) is NEW
     assert moved(NEW, {}) is NEW
 
 
 def test_a_recipient_who_moved_pays_from_the_budget_of_the_new_address() -> None:
-    verdict = judge(NEW, policy(), snapshot(rule=MOVED), NOW)
+    verdict = decide(NEW, policy(), given_state(rule=MOVED), NOW)
     assert isinstance(verdict, Admitted)
     assert "recipient:telegram.bot:-1007" in verdict.buckets
     assert "recipient:telegram.bot:7" not in verdict.buckets
@@ -100,15 +100,15 @@ def test_a_recipient_who_moved_pays_from_the_budget_of_the_new_address() -> None
 def test_without_an_address_only_the_key_counts() -> None:
     nameless: NewDelivery = new_delivery(target=None)
     strict = policy(RecipientPolicy(allow=["email:*"]))
-    assert before_admission(nameless, strict, snapshot()) is None
-    assert before_admission(nameless, strict, snapshot(known=True)) == Known(delivery_id=FIRST)
+    assert before_admission(nameless, strict, given_state()) is None
+    assert before_admission(nameless, strict, given_state(known=True)) == Known(delivery_id=FIRST)
 
 
 @pytest.mark.parametrize("denied", ["telegram:7", "telegram:-1007"])
 def test_both_addresses_of_a_recipient_who_moved_must_be_permitted(denied: str) -> None:
     strict = policy(RecipientPolicy(deny=[denied]))
-    assert rule_of(judge(NEW, strict, snapshot(rule=MOVED), NOW)) == "not_permitted"
+    assert rule_of(decide(NEW, strict, given_state(rule=MOVED), NOW)) == "not_permitted"
 
 
 def test_a_recipient_who_moved_may_be_suppressed_at_the_new_address() -> None:
-    assert rule_of(judge(NEW, policy(), snapshot(rule=MOVED, there=GONE), NOW)) == "suppressed"
+    assert rule_of(decide(NEW, policy(), given_state(rule=MOVED, there=GONE), NOW)) == "suppressed"

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import CircuitOpenError, ErrorClass, OverloadRejected
-from butlers.messenger import admission
-from butlers.messenger.admission import Admitted, Budgets, Limits, Refused, Throttled, Wish
+from butlers.messenger.admission import rules
+from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Limits, Refused, Throttled
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance
 from butlers.reliability.token_bucket import Bucket, available, per_minute
 
 from .admission_door import Door, admit, limits
 from .given import START as NOW
-from .given import at, wish
+from .given import at, request
 
 
 def used_up(per_minute_: float) -> Bucket:
@@ -27,7 +27,7 @@ def used_up(per_minute_: float) -> Bucket:
 
 
 OPEN_CIRCUIT = Breaker(state=BreakerState.OPEN, generation=1, trip_reason="502", tripped_at=NOW, probe_at=at(60))
-ONE = wish()
+ONE = request()
 OBJECTIONS: dict[str, dict[str, Any]] = {  # everything that can be wrong at once, in the order in which it is named
     "throttle": {"throttles": {"telegram.bot:7": Throttled(until=at(30), reason="too fast")}},
     "in_flight": {"in_flight": 5},
@@ -108,11 +108,11 @@ def test_a_refusal_is_retryable_and_says_when(rule: str, error_class: ErrorClass
 )
 def test_a_window_stops_its_conversation_or_the_whole_channel(scope: str, recipient: str, blocked: bool) -> None:
     budgets = Budgets(throttles={scope: Throttled(until=at(30), reason="too fast")})
-    verdict = admit(wish(recipient=recipient), NOW, limits=limits(), budgets=budgets)
+    verdict = admit(request(recipient=recipient), NOW, limits=limits(), budgets=budgets)
     assert isinstance(verdict, Refused) == blocked
     if isinstance(verdict, Refused):
         assert verdict.error.retry_after == 30
-    assert isinstance(admit(wish(recipient=recipient), at(30), limits=limits(), budgets=budgets), Admitted)
+    assert isinstance(admit(request(recipient=recipient), at(30), limits=limits(), budgets=budgets), Admitted)
 
 
 def test_one_below_the_limit_of_deliveries_in_flight_is_admitted() -> None:
@@ -127,7 +127,7 @@ def test_an_open_circuit_refuses_until_it_may_be_probed() -> None:
     assert isinstance(error, CircuitOpenError)
     assert error.retry_after == 60 and "502" in error.message
     assert isinstance(admit(ONE, at(60), limits=SHIPPED, budgets=budgets), Admitted)
-    assert isinstance(admit(wish(channel="email.bot"), NOW, limits=SHIPPED, budgets=budgets), Admitted)
+    assert isinstance(admit(request(channel="email.bot"), NOW, limits=SHIPPED, budgets=budgets), Admitted)
 
 
 def test_a_channel_without_a_limit_of_its_own_takes_the_default() -> None:
@@ -144,7 +144,7 @@ def test_a_channel_without_a_limit_of_its_own_takes_the_default() -> None:
 )
 def test_an_answer_costs_a_part_of_what_a_message_costs(intent: str, multiplier: float, passes: int) -> None:
     door = Door(limits=limits(recipient=10, reply_multiplier=multiplier))
-    assert door.admitted(wish(intent=intent), NOW, tries=1100) == passes
+    assert door.admitted(request(intent=intent), NOW, tries=1100) == passes
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_an_answer_costs_a_part_of_what_a_message_costs(intent: str, multiplier:
 def test_a_refused_delivery_has_paid_nothing(layer: str, others: str) -> None:
     door = Door(limits=limits(**{layer: 3.0, others: 9.0}))
     assert door.admitted(ONE, NOW, tries=50) == 3
-    left = admission.headroom(ONE, limits=door.limits, budgets=door.budgets, now=NOW)
+    left = rules.headroom(ONE, limits=door.limits, budgets=door.budgets, now=NOW)
     assert left[{"total": "global"}.get(layer, layer)] == 0
     assert left[others] == 6, "the fifty refusals cost nothing on the other layer"
 
@@ -161,16 +161,16 @@ def test_a_refused_delivery_has_paid_nothing(layer: str, others: str) -> None:
 @pytest.mark.parametrize("rule", ["fair_share", "breaker"])
 def test_nothing_is_paid_either_when_a_later_rule_refuses(rule: str) -> None:
     budgets = state(rule)
-    before = admission.headroom(ONE, limits=SHIPPED, budgets=budgets, now=NOW)
+    before = rules.headroom(ONE, limits=SHIPPED, budgets=budgets, now=NOW)
     refused(admit(ONE, NOW, limits=SHIPPED, budgets=budgets))
-    assert admission.headroom(ONE, limits=SHIPPED, budgets=budgets, now=NOW) == before
+    assert rules.headroom(ONE, limits=SHIPPED, budgets=budgets, now=NOW) == before
 
 
 def test_the_next_of_a_batch_meets_what_the_first_left() -> None:
     verdict = admit(ONE, NOW, limits=SHIPPED)
     assert isinstance(verdict, Admitted)
     budgets = Budgets(in_flight=4)
-    admission.apply(budgets, ONE, verdict)
+    rules.apply(budgets, ONE, verdict)
     assert budgets.in_flight == 5
     assert budgets.buckets == verdict.buckets
     assert budgets.shares["global"]["general"].tokens == 59
@@ -183,7 +183,7 @@ def test_the_next_of_a_batch_meets_what_the_first_left() -> None:
 def test_a_burning_channel_takes_half_and_the_others_all() -> None:
     door = Door(limits=limits(channel=30.0), budgets=Budgets(stances={"telegram.bot": Stance.TIGHT}))
     assert door.admitted(ONE, NOW, tries=60) == 15
-    assert door.admitted(wish(channel="email.bot"), NOW, tries=60) == 30
+    assert door.admitted(request(channel="email.bot"), NOW, tries=60) == 30
 
 
 def test_the_refusal_says_that_the_budget_is_smaller() -> None:
@@ -208,27 +208,27 @@ small = st.sampled_from([1.0, 2.0, 3.0, 5.0, 6.0, 10.0])
 small_limits = st.builds(
     limits, total=small, channel=small, recipient=small, reply_multiplier=st.sampled_from([1.0, 2.0, 3.0])
 )
-wishes = st.builds(
-    wish,
+requests = st.builds(
+    request,
     channel=st.sampled_from(["telegram.bot", "email.bot"]),
     recipient=st.sampled_from(["7", "8"]),
     origin=st.sampled_from(["general", "health"]),
     intent=st.sampled_from(["send", "reply"]),
 )
 pauses = st.sampled_from([0.0, 0.0, 0.3, 1.0, 5.0, 20.0])
-stories = st.lists(st.tuples(pauses, wishes), min_size=1, max_size=60)
+stories = st.lists(st.tuples(pauses, requests), min_size=1, max_size=60)
 
 
 @given(small_limits, stories)
 def test_no_layer_ever_lets_through_more_than_its_bucket_and_what_it_gained(
-    given_limits: Limits, story: list[tuple[float, Wish]]
+    given_limits: Limits, story: list[tuple[float, AdmissionRequest]]
 ) -> None:
     door, moment = Door(limits=given_limits), 0.0
     paid: list[tuple[float, str, float]] = []
     for pause, one in story:
         moment += pause
         if door.is_admitted(one, at(moment)):
-            paid += [(moment, layer, one.cost(given_limits)) for layer in admission.layers(one)]
+            paid += [(moment, layer, one.cost(given_limits)) for layer in rules.layers(one)]
     for begin, layer, _ in paid:
         size = given_limits.global_per_minute if layer == "global" else _size(layer, given_limits)
         since = [(when, cost) for when, name, cost in paid if name == layer and when >= begin]
@@ -243,7 +243,9 @@ def _size(layer: str, given_limits: Limits) -> float:
 
 
 @given(small_limits, stories)
-def test_what_is_stored_stays_between_empty_and_full(given_limits: Limits, story: list[tuple[float, Wish]]) -> None:
+def test_what_is_stored_stays_between_empty_and_full(
+    given_limits: Limits, story: list[tuple[float, AdmissionRequest]]
+) -> None:
     door, moment = Door(limits=given_limits), 0.0
     for pause, one in story:
         moment += pause
@@ -253,7 +255,9 @@ def test_what_is_stored_stays_between_empty_and_full(given_limits: Limits, story
 
 
 @given(small_limits, stories)
-def test_coming_back_when_told_is_coming_back_in_time(given_limits: Limits, story: list[tuple[float, Wish]]) -> None:
+def test_coming_back_when_told_is_coming_back_in_time(
+    given_limits: Limits, story: list[tuple[float, AdmissionRequest]]
+) -> None:
     """The wait of a refusal is enough, as long as nobody else takes anything in between."""
     door, moment = Door(limits=given_limits), 0.0
     for pause, one in story:

@@ -72,7 +72,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class AdmissionRequest:
     """What the rules need to know about a delivery."""
 
     channel: str  # with its scope: telegram.bot
@@ -128,20 +128,20 @@ _LONGEST_THREAD = 500  # characters that tell threads apart
 _DAY_S = 86_400.0
 
 
-def layers(wish: Wish) -> tuple[str, str, str]:
+def layers(request: AdmissionRequest) -> tuple[str, str, str]:
     """The buckets a delivery draws from, from the widest to the narrowest."""
-    return GLOBAL, f"channel:{wish.channel}", recipient_bucket(wish)
+    return GLOBAL, f"channel:{request.channel}", recipient_bucket(request)
 
 
-def share_layers(wish: Wish) -> tuple[str, ...]:
+def share_layers(request: AdmissionRequest) -> tuple[str, ...]:
     """What a delivery's butler has a share of: the wide buckets, and for an answer what answers take of them."""
-    wide = layers(wish)[:2]
-    return (*wide, *(f"{_ANSWERS}{layer}" for layer in wide)) if wish.is_answer else wide
+    wide = layers(request)[:2]
+    return (*wide, *(f"{_ANSWERS}{layer}" for layer in wide)) if request.is_answer else wide
 
 
-def bucket_names(wish: Wish) -> tuple[str, ...]:
+def bucket_names(request: AdmissionRequest) -> tuple[str, ...]:
     """Every bucket that an admission has to know."""
-    return *layers(wish), *share_layers(wish), *wish.brakes
+    return *layers(request), *share_layers(request), *request.brakes
 
 
 def brakes(*, correspondent: str, thread: str | None) -> tuple[str, ...]:
@@ -150,80 +150,82 @@ def brakes(*, correspondent: str, thread: str | None) -> tuple[str, ...]:
     return f"{_BRAKE}correspondent:{correspondent}", f"{_BRAKE_PER_DAY}correspondent:{correspondent}", *of_thread
 
 
-def recipient_bucket(wish: Wish) -> str:
-    return f"recipient:{wish.channel}:{wish.recipient}"
+def recipient_bucket(request: AdmissionRequest) -> str:
+    return f"recipient:{request.channel}:{request.recipient}"
 
 
-def throttle_scopes(wish: Wish) -> tuple[str, str]:
-    return f"{wish.channel}:{wish.recipient}", wish.channel
+def throttle_scopes(request: AdmissionRequest) -> tuple[str, str]:
+    return f"{request.channel}:{request.recipient}", request.channel
 
 
-def admit(wish: Wish, *, limits: Limits, breaker: BreakerPolicy, budgets: Budgets, now: datetime) -> Admitted | Refused:
-    for refusal in _objections(wish, limits, budgets, now):
+def admit(
+    request: AdmissionRequest, *, limits: Limits, breaker: BreakerPolicy, budgets: Budgets, now: datetime
+) -> Admitted | Refused:
+    for refusal in _objections(request, limits, budgets, now):
         return refusal
-    taken = take_all([*_brake_draws(wish, limits, budgets, now), *_draws(wish, limits, budgets, now)], now)
-    unfair = _unfair(wish, limits, budgets, now)
+    taken = take_all([*_brake_draws(request, limits, budgets, now), *_draws(request, limits, budgets, now)], now)
+    unfair = _unfair(request, limits, budgets, now)
     if isinstance(taken, RefusedBy) and taken.name.startswith(_BRAKE):
         return _braked(taken.name, limits.answer_brake)
     if isinstance(taken, RefusedBy):
-        tight = budgets.stances.get(wish.channel) is Stance.TIGHT
-        return _over(taken.name.partition(":")[0], wish, _later(taken.retry_after, unfair), tight=tight)
-    objection = unfair or _circuit(wish, breaker, budgets, now)
+        tight = budgets.stances.get(request.channel) is Stance.TIGHT
+        return _over(taken.name.partition(":")[0], request, _later(taken.retry_after, unfair), tight=tight)
+    objection = unfair or _circuit(request, breaker, budgets, now)
     if objection is not None:
         return objection
-    return Admitted(buckets=taken.buckets, shares=_paid_shares(wish, limits, budgets, now))
+    return Admitted(buckets=taken.buckets, shares=_paid_shares(request, limits, budgets, now))
 
 
-def headroom(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, float]:
+def headroom(request: AdmissionRequest, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, float]:
     """Tokens left on each layer."""
     names = ("global", "channel", "recipient")
-    draws = _draws(wish, limits, budgets, now)
+    draws = _draws(request, limits, budgets, now)
     return {name: round(available(draw.bucket, now), 3) for name, draw in zip(names, draws, strict=True)}
 
 
-def apply(budgets: Budgets, wish: Wish, admitted: Admitted) -> None:
+def apply(budgets: Budgets, request: AdmissionRequest, admitted: Admitted) -> None:
     """Bring the state to what the next delivery of the same batch meets. In place: batches are long."""
     budgets.in_flight += 1
     budgets.buckets.update(admitted.buckets)
     for layer, bucket in admitted.shares.items():
-        budgets.shares.setdefault(layer, {})[wish.origin] = bucket
+        budgets.shares.setdefault(layer, {})[request.origin] = bucket
 
 
-def wanting(wish: Wish, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
+def wanting(request: AdmissionRequest, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
     """The shares of a refused butler, to be kept on record: it wants something."""
-    return {layer: _share(layer, wish, limits, budgets, now) for layer in share_layers(wish)}
+    return {layer: _share(layer, request, limits, budgets, now) for layer in share_layers(request)}
 
 
-def capacity(layer: str, wish: Wish, limits: Limits, budgets: Budgets) -> float:
+def capacity(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets) -> float:
     """What a bucket holds at present; less while the channel's error budget burns."""
     layer = layer.removeprefix(_ANSWERS)
     if layer == GLOBAL:
         return limits.global_per_minute
-    factor = admission_factor(budgets.stances.get(wish.channel, Stance.NORMAL))
+    factor = admission_factor(budgets.stances.get(request.channel, Stance.NORMAL))
     if layer.startswith("channel:"):
-        return max(1.0, limits.channel(wish.channel) * factor)
+        return max(1.0, limits.channel(request.channel) * factor)
     return limits.recipient_per_minute
 
 
-def _objections(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Iterator[Refused]:
-    for scope in throttle_scopes(wish):
+def _objections(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Iterator[Refused]:
+    for scope in throttle_scopes(request):
         throttled = budgets.throttles.get(scope)
         if throttled is not None and throttled.until > now:
             wait = (throttled.until - now).total_seconds()
-            error = TargetUnavailable(f"{wish.channel} asked to wait: {throttled.reason}", retry_after=wait)
+            error = TargetUnavailable(f"{request.channel} asked to wait: {throttled.reason}", retry_after=wait)
             yield Refused(rule="throttle", error=error)
     if budgets.in_flight >= limits.max_in_flight:
         text = f"{budgets.in_flight} deliveries are in flight, the limit is {limits.max_in_flight}"
         yield Refused(rule="in_flight", error=OverloadRejected(text, retry_after=_LOOK_AGAIN_S))
 
 
-def _draws(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
-    cost = wish.cost(limits)
-    return [Draw(layer, _bucket(layer, wish, limits, budgets, now), cost) for layer in layers(wish)]
+def _draws(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
+    cost = request.cost(limits)
+    return [Draw(layer, _bucket(layer, request, limits, budgets, now), cost) for layer in layers(request)]
 
 
-def _brake_draws(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
-    return [Draw(name, _brake_bucket(name, limits.answer_brake, budgets, now), 1.0) for name in wish.brakes]
+def _brake_draws(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
+    return [Draw(name, _brake_bucket(name, limits.answer_brake, budgets, now), 1.0) for name in request.brakes]
 
 
 def _brake_bucket(name: str, brake: AnswerBrake, budgets: Budgets, now: datetime) -> Bucket:
@@ -243,9 +245,9 @@ def _braked(name: str, brake: AnswerBrake) -> Refused:
     return Refused(rule="mail_loop", error=OverloadRejected(text, retryable=False))
 
 
-def _bucket(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
+def _bucket(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
     """The stored bucket, cut to what the limit is now."""
-    fresh = per_minute(capacity(layer, wish, limits, budgets), now)
+    fresh = per_minute(capacity(layer, request, limits, budgets), now)
     stored = budgets.buckets.get(layer.removeprefix(_ANSWERS))
     return _cut(stored, fresh, now) if stored is not None else fresh
 
@@ -257,8 +259,8 @@ def _cut(stored: Bucket, fresh: Bucket, now: datetime) -> Bucket:
     return replace(fresh, tokens=tokens)
 
 
-def _over(rule: str, wish: Wish, retry_after: float | None, *, tight: bool) -> Refused:
-    whose = {"global": "all channels", "channel": wish.channel, "recipient": "this recipient"}[rule]
+def _over(rule: str, request: AdmissionRequest, retry_after: float | None, *, tight: bool) -> Refused:
+    whose = {"global": "all channels", "channel": request.channel, "recipient": "this recipient"}[rule]
     smaller = f" (it is smaller while the error budget burns: {ADMISSION_RULE})" if tight and rule == "channel" else ""
     text = f"the budget of {whose} is used up{smaller}"
     return Refused(rule=rule, error=OverloadRejected(text, retry_after=retry_after))
@@ -270,26 +272,26 @@ def _later(retry_after: float | None, unfair: Refused | None) -> float | None:
     return max(retry_after, share_after or 0.0) if retry_after is not None else None
 
 
-def _unfair(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
-    shared = share_layers(wish)[-2:]  # an answer yields to other butlers' answers alone
-    waits = {layer: _wait_for_share(layer, wish, limits, budgets, now) for layer in shared}
+def _unfair(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
+    shared = share_layers(request)[-2:]  # an answer yields to other butlers' answers alone
+    waits = {layer: _wait_for_share(layer, request, limits, budgets, now) for layer in shared}
     if not (late := [layer.removeprefix(_ANSWERS) for layer, wait in waits.items() if wait > 0]):
         return None
-    text = f"{wish.origin} has had its share of {late[0]} while other butlers wait for theirs"
+    text = f"{request.origin} has had its share of {late[0]} while other butlers wait for theirs"
     return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=max(waits.values())))
 
 
-def _wait_for_share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> float:
+def _wait_for_share(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> float:
     """Seconds until the layer holds enough beyond what others were promised; 0 when it does, or within our share."""
-    if not (others := _others(layer, wish, budgets)):
+    if not (others := _others(layer, request, budgets)):
         return 0.0
-    use, total = _share(layer, wish, limits, budgets, now), capacity(layer, wish, limits, budgets)
+    use, total = _share(layer, request, limits, budgets, now), capacity(layer, request, limits, budgets)
     share, had = total / (len(others) + 1), _had(use, now)
     if had < share:
         return 0.0
-    bucket = _bucket(layer, wish, limits, budgets, now)
+    bucket = _bucket(layer, request, limits, budgets, now)
     promised = sum(max(0.0, share - _had(other, now)) for other in others)
-    lacking = promised + wish.cost(limits) - available(bucket, now)
+    lacking = promised + request.cost(limits) - available(bucket, now)
     if lacking <= 0:
         return 0.0
     # What the others have had is forgotten in the meantime, so their promises grow while the layer refills.
@@ -298,40 +300,40 @@ def _wait_for_share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, no
     return min(until_room, (had - share) / use.refill_per_second) + _TICK_S
 
 
-def _others(layer: str, wish: Wish, budgets: Budgets) -> list[Bucket]:
-    return [use for name, use in budgets.shares.get(layer, {}).items() if name != wish.origin]
+def _others(layer: str, request: AdmissionRequest, budgets: Budgets) -> list[Bucket]:
+    return [use for name, use in budgets.shares.get(layer, {}).items() if name != request.origin]
 
 
 def _had(use: Bucket, now: datetime) -> float:
     return use.capacity - available(use, now)
 
 
-def _share(layer: str, wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
+def _share(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
     """What a butler has had of a layer, kept as a bucket of the layer's size.
 
     It is forgotten at the rate of the butler's share: at the layer's whole rate, a butler that takes every token as
     it comes would look as if it had had nothing.
     """
-    total = capacity(layer, wish, limits, budgets)
-    rate = total / 60 / (len(_others(layer, wish, budgets)) + 1)
+    total = capacity(layer, request, limits, budgets)
+    rate = total / 60 / (len(_others(layer, request, budgets)) + 1)
     fresh = full(capacity=total, refill_per_second=rate, now=now)
-    stored = budgets.shares.get(layer, {}).get(wish.origin)
+    stored = budgets.shares.get(layer, {}).get(request.origin)
     return _cut(stored, fresh, now) if stored is not None else fresh
 
 
-def _paid_shares(wish: Wish, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
-    cost = wish.cost(limits)
+def _paid_shares(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
+    cost = request.cost(limits)
     paid = {}
-    for layer in share_layers(wish):
-        share = refill(_share(layer, wish, limits, budgets, now), now)
+    for layer in share_layers(request):
+        share = refill(_share(layer, request, limits, budgets, now), now)
         paid[layer] = spend(share, cost)
     return paid
 
 
-def _circuit(wish: Wish, policy: BreakerPolicy, budgets: Budgets, now: datetime) -> Refused | None:
+def _circuit(request: AdmissionRequest, policy: BreakerPolicy, budgets: Budgets, now: datetime) -> Refused | None:
     """The worker draws the probe; here the question is only whether one could be drawn."""
-    admission, _ = circuit_breaker.admit(budgets.breakers.get(wish.channel, Breaker()), policy, now)
+    admission, _ = circuit_breaker.admit(budgets.breakers.get(request.channel, Breaker()), policy, now)
     if isinstance(admission, circuit_breaker.Admitted):
         return None
-    text = f"the circuit of {wish.channel} is open: {admission.reason}"
+    text = f"the circuit of {request.channel} is open: {admission.reason}"
     return Refused(rule="breaker", error=CircuitOpenError(text, retry_after=max(admission.retry_after, 0.001)))

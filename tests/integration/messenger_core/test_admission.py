@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from butlers.messenger.admission import Admitted, Refused
-from butlers.messenger.book import Entry, Taken
+from butlers.messenger.admission.admission import Entry, Taken
+from butlers.messenger.admission.rules import Admitted, Refused
+from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
+from butlers.messenger.admission.state import Known
 from butlers.messenger.delivery import ClaimedDelivery
-from butlers.messenger.handover import Expectation, Offer
-from butlers.messenger.judgement import Known
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.storage.database import Executor
 from tests.unit.messenger.admission_door import limits
@@ -34,7 +34,7 @@ def owner(entry: Entry) -> UUID:
 
 
 async def test_two_processes_make_one_delivery_of_each_key(core: Core) -> None:
-    books = [core.book(), core.book(database=core.second)]
+    books = [core.admission(), core.admission(database=core.second)]
     keys = [f"key-{number}" for number in range(25)]
     submits = [books[number % 2].submit(core.new(idempotency_key=keys[number * 7 % 25])) for number in range(100)]
     entries = await asyncio.gather(*submits)
@@ -49,7 +49,7 @@ async def test_two_processes_make_one_delivery_of_each_key(core: Core) -> None:
 async def test_repeats_within_one_batch_get_the_first_of_them(core: Core) -> None:
     same = [core.new(idempotency_key="same") for _ in range(5)]
     async with core.database.transaction() as connection:
-        entries = list(await core.book().enter(connection, [*same, core.new()], core.clock.now()))
+        entries = list(await core.admission().enter(connection, [*same, core.new()], core.clock.now()))
     assert kinds(entries) == {"Taken": 2, "Known": 4}
     assert {owner(entry) for entry in entries[:5]} == {same[0].id}
     assert len(await core.rows("delivery_requests")) == 2
@@ -59,7 +59,7 @@ async def test_results_come_back_in_the_order_of_the_questions(core: Core) -> No
     """Although answers are judged first, and the butlers in turn."""
     new = [core.new(origin="a"), core.new(origin="a"), core.new(origin="b"), core.new(intent="reply", origin="a")]
     async with core.database.transaction() as connection:
-        entries = list(await core.book().enter(connection, new, core.clock.now()))
+        entries = list(await core.admission().enter(connection, new, core.clock.now()))
     assert [owner(entry) for entry in entries] == [one.id for one in new]
 
 
@@ -77,7 +77,7 @@ async def test_a_delivery_is_on_record_as_it_was_judged(core: Core) -> None:
 @pytest.mark.parametrize("layer", ["total", "channel", "recipient", "in_flight"])
 async def test_two_processes_admit_exactly_what_one_budget_allows(core: Core, layer: str) -> None:
     tight = limits(**{layer: 20.0})
-    books = [core.book(tight), core.book(tight, database=core.second)]
+    books = [core.admission(tight), core.admission(tight, database=core.second)]
     entries = await asyncio.gather(*(books[number % 2].submit(core.new()) for number in range(100)))
     assert kinds(list(entries)) == {"Taken": 20, "Refused": 80}
     rule = {"total": "global"}.get(layer, layer)
@@ -87,10 +87,10 @@ async def test_two_processes_admit_exactly_what_one_budget_allows(core: Core, la
 
 
 async def test_what_is_drawn_and_shared_is_on_record(core: Core) -> None:
-    book = core.book(limits(total=60.0, channel=30.0, recipient=10.0))
+    admission = core.admission(limits(total=60.0, channel=30.0, recipient=10.0))
     for origin in ("general", "general", "health"):
-        await book.submit(core.new(origin=origin))
-    await book.submit(core.new(intent="reply", origin="general"))
+        await admission.submit(core.new(origin=origin))
+    await admission.submit(core.new(intent="reply", origin="general"))
     assert await core.tokens() == pytest.approx(
         {
             "global": 56.5,
@@ -107,28 +107,28 @@ async def test_what_is_drawn_and_shared_is_on_record(core: Core) -> None:
 
 
 async def test_a_refused_butler_is_on_record_as_wanting_and_nothing_else_is_drawn(core: Core) -> None:
-    book = core.book(limits(total=3.0))
+    admission = core.admission(limits(total=3.0))
     for _ in range(3):
-        await book.submit(core.new(origin="noisy"))
+        await admission.submit(core.new(origin="noisy"))
     before = await core.tokens()
-    assert isinstance(await book.submit(core.new("8", origin="quiet")), Refused)
+    assert isinstance(await admission.submit(core.new("8", origin="quiet")), Refused)
     after = await core.tokens()
     assert after == before | {"share:global/quiet": 3.0, "share:channel:telegram.bot/quiet": 1e6}
 
 
 async def test_a_recipient_who_may_not_be_written_to_reserves_nobodys_budget(core: Core) -> None:
     """What can never be sent is no reason to make others wait."""
-    book = core.book(limits(total=4.0), recipients=RecipientPolicy(deny=["telegram:666"]))
+    admission = core.admission(limits(total=4.0), recipients=RecipientPolicy(deny=["telegram:666"]))
     for _ in range(3):
-        assert isinstance(await book.submit(core.new("666", origin="mistaken")), Refused)
-    entries = [await book.submit(core.new(origin="general")) for _ in range(4)]
+        assert isinstance(await admission.submit(core.new("666", origin="mistaken")), Refused)
+    entries = [await admission.submit(core.new(origin="general")) for _ in range(4)]
     assert kinds(entries) == {"Taken": 4}
 
 
 async def test_each_butler_in_turn_within_a_batch(core: Core) -> None:
     new = [core.new(origin="noisy") for _ in range(20)] + [core.new(origin="quiet") for _ in range(3)]
     async with core.database.transaction() as connection:
-        entries = await core.book(limits(total=6.0)).enter(connection, new, core.clock.now())
+        entries = await core.admission(limits(total=6.0)).enter(connection, new, core.clock.now())
     taken = Counter(entry.delivery.notify.origin_butler for entry in entries if isinstance(entry, Taken))
     assert taken == {"noisy": 3, "quiet": 3}
 
@@ -136,14 +136,14 @@ async def test_each_butler_in_turn_within_a_batch(core: Core) -> None:
 async def test_answers_are_judged_before_the_rest_of_a_batch(core: Core) -> None:
     new = [core.new() for _ in range(5)] + [core.new(intent="reply") for _ in range(4)]
     async with core.database.transaction() as connection:
-        entries = await core.book(limits(total=3.0)).enter(connection, new, core.clock.now())
+        entries = await core.admission(limits(total=3.0)).enter(connection, new, core.clock.now())
     assert [type(entry).__name__ for entry in entries] == ["Taken", *["Refused"] * 4, *["Taken"] * 4]
 
 
 async def test_a_full_bucket_needs_no_row(core: Core) -> None:
-    book = core.book(limits(total=60.0, channel=30.0, recipient=10.0))
+    admission = core.admission(limits(total=60.0, channel=30.0, recipient=10.0))
     for _ in range(3):
-        await book.submit(core.new())
+        await admission.submit(core.new())
     await core.insert(
         "throttles", scope="telegram.bot:7", channel="telegram.bot", until=core.clock.now(), reason="x",
         created_at=core.clock.now(),
@@ -154,15 +154,15 @@ async def test_a_full_bucket_needs_no_row(core: Core) -> None:
     core.clock.advance(120)
     await core.database.fetchval(core.queries.forget_idle_budgets, core.clock.now())
     assert await core.tokens() == {}
-    assert isinstance(await book.submit(core.new()), Taken), "the lock is still there"
+    assert isinstance(await admission.submit(core.new()), Taken), "the lock is still there"
     assert (await core.tokens())["global"] == 59
 
 
 async def test_budgets_refill_with_time(core: Core) -> None:
-    book = core.book(limits(recipient=6.0))
-    assert kinds([await book.submit(core.new()) for _ in range(8)]) == {"Taken": 6, "Refused": 2}
+    admission = core.admission(limits(recipient=6.0))
+    assert kinds([await admission.submit(core.new()) for _ in range(8)]) == {"Taken": 6, "Refused": 2}
     core.clock.advance(10)
-    assert kinds([await book.submit(core.new()) for _ in range(3)]) == {"Taken": 1, "Refused": 2}
+    assert kinds([await admission.submit(core.new()) for _ in range(3)]) == {"Taken": 1, "Refused": 2}
 
 
 # --- recipients ------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ async def suppressed(core: Core, target: str) -> None:
 
 async def test_a_suppressed_recipient_leaves_only_a_count(core: Core) -> None:
     await suppressed(core, "7")
-    entry = await core.book().submit(core.new())
+    entry = await core.admission().submit(core.new())
     assert isinstance(entry, Refused) and entry.rule == "suppressed"
     assert await core.rows("delivery_requests") == []
     assert await core.outcomes() == {("rejected", "suppressed"): 1}
@@ -192,9 +192,9 @@ async def test_a_suppressed_recipient_leaves_only_a_count(core: Core) -> None:
 
 async def test_a_repeat_of_what_suppressed_the_recipient_gets_its_first_answer(core: Core) -> None:
     first = core.new(idempotency_key="same")
-    assert isinstance(await core.book().submit(first), Taken)
+    assert isinstance(await core.admission().submit(first), Taken)
     await suppressed(core, "7")
-    assert await core.book().submit(core.new(idempotency_key="same")) == Known(delivery_id=first.id)
+    assert await core.admission().submit(core.new(idempotency_key="same")) == Known(delivery_id=first.id)
 
 
 async def test_a_recipient_who_moved_is_written_to_at_the_new_address(core: Core) -> None:
@@ -206,15 +206,15 @@ async def test_a_recipient_who_moved_is_written_to_at_the_new_address(core: Core
 
 async def test_two_addresses_of_a_recipient_who_moved_share_one_budget(core: Core) -> None:
     await moved(core, "7", "-1007")
-    book = core.book(limits(recipient=4.0))
-    entries = [await book.submit(core.new(target)) for target in ("7", "-1007") * 4]
+    admission = core.admission(limits(recipient=4.0))
+    entries = [await admission.submit(core.new(target)) for target in ("7", "-1007") * 4]
     assert kinds(entries) == {"Taken": 4, "Refused": 4}
 
 
 async def test_a_recipient_who_moved_and_then_blocked_us_is_not_written_to(core: Core) -> None:
     await moved(core, "7", "-1007")
     await suppressed(core, "-1007")
-    entry = await core.book().submit(core.new("7"))
+    entry = await core.admission().submit(core.new("7"))
     assert isinstance(entry, Refused) and entry.rule == "suppressed"
 
 
@@ -222,15 +222,15 @@ async def test_a_recipient_who_moved_and_then_blocked_us_is_not_written_to(core:
 
 
 async def test_a_dry_run_says_what_would_happen_and_changes_nothing(core: Core) -> None:
-    book = core.book(limits(total=1.0))
-    _, verdict = await book.preview(core.new())
+    admission = core.admission(limits(total=1.0))
+    _, verdict = await admission.preview(core.new())
     assert isinstance(verdict, Admitted)
     assert await core.tokens() == {} == await core.outcomes()
     first = core.new(idempotency_key="same")
-    await book.submit(first)
+    await admission.submit(first)
     before = await core.tokens()
-    assert (await book.preview(core.new(idempotency_key="same")))[1] == Known(delivery_id=first.id)
-    assert isinstance((await book.preview(core.new()))[1], Refused)
+    assert (await admission.preview(core.new(idempotency_key="same")))[1] == Known(delivery_id=first.id)
+    assert isinstance((await admission.preview(core.new()))[1], Refused)
     assert await core.tokens() == before
 
 
@@ -242,10 +242,10 @@ async def test_an_admission_reads_no_table_from_end_to_end(core: Core) -> None:
         START,
     )
     async with core.database.transaction() as connection:
-        book = core.book()
-        await book.lock(connection)
+        admission = core.admission()
+        await admission.lock(connection)
         before = await _whole_reads(connection)
-        await book.enter(connection, [core.new(str(n)) for n in range(100)], core.clock.now())
+        await admission.enter(connection, [core.new(str(n)) for n in range(100)], core.clock.now())
         assert await _whole_reads(connection) == before
 
 
@@ -266,26 +266,26 @@ class Hand:
 
     def wake(self) -> None: ...
 
-    def expect(self, delivery_id: UUID) -> Expectation:
-        return Expectation()
+    def expect(self, delivery_id: UUID) -> OutcomeWaiter:
+        return OutcomeWaiter()
 
-    def offer(self, wanted: int) -> Offer:
+    def reserve_slots(self, wanted: int) -> ClaimSlots:
         token = UUID(int=len(self.handed) + 1)
-        return Offer(slots=wanted, token=token, worker="w", expires_at=START, channels={"telegram.bot"})
+        return ClaimSlots(count=wanted, token=token, worker="w", expires_at=START, channels={"telegram.bot"})
 
-    def take(self, offer: Offer, handed: Sequence[ClaimedDelivery]) -> None:
-        self.handed += [delivery.id for delivery in handed]
+    def start_claimed(self, slots: ClaimSlots, claimed: Sequence[ClaimedDelivery]) -> None:
+        self.handed += [delivery.id for delivery in claimed]
 
 
 async def test_what_came_first_in_a_conversation_is_handed_over_first(core: Core) -> None:
     """Also when the next message comes while the batch of the first is on its way to the database."""
     for number in range(60):
         hand = Hand()
-        book = core.book(executor=hand)
+        admission = core.admission(executor=hand)
         first, second = core.new(f"chat-{number}"), core.new(f"chat-{number}")
-        submits = [asyncio.create_task(book.submit(first))]
+        submits = [asyncio.create_task(admission.submit(first))]
         for _ in range(number % 4 + 1):
             await asyncio.sleep(0)
-        submits.append(asyncio.create_task(book.submit(second)))
+        submits.append(asyncio.create_task(admission.submit(second)))
         await asyncio.gather(*submits)
         assert hand.handed == [first.id]
