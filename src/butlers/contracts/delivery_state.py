@@ -85,14 +85,14 @@ TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
     _S.PENDING: frozenset({_S.IN_PROGRESS, _S.FAILED, _S.DEAD_LETTERED, _S.EXPIRED, _S.UNCERTAIN}),
     # given back; or the attempt ended
     _S.IN_PROGRESS: frozenset({*WAITING, *ENDED}),
-    # claimed; confirmed late; set aside; out of time
-    _S.AWAITING_RETRY: frozenset({_S.IN_PROGRESS, _S.DELIVERED, _S.DEAD_LETTERED, _S.EXPIRED, _S.UNCERTAIN}),
-    # settled by the provider or a person: it arrived, it is to be sent again, or it is given up
+    # claimed; confirmed or returned late; set aside; out of time
+    _S.AWAITING_RETRY: frozenset({_S.IN_PROGRESS, *ENDED}),
+    # settled by the provider or a person: it arrived, is to be sent again, or came back; or it is set aside
     _S.UNCERTAIN: frozenset({_S.DELIVERED, _S.PENDING, _S.FAILED, _S.DEAD_LETTERED}),
     _S.FAILED: frozenset({_S.DEAD_LETTERED}),
-    _S.DEAD_LETTERED: frozenset({_S.DELIVERED, _S.PENDING, _S.FAILED}),  # settled, while an attempt is in doubt
+    _S.DEAD_LETTERED: frozenset({_S.DELIVERED, _S.PENDING}),  # settled by a person, while an attempt is in doubt
     _S.DELIVERED: frozenset(),
     _S.EXPIRED: frozenset(),
-    _S.PENDING_APPROVAL: frozenset({_S.PENDING, _S.FAILED, _S.EXPIRED, _S.UNCERTAIN}),
-    _S.PENDING_MISSING_IDENTIFIER: frozenset({_S.PENDING_APPROVAL, _S.PENDING, _S.FAILED, _S.EXPIRED, _S.UNCERTAIN}),
+    _S.PENDING_APPROVAL: frozenset({_S.PENDING, _S.FAILED, _S.EXPIRED}),
+    _S.PENDING_MISSING_IDENTIFIER: frozenset({_S.PENDING_APPROVAL, _S.FAILED, _S.EXPIRED}),
 }

@@ -8,7 +8,7 @@ from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 
-from .core import TABLES, Core
+from .core import TABLES, Core, transition_guard
 
 
 @pytest.fixture
@@ -19,5 +19,6 @@ async def core(postgres_server: EmbeddedPostgres) -> AsyncIterator[Core]:
         await Database.connect(uri, max_size=6) as second,
     ):
         core = Core(database=first, second=second)
+        await first.execute(transition_guard())
         await core.deliveries().ensure_channels(["telegram.bot", "email.bot"])
         yield core

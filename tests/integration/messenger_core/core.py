@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import ManualClock
-from butlers.contracts.delivery_state import DeliveryStatus
+from butlers.contracts.delivery_state import TRANSITIONS, DeliveryStatus
 from butlers.errors import TargetUnavailable
 from butlers.ids import Uuid7Factory
 from butlers.messenger.admission.admission import Admission, Taken
@@ -36,6 +36,22 @@ PLENTY = limits()
 LEASE_S = 30.0
 SENT = Sent(provider_delivery_id="m1")
 DOWN = NotSent(error=TargetUnavailable("502 Bad Gateway"))
+
+
+def transition_guard() -> str:
+    """SQL: a change of a delivery's status that `contracts/delivery_state.py` does not know is refused."""
+    known = [f"('{before}', '{after}')" for before, following in TRANSITIONS.items() for after in following]
+    return f"""
+        CREATE FUNCTION {SCHEMA}.guard_transition() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF (OLD.status, NEW.status) NOT IN ({", ".join(sorted(known))}) THEN
+                RAISE EXCEPTION 'a delivery cannot go from % to %', OLD.status, NEW.status;
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER guard_transition BEFORE UPDATE ON {SCHEMA}.delivery_requests
+            FOR EACH ROW WHEN (OLD.status <> NEW.status) EXECUTE FUNCTION {SCHEMA}.guard_transition();
+    """
 
 
 @dataclass(slots=True, kw_only=True)
