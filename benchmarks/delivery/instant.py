@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from butlers.channels.adapter import AttemptResult, Outgoing, Sent, Wire
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.registry import GROUP
 from butlers.clock import Clock
-from butlers.messenger.channel import AttemptResult, Outgoing, Sent, Wire
-from butlers.messenger.channels.plugins import GROUP, ChannelSettings
 
 ADAPTER = "instant"
 CHANNEL = "chat"

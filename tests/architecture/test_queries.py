@@ -29,7 +29,7 @@ SCHEMAS = {
     "butler/queries.sql": "general",
     "butler/specialist/queries.sql": "general",
     "contacts/queries.sql": "shared",
-    "messenger/mailbox/queries.sql": "messenger",
+    "channels/email/mailbox/queries.sql": "messenger",
     "messenger/notices/queries.sql": "messenger",
     "messenger/parking/queries.sql": "messenger",
     "messenger/queries.sql": "messenger",

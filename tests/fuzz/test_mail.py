@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import socket
 
+from butlers.channels.adapter import NotSent, Outgoing, Sent
+from butlers.channels.email.adapter import EmailChannel
+from butlers.channels.email.mailbox.folder import Fetched
+from butlers.channels.email.mailbox.mail_server import MailServer
+from butlers.channels.email.mailbox.mime import read_mail
+from butlers.channels.email.mailbox.reports import is_report, read_report
+from butlers.channels.email.mailbox.routing import to_envelope
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import ValidationError
 from butlers.ids import Uuid7Factory
-from butlers.messenger.channel import NotSent, Outgoing, Sent
-from butlers.messenger.channels.email import EmailChannel
-from butlers.messenger.mailbox.folder import Fetched
-from butlers.messenger.mailbox.mail_server import MailServer
-from butlers.messenger.mailbox.mime import read_mail
-from butlers.messenger.mailbox.reports import is_report, read_report
-from butlers.messenger.mailbox.routing import to_envelope
 from tests.fuzz.corpus import MAILS
 from tests.fuzz.mutation import HOSTILE, as_json, mangled
 from tests.fuzz.tries import Findings, dice_of, tries

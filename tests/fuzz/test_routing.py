@@ -17,8 +17,8 @@ from butlers.butler.memory.extraction import statements
 from butlers.butler.memory.sentences import corrections
 from butlers.butler.routing_config import RuleSection
 from butlers.butler.specialist.local import local_answer, search_words
+from butlers.channels.telegram.text.markup import marked
 from butlers.daemon.settings import shipped_roster
-from butlers.messenger.channels.telegram_text.markup import marked
 from butlers.switchboard.extraction import local as extraction
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from butlers.channels.adapter import NotSent, Outgoing, Sent
+from butlers.channels.telegram.adapter import TelegramChannel
+from butlers.channels.telegram.connector import TelegramConnector
 from butlers.clock import SystemClock
-from butlers.connectors.telegram import TelegramConnector
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError
 from butlers.ids import Uuid7Factory
-from butlers.messenger.channel import NotSent, Outgoing, Sent
-from butlers.messenger.channels.telegram import TelegramChannel
 from tests.fuzz.corpus import ANSWERS, UPDATES
 from tests.fuzz.mutation import as_json, mangled, mutated
 from tests.fuzz.scripted import scripted_server

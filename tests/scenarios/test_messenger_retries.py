@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from butlers.butler.config import load_roster
+from butlers.channels.telegram.adapter import TelegramChannel
 from butlers.daemon.settings import shipped_roster
-from butlers.messenger.channels.telegram import TelegramChannel
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, deliver, fault, mail_fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (

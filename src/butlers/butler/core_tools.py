@@ -34,10 +34,12 @@ from butlers.butler.schedules import Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.state import StateStore
 from butlers.butler.surface import Tool, ToolLine, tools_of
+from butlers.channels.registry import channel_of
 from butlers.clock import Clock
-from butlers.contacts import Contacts
+from butlers.contacts import Contact, Contacts
+from butlers.contracts.channels import Channel
 from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
-from butlers.contracts.notify import Channel, NotifyResponse
+from butlers.contracts.notify import NotifyResponse
 from butlers.errors import NotFound
 from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments
 
@@ -292,7 +294,7 @@ class CoreTools:
         contact = await self.contacts.get(person) if person else await self.contacts.owner()
         if contact is None:
             return {"recipient_id": str(person) if person else None, "status": "blocked", "reason": "no-channel"}
-        channel: Channel = "email" if contact.preferred_channel == "email" else OWNER_CHANNEL
+        channel = _preferred(contact)
         key = f"{arguments.idempotency_key}:{contact.id}" if arguments.idempotency_key else None
         response = await self.notifier.send(arguments.message, channel=channel, contact_id=contact.id, key=key)
         return {"recipient_id": str(contact.id), "channel": channel, **response.to_wire()}
@@ -306,6 +308,13 @@ class CoreTools:
         return await self.scheduler.create(
             name=name, cron=None, run_at=arguments.due_at, job_name=REMIND, job_args=reminder
         )
+
+
+def _preferred(contact: Contact) -> str:
+    """The contact's own choice, where every Messenger can serve it; sms and chat need an adapter that it may lack."""
+    outbound = channel_of(contact.preferred_channel or "").outbound
+    chosen = contact.preferred_channel if outbound is not None and outbound.adapter is not None else None
+    return chosen or OWNER_CHANNEL
 
 
 def wire(document: Mapping[str, Any]) -> dict[str, Any]:

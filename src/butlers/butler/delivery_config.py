@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from dataclasses import asdict
+from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from butlers.butler.section import Section
+from butlers.channels.channel import CertaintyPolicy, Outbound
+from butlers.channels.registry import channels
 
-CertaintyPolicy = Literal["never_duplicate", "never_lose", "ask"]
+DEFAULT = "default"  # the line of a table for channels that it does not name
+_DEFAULT_CERTAINTY: CertaintyPolicy = "never_duplicate"
 
-# The provider may have the message or not: Telegram cannot tell repeats apart, a mailbox can by the Message-ID.
-_CERTAINTY: dict[str, CertaintyPolicy] = {
-    "telegram": "never_duplicate",
-    "email": "never_lose",
-    "default": "never_duplicate",
-}
+
+def _outbound() -> dict[str, Outbound]:
+    return {name: channel.outbound for name, channel in channels().items() if channel.outbound is not None}
+
+
+def _certainties() -> dict[str, CertaintyPolicy]:
+    own = {name: outbound.certainty for name, outbound in _outbound().items() if outbound.certainty is not None}
+    return {**own, DEFAULT: _DEFAULT_CERTAINTY}
+
+
+def _timeouts() -> dict[str, float]:
+    own = {name: outbound.timeout_s for name, outbound in _outbound().items() if outbound.timeout_s is not None}
+    return {**own, DEFAULT: 30.0}
+
+
+def _limits() -> dict[str, float]:
+    each = ((name, scope, limit) for name, out in _outbound().items() for scope, limit in out.per_minute.items())
+    return {**{f"{name}.{scope}": limit for name, scope, limit in each}, DEFAULT: 30.0}
 
 
 def added_to_defaults(section: type[Section], value: Any, info: ValidationInfo) -> Any:
@@ -39,11 +55,8 @@ class RetrySection(Section):
 
 
 def _retries() -> dict[str, RetrySection]:
-    # Greylisting wants a sender to come back minutes later: eight attempts over some two hours.
-    email = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
-    # An outage of a provider lasts minutes: fourteen attempts over some quarter of an hour.
-    outage = RetrySection(max_attempts=14, max_delay_s=120.0)
-    return {"email": email, "telegram": outage, "sms": outage, "chat": outage, "default": RetrySection()}
+    own = {name: RetrySection(**asdict(out.retry)) for name, out in _outbound().items() if out.retry is not None}
+    return {**own, DEFAULT: RetrySection()}
 
 
 class LimitsSection(Section):
@@ -52,7 +65,7 @@ class LimitsSection(Section):
     max_in_flight: int = Field(default=100, ge=1, description="deliveries taken on and not yet ended, at one time")
     global_per_minute: float = Field(default=60.0, ge=1, description="deliveries a minute over all channels")
     channel_per_minute: dict[str, float] = Field(
-        default={"telegram.bot": 30.0, "telegram.user": 20.0, "email.bot": 20.0, "email.user": 10.0, "default": 30.0},
+        default=_limits(),
         description="deliveries a minute, by channel and identity scope",
     )
     recipient_per_minute: float = Field(default=10.0, ge=1, description="deliveries a minute to one recipient")
@@ -147,11 +160,11 @@ class DeliverySection(Section):
         description="how often and how patiently, by channel: max_attempts, base_delay_s, max_delay_s, jitter",
     )
     timeout_s: dict[str, float] = Field(
-        default={"telegram": 15.0, "email": 45.0, "default": 30.0},
+        default=_timeouts(),
         description="seconds one attempt may take, by channel",
     )
     certainty: dict[str, CertaintyPolicy] = Field(
-        default=_CERTAINTY,
+        default=_certainties(),
         description="what follows an attempt that may have arrived, by channel: never_duplicate, never_lose or ask",
     )
     max_concurrent_attempts: int = Field(default=32, ge=1, description="provider calls of one process at one time")
@@ -184,10 +197,10 @@ class DeliverySection(Section):
         return value
 
     def retry_for(self, channel: str) -> RetrySection:
-        return self.retry.get(channel) or self.retry.get("default") or RetrySection()
+        return self.retry.get(channel) or self.retry.get(DEFAULT) or RetrySection()
 
     def timeout_for(self, channel: str) -> float:
-        return self.timeout_s.get(channel, self.timeout_s.get("default", 30.0))
+        return self.timeout_s.get(channel, self.timeout_s.get(DEFAULT, 30.0))
 
     def certainty_for(self, channel: str) -> CertaintyPolicy:
-        return self.certainty.get(channel, self.certainty.get("default", "never_duplicate"))
+        return self.certainty.get(channel, self.certainty.get(DEFAULT, _DEFAULT_CERTAINTY))

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from butlers.butler.transport import Transport
+from butlers.channels.registry import channel_of, outbound_names
+from butlers.contracts.channels import Channel
 from butlers.contracts.context import RequestContext
-from butlers.contracts.notify import Channel, Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
+from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
 
 # Where an answer goes when its source cannot be answered on its own channel (an API or MCP call): to the owner.
-OWNER_CHANNEL: Channel = "telegram"
+OWNER_CHANNEL: Channel = outbound_names()[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,8 @@ class Notifier:
 
 
 def answer_envelope(butler: str, context: RequestContext, message: str, *, key: str) -> NotifyEnvelope:
-    channel: Channel = OWNER_CHANNEL
-    match context.source_channel:
-        case "telegram" | "email" as source if source == "email" or context.source_thread_identity:
-            channel = source
-    replies = channel == context.source_channel
+    replies = channel_of(context.source_channel).can_answer(context.source_thread_identity)
+    channel = context.source_channel if replies else OWNER_CHANNEL
     return NotifyEnvelope(
         origin_butler=butler,
         delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.schedules import ParameterizedJob, ScheduledRun
+from butlers.contracts.channels import Channel
 from butlers.contracts.envelope import Identity, Text, Timestamp, Value
-from butlers.contracts.notify import Channel
 from butlers.errors import from_wire
 
 REMIND = "remind"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
+from butlers.contracts.channels import SourceChannel
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, TraceContext, Value
-
-SourceChannel = Literal["telegram", "email", "slack", "api", "mcp"]
 
 
 class RequestContext(Value):

@@ -6,19 +6,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from butlers.channels.registry import providers_of
+from butlers.contracts.channels import IngestChannel, Provider
 from butlers.contracts.envelope import Count, Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
 
-IngestChannel = Literal["telegram", "email", "api", "mcp"]
-Provider = Literal["telegram", "imap", "gmail", "internal"]
 PolicyTier = Literal["default", "interactive", "high_priority"]
 IngestionTier = Literal["full", "metadata"]
-
-PROVIDERS_OF: dict[str, frozenset[str]] = {
-    "telegram": frozenset({"telegram"}),
-    "email": frozenset({"imap", "gmail"}),
-    "api": frozenset({"internal"}),
-    "mcp": frozenset({"internal"}),
-}
 
 
 class Source(Value):
@@ -30,9 +23,8 @@ class Source(Value):
 
     @model_validator(mode="after")
     def _provider_serves_channel(self) -> Self:
-        if self.provider not in PROVIDERS_OF[self.channel]:
-            allowed = " or ".join(sorted(PROVIDERS_OF[self.channel]))
-            raise ValueError(f"channel {self.channel} is served by provider {allowed}")
+        if self.provider not in (allowed := providers_of(self.channel)):
+            raise ValueError(f"channel {self.channel} is served by provider {' or '.join(sorted(allowed))}")
         return self
 
 

@@ -7,19 +7,20 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from butlers.contracts.context import RequestContext, SourceChannel
+from butlers.channels.channel import AnswersGo
+from butlers.channels.registry import channel_of
+from butlers.contracts.channels import Channel, SourceChannel
+from butlers.contracts.context import RequestContext
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
 from butlers.contracts.route import WireError
 from butlers.errors import NotFound
 
 Intent = Literal["send", "reply", "react"]
-Channel = Literal["telegram", "email", "sms", "chat"]
 Priority = Literal["urgent", "high", "normal", "low"]
 
 _SOURCE = ("source_channel", "source_endpoint_identity", "source_sender_identity", "source_thread_identity")
 REPLY_NEEDS = ("request_id", "source_channel", "source_endpoint_identity", "source_sender_identity")
-NEEDS_THREAD = frozenset({"telegram"})  # channels that cannot answer without knowing the conversation
 
 
 class NotifyContext(Value):
@@ -96,7 +97,7 @@ class NotifyEnvelope(Envelope):
         if self.delivery.intent == "send":
             return self
         needed: tuple[str, ...] = REPLY_NEEDS
-        if self.delivery.channel in NEEDS_THREAD:
+        if channel_of(self.delivery.channel).answers_go is AnswersGo.TO_CONVERSATION:
             needed = (*needed, "source_thread_identity")
         missing = [name for name in needed if getattr(self.request_context, name, None) is None]
         if missing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from inspect import signature
-from typing import Any, get_args
+from typing import Any
 
 from butlers.butler.approvals import ApprovalTools
 from butlers.butler.calendar import CalendarTools
@@ -17,16 +17,15 @@ from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools
 from butlers.butler.module_config import ChannelModule
 from butlers.butler.surface import AnyTool
+from butlers.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters
+from butlers.channels.registry import channels, outbound_names
+from butlers.channels.webhook.adapter import read_settings
 from butlers.clock import SystemClock
-from butlers.contracts.notify import Channel
 from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.errors import ConfigurationError
 from butlers.messenger.channel_tools import ChannelTools
-from butlers.messenger.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters
-from butlers.messenger.channels.webhook import read_settings
 
 Roster = Mapping[str, ButlerConfig]
-CHANNELS: tuple[str, ...] = get_args(Channel)
 SCOPES = ("bot", "user")
 DEFAULT = "default"
 
@@ -62,8 +61,8 @@ def channel_names(roster: Roster) -> Iterator[Check]:
         plain: dict[str, Mapping[str, Any]]
         plain = {"retry": delivery.retry, "timeout_s": delivery.timeout_s, "certainty": delivery.certainty}
         for table, given in plain.items():
-            yield from _unknown(config, f"delivery.{table}", given, CHANNELS)
-        scoped = tuple(f"{channel}.{scope}" for channel in CHANNELS for scope in SCOPES)
+            yield from _unknown(config, f"delivery.{table}", given, outbound_names())
+        scoped = tuple(f"{channel}.{scope}" for channel in outbound_names() for scope in SCOPES)
         yield from _unknown(config, "delivery.limits.channel_per_minute", delivery.limits.channel_per_minute, scoped)
 
 
@@ -85,12 +84,15 @@ def gated_tools(roster: Roster) -> Iterator[Check]:
 
 def tool_names() -> frozenset[str]:
     """The names of all tools that can be gated: they are in the tools' own descriptions, and nothing is called."""
-    channel_tools = ChannelTools(intake=_NOTHING, channels=[f"{name}.bot" for name in CHANNELS], lineage=_NOTHING)
+    channel_tools = ChannelTools(
+        intake=_NOTHING, channels=[f"{name}.bot" for name in outbound_names()], lineage=_NOTHING
+    )
     core = _described(CoreTools)
     groups = [core.tools(), core.speaking_tools(), _described(CalendarTools).tools(), channel_tools.tools()]
     groups.append(_described(ApprovalTools).tools())
     tools: list[AnyTool] = [tool for group in groups for tool in group]
-    return frozenset({tool.name for tool in tools} | {"telegram_react_to_message"})
+    reactions = {f"{name}_react_to_message" for name, channel in channels().items() if channel.can_react}
+    return frozenset({tool.name for tool in tools} | reactions)
 
 
 _NOTHING: Any = None

@@ -19,7 +19,7 @@ from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT, Dialect
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.check import Check, ok, warn
-from butlers.daemon.compose.channels import build_channels, mail_client
+from butlers.daemon.compose.channels import bot_mailbox, build_channels
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, simulated_settings, what_to_simulate
 from butlers.errors import ClassifiedError, ConfigurationError
@@ -69,10 +69,8 @@ def _apart(asking: Coroutine[Any, Any, list[Check]]) -> list[Check]:
 async def _providers(accounts: _Accounts, config: ButlerConfig, simulated: Simulated) -> list[Check]:
     channels = build_channels(accounts, config)
     real = {name: channel for name, channel in channels.items() if not _is_simulated(name, simulated)}
-    module, mailboxes = config.modules.email, {}
-    if module is not None and module.bot.enabled and not simulated.mail:
-        mailbox = mail_client(accounts, module, module.bot)
-        mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
+    mailbox = bot_mailbox(accounts, config) if not simulated.mail else None
+    mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
     try:
         answers = await ask_all(probes_of(real, mailboxes, timeout_s=PATIENCE_S))
     finally:

@@ -181,8 +181,7 @@ class Settings(BaseModel):
 
     def who_may_write(self, channel: str) -> WhoMayWrite:
         """Whose messages are served on a channel that people write by."""
-        given = {"telegram": self.who_may_write_telegram, "email": self.who_may_write_email}[channel]
-        return given or "owner"
+        return getattr(self, f"who_may_write_{channel}", None) or "owner"
 
     def port(self, name: str, usual: int) -> int:
         """The port of a butler or simulator."""

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from butlers.butler.config import ButlerConfig, check_credentials
 from butlers.butler.identity import OPERATOR, TokenFile
+from butlers.channels.registry import outbound_names
 from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
@@ -238,7 +239,7 @@ class System:
 
     async def _configure_owner(self) -> None:
         settings = self._settings
-        identifiers = {"telegram": settings.owner_telegram, "email": settings.owner_email}
+        identifiers = {channel: getattr(settings, f"owner_{channel}", None) for channel in outbound_names()}
         given = {channel: value for channel, value in identifiers.items() if value}
         if given and self.butlers:
             await self.butlers[0].contacts.configure_owner(settings.owner_name, given)

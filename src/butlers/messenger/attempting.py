@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from butlers.channels.adapter import Adapter, AttemptResult, Certainty, NotSent, Sent
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded
 from butlers.messenger import wire_log
-from butlers.messenger.channel import AttemptResult, Certainty, Channel, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.provider_words import name, storable
@@ -83,7 +83,7 @@ def _standing_still(deadline: asyncio.Timeout | None) -> Iterator[None]:
 async def attempt(
     delivery: ClaimedDelivery,
     *,
-    channel: Channel | None,
+    channel: Adapter | None,
     policy: ChannelPolicy,
     wire: wire_log.WireLog,
     deliveries: Deliveries,
@@ -109,7 +109,7 @@ async def attempt(
         return _broken(InternalError(f"{type(error).__name__} in the channel"), evidence)
 
 
-async def _find(delivery: ClaimedDelivery, channel: Channel, policy: ChannelPolicy) -> Sent | None:
+async def _find(delivery: ClaimedDelivery, channel: Adapter, policy: ChannelPolicy) -> Sent | None:
     """The message of an earlier attempt, if the provider has it after all."""
     try:
         async with asyncio.timeout(policy.timeout_s):

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
+from butlers.channels.registry import channel_of
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
 from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, NotifyResponse, Priority
 from butlers.errors import ClassifiedError
@@ -82,7 +83,7 @@ class ChannelTools:
         return Tool(
             name=f"{channel}_send_message",
             description=f"Send a message by {channel} to an address, a contact or the owner.",
-            arguments=SendMailArguments if channel == "email" else SendArguments,
+            arguments=SendMailArguments if channel_of(channel).has_subject else SendArguments,
             returns=NotifyResponse,
             hints=SENDS,
             handler=send,
@@ -96,9 +97,9 @@ class ChannelTools:
             return await self._submit(notify, arguments.identity_scope, known["source_event"])
 
         return Tool(
-            name="email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message",
+            name=channel_of(channel).reply_tool,
             description=f"Answer a message that came by {channel} where it was asked.",
-            arguments=ReplyMailArguments if channel == "email" else ReplyArguments,
+            arguments=ReplyMailArguments if channel_of(channel).has_subject else ReplyArguments,
             returns=NotifyResponse,
             hints=SENDS,
             handler=reply,

@@ -14,10 +14,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from butlers.butler.health import Finding, LastKnown
+from butlers.channels.adapter import Adapter, Probes
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError
-from butlers.messenger.channel import Channel, Probes
-from butlers.messenger.mailbox.imap import ImapClient
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger.channel_watch")
@@ -28,18 +27,15 @@ Probe = Callable[[], Awaitable[None]]  # raises what is wrong
 
 
 def probes_of(
-    channels: Mapping[str, Channel], mailboxes: Mapping[str, ImapClient], *, timeout_s: float = PROBE_S
+    channels: Mapping[str, Adapter], mailboxes: Mapping[str, Probes], *, timeout_s: float = PROBE_S
 ) -> dict[str, Probe]:
     """A question to each provider that can be asked, by the name of its channel."""
 
-    def of_channel(channel: Probes) -> Probe:
-        return lambda: channel.probe(timeout_s=timeout_s)
+    def asking(provider: Probes) -> Probe:
+        return lambda: provider.probe(timeout_s=timeout_s)
 
-    def of_mailbox(mailbox: ImapClient) -> Probe:
-        return lambda: mailbox.probe(timeout_s=timeout_s)
-
-    found = {name: of_channel(channel) for name, channel in channels.items() if isinstance(channel, Probes)}
-    return found | {f"{name}.mailbox": of_mailbox(mailbox) for name, mailbox in mailboxes.items()}
+    found = {name: asking(channel) for name, channel in channels.items() if isinstance(channel, Probes)}
+    return found | {f"{name}.mailbox": asking(mailbox) for name, mailbox in mailboxes.items()}
 
 
 async def ask_all(probes: Mapping[str, Probe]) -> dict[str, ClassifiedError | None]:

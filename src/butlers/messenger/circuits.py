@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from butlers.butler.health import Finding
+from butlers.channels.adapter import AttemptResult, Sent
 from butlers.errors import ErrorClass
-from butlers.messenger.channel import AttemptResult, Sent
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from butlers.storage.database import Executor, Record

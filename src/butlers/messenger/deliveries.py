@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.health import Finding
+from butlers.channels.adapter import Certainty, NotSent, Sent, Throttle
 from butlers.clock import Clock
 from butlers.errors import TargetUnavailable
 from butlers.messenger import circuits
-from butlers.messenger.channel import Certainty, NotSent, Sent, Throttle
 from butlers.messenger.circuits import Report
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, claimed
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy

@@ -22,11 +22,11 @@ from pathlib import Path
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from butlers.channels.adapter import Adapter
 from butlers.clock import Clock
 from butlers.messenger import wire_log
 from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
 from butlers.messenger.attempting import attempt
-from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome
 from butlers.messenger.observing import Observer
@@ -58,7 +58,7 @@ class DeliveryWorker:
         self,
         *,
         deliveries: Deliveries,
-        channels: Mapping[str, Channel],  # by name with scope: telegram.bot
+        channels: Mapping[str, Adapter],  # by name with scope: telegram.bot
         policy: ExecutionPolicy,
         wire_directory: Path,
         name: str,

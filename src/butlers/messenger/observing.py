@@ -10,12 +10,12 @@ from uuid import UUID
 
 from opentelemetry.trace import Span
 
+from butlers.channels.adapter import NotSent, Sent
 from butlers.clock import Clock
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.messenger.admission.admission import AdmissionTimings, Entry, Step, Taken
 from butlers.messenger.admission.rules import Refused
 from butlers.messenger.admission.state import Known, Parked
-from butlers.messenger.channel import NotSent, Sent
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery
 from butlers.messenger.preparation import SECRETS_RULE
 from butlers.storage.database import Record

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import MustWait
 from butlers.butler.identity import Caller
+from butlers.channels.adapter import Adapter, Foresees
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
@@ -26,7 +27,6 @@ from butlers.messenger.admission import rules
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.admission.rules import Admitted, Refused
 from butlers.messenger.admission.state import AdmissionState, Known, before_admission, moved
-from butlers.messenger.channel import Channel, Foresees
 from butlers.messenger.channel_tools import Lineage
 from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.parking import tool_args
@@ -43,7 +43,7 @@ class Preflight:
     approvals: Approvals
     origins: Collection[str]  # the butlers that Switchboard would vouch for
     lineage: Lineage
-    channels: Mapping[str, Channel]  # by name with scope
+    channels: Mapping[str, Adapter]  # by name with scope
     clock: Clock
 
     async def validate(self, caller: Caller, raw: Mapping[str, Any]) -> dict[str, Any]:

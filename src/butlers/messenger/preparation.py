@@ -7,19 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.channel import Threads
+from butlers.channels.registry import canonical_address, channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope
-from butlers.messenger.addresses import canonical
-from butlers.messenger.answering import may_answer, reply_subject
-from butlers.messenger.content import DEFAULT_SUBJECT, subject_with_origin, with_origin
+from butlers.messenger.content import DEFAULT_SUBJECT, reply_subject, subject_with_origin, with_origin
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.messenger.targets import AddressBook, MissingIdentifier, Resolved, resolve_target
 from butlers.reliability.idempotency import caller_key, delivery_key
 from butlers.telemetry.redaction import REDACTED, SecretFilter
 
 SECRETS_RULE = "secrets"
-_SUBJECT_CHANNELS = frozenset({"email"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Preparation:
 
     def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
         """The same delivery, now that its contact's identifier is known."""
-        target = canonical(new.notify.delivery.channel, address)
+        target = canonical_address(new.notify.delivery.channel, address)
         key = _key(new.notify, target) or new.idempotency_key
         ordering = _ordering_key(new.notify, target, new.id)
         return replace(new, target=target, address=address, idempotency_key=key, ordering_key=ordering)
@@ -66,11 +65,14 @@ class Preparation:
         if f"{notify.delivery.channel}.{identity_scope}" not in self.channels:
             served = ", ".join(sorted(self.channels))
             raise invalid("delivery.channel", f"is not served here in scope {identity_scope}; served: {served}")
-        if notify.delivery.intent == "react" and notify.delivery.channel != "telegram":
+        if notify.delivery.intent == "react" and not channel_of(notify.delivery.channel).can_react:
             raise invalid("delivery.intent", f"react is not possible on {notify.delivery.channel}")
 
     def _check_answer(self, new: NewDelivery) -> None:
-        if new.answers_mail and (reason := may_answer(new.source_event, self.own_address)) is not None:
+        outbound = channel_of(new.notify.delivery.channel).outbound
+        if outbound is None or not new.is_braked:
+            return
+        if (reason := outbound.refuses_answer(new.source_event, self.own_address)) is not None:
             raise invalid("delivery.intent", f"must not be a reply: {reason}")
 
     def _delivery(
@@ -84,7 +86,7 @@ class Preparation:
         target = resolution.target if isinstance(resolution, Resolved) else None
         address = resolution.address if isinstance(resolution, Resolved) else None
         key = _key(notify, target if target is not None else f"contact:{notify.contact_id}")
-        has_subject = notify.delivery.channel in _SUBJECT_CHANNELS
+        has_subject = channel_of(notify.delivery.channel).has_subject
         message, origin = notify.delivery.message, notify.origin_butler
         return NewDelivery(
             id=identity,
@@ -123,11 +125,11 @@ def _subject(notify: NotifyEnvelope, source_event: Mapping[str, Any] | None) -> 
 def _ordering_key(notify: NotifyEnvelope, target: str, identity: UUID) -> str:
     """What must not overtake what: a chat, or a thread of mails. A mail that starts a thread waits for none."""
     channel = notify.delivery.channel
-    if channel != "email":
+    if channel_of(channel).threads is not Threads.CHAIN:
         return f"{channel}:{target}"
     context = notify.request_context
     thread = context.source_thread_identity if context is not None else None
-    return f"email:{target}:{thread or identity}"
+    return f"{channel}:{target}:{thread or identity}"
 
 
 def _key(notify: NotifyEnvelope, target: str) -> str | None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from butlers.channels.adapter import AttemptResult, NotSent, Sent, Throttle
 from butlers.errors import ClassifiedError, from_wire
-from butlers.messenger.channel import AttemptResult, NotSent, Sent, Throttle
 
 LONGEST_NAME = 512  # characters; more does not fit an index
 LONGEST_TEXT = 2_000

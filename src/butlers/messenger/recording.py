@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from butlers.channels.adapter import Sent
 from butlers.clock import Clock
-from butlers.messenger.channel import Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import Ended
 from butlers.messenger.unrecordable import is_refused, without_words

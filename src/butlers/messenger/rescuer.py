@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from butlers.channels.adapter import Certainty, NotSent
 from butlers.errors import TimeoutExceeded
 from butlers.messenger import wire_log
-from butlers.messenger.channel import Certainty, NotSent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, Settlement
 from butlers.messenger.observing import Observer

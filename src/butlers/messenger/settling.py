@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from butlers.butler.delivery_config import CertaintyPolicy
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
+from butlers.channels.channel import CertaintyPolicy
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.errors import ClassifiedError, TimeoutExceeded
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.delivery import Decision, Settlement
 from butlers.reliability.error_budget import RETRY_RULE, Stance, tightened
 from butlers.reliability.retry import GiveUp, GiveUpReason, RetryPolicy, next_retry

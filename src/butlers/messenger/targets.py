@@ -6,7 +6,7 @@
 There is no default beyond these: without a target the request is refused. A contact who has no identifier for the
 channel is no mistake of the caller's: the delivery is parked until somebody supplies one.
 
-A target is a canonical address (`addresses.canonical`); how it was spelled is kept beside it.
+A target is a canonical address (`canonical_address`); how it was spelled is kept beside it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 from uuid import UUID
 
+from butlers.channels.channel import AnswersGo
+from butlers.channels.registry import canonical_address, channel_of
 from butlers.contacts import Contact
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyEnvelope
-from butlers.messenger.addresses import canonical
 
 
 class AddressBook(Protocol):
@@ -37,7 +38,7 @@ class Resolved:
 
     @classmethod
     def at(cls, channel: str, address: str, *, how: str) -> Self:
-        return cls(target=canonical(channel, address), address=address.strip(), how=how)
+        return cls(target=canonical_address(channel, address), address=address.strip(), how=how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +61,13 @@ def _reply_target(notify: NotifyEnvelope) -> Resolved:
     context, delivery = notify.request_context, notify.delivery
     if context is None or context.source_channel != delivery.channel:
         raise invalid("delivery.channel", "a reply leaves by the channel the request came from")
-    # A conversation is answered where it takes place; mail goes back to the person.
-    lineage = context.source_sender_identity if delivery.channel == "email" else context.source_thread_identity
+    # A chat is answered where it takes place; a mail goes back to the person.
+    to_sender = channel_of(delivery.channel).answers_go is AnswersGo.TO_SENDER
+    lineage = context.source_sender_identity if to_sender else context.source_thread_identity
     if lineage is None:
         raise invalid("request_context.source_thread_identity", "is required to answer")
     answered = Resolved.at(delivery.channel, lineage, how="the conversation that is answered")
-    if delivery.recipient is not None and canonical(delivery.channel, delivery.recipient) != answered.target:
+    if delivery.recipient is not None and canonical_address(delivery.channel, delivery.recipient) != answered.target:
         raise invalid("delivery.recipient", "does not agree with the conversation that is answered")
     return answered
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import asyncpg
 
+from butlers.channels.adapter import AttemptResult, Sent
 from butlers.errors import ClassifiedError, from_wire
-from butlers.messenger.channel import AttemptResult, Sent
 from butlers.messenger.delivery import Ended
 
 _REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from pydantic import Field
 
+from butlers.contracts.channels import Channel
 from butlers.contracts.envelope import Identity, Timestamp, Value
-from butlers.contracts.notify import Channel
 from butlers.errors import ErrorClass
 from butlers.operations.deliveries import DeadLetterEnded, DeliveryReleased
 from butlers.operations.operation import (

@@ -7,9 +7,10 @@ from uuid import UUID
 
 from pydantic import Field, JsonValue
 
+from butlers.contracts.channels import Channel
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
-from butlers.contracts.notify import Channel, Intent
+from butlers.contracts.notify import Intent
 from butlers.operations.operation import (
     ACTS,
     ACTS_OUTSIDE,

@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import Field
 
+from butlers.contracts.channels import Channel
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value
-from butlers.contracts.notify import Channel
 from butlers.operations.operation import (
     ACTS,
     CHANGES,

@@ -4,11 +4,13 @@ person with an operator's token only: whoever knows the owner's can become the o
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
 
+from butlers.channels.registry import pairing_names, written_names
+from butlers.contracts.channels import OneOf
 from butlers.contracts.envelope import Identity, Value
 from butlers.operations.operation import (
     ACTS,
@@ -25,7 +27,8 @@ from butlers.operations.operation import (
     post,
 )
 
-WrittenChannel = Literal["telegram", "email"]
+WrittenChannel = Annotated[str, OneOf(written_names)]
+PairingChannel = Annotated[str, OneOf(pairing_names)]
 
 
 class PairingsArguments(Value):
@@ -52,7 +55,7 @@ class AllowArguments(SenderArguments):
 
 
 class OwnerCodeArguments(Value):
-    channel: Literal["telegram"] = Field(default="telegram", description="the channel that the owner writes by")
+    channel: PairingChannel = Field(default=pairing_names()[0], description="the channel that the owner writes by")
 
 
 class RefusedSenders(Page):

@@ -13,18 +13,14 @@ another caller with a grant has not, so it can name no conversation but the send
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Iterable
 
 from butlers.butler.identity import Caller, Grant
-from butlers.contracts.ingest import PROVIDERS_OF, IngestEnvelope
+from butlers.channels.channel import AnswersGo
+from butlers.channels.registry import channel_of, channels, own_names, providers_of
+from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import FieldError, Forbidden
 from butlers.operations.operation import Role
-
-OWN_CHANNELS = frozenset({"api", "mcp"})
-# Butlers that bring messages in: Messenger reads the mailbox that it writes from.
-BUTLER_GRANTS: Mapping[str, tuple[Grant, ...]] = MappingProxyType({"messenger": (Grant(channel="email"),)})
-ANSWERED_IN_THREAD = frozenset({"telegram"})  # where an answer goes to the conversation and not to the sender
 
 
 def own_identity(caller: Caller) -> str:
@@ -35,7 +31,7 @@ def own_identity(caller: Caller) -> str:
 def speaks_for_itself(caller: Caller, envelope: IngestEnvelope) -> bool:
     own = own_identity(caller)
     source = envelope.source
-    return source.channel in OWN_CHANNELS and source.endpoint_identity == own and envelope.sender.identity == own
+    return source.channel in own_names() and source.endpoint_identity == own and envelope.sender.identity == own
 
 
 def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
@@ -53,22 +49,33 @@ def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
     if not any(_includes(grant.senders, sender) for grant in at_endpoint):
         allowed = _listed(name for grant in at_endpoint for name in grant.senders)
         raise _forbidden(caller, ("sender.identity", f"must be {allowed} for this token"))
-    if caller.role is not Role.CONNECTOR and source.channel in ANSWERED_IN_THREAD:
+    if caller.role is not Role.CONNECTOR and _answers_in_thread(source.channel):
         _check_thread(caller, envelope)
 
 
 def may_report_for(caller: Caller, connector_type: str, endpoint: str) -> bool:
     """Whether a connector's token is for this connector: its type names the channel, or a provider of it."""
     return any(
-        _is(grant.endpoint, endpoint)
-        and connector_type in {grant.channel, *PROVIDERS_OF.get(grant.channel, frozenset())}
+        _is(grant.endpoint, endpoint) and connector_type in {grant.channel, *providers_of(grant.channel)}
         for grant in _grants(caller)
     )
 
 
 def _grants(caller: Caller) -> tuple[Grant, ...]:
-    own = BUTLER_GRANTS.get(caller.name, ()) if caller.role is Role.BUTLER else ()
-    return (*caller.grants, *own)
+    return (*caller.grants, *_read_by(caller.name)) if caller.role is Role.BUTLER else caller.grants
+
+
+def _read_by(butler: str) -> tuple[Grant, ...]:
+    """The channels that a butler brings in itself: Messenger reads the mailbox that it writes from."""
+    return tuple(
+        Grant(channel=name)
+        for name, channel in channels().items()
+        if channel.inbound is not None and channel.inbound.read_by == butler
+    )
+
+
+def _answers_in_thread(channel: str) -> bool:
+    return channel_of(channel).answers_go is AnswersGo.TO_CONVERSATION
 
 
 def _check_thread(caller: Caller, envelope: IngestEnvelope) -> None:
@@ -82,10 +89,11 @@ def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
     """Every field in which the envelope is not the caller's own."""
     own = own_identity(caller)
     granted = sorted({grant.channel for grant in _grants(caller)})
-    channels = [*sorted(OWN_CHANNELS), *(channel for channel in granted if channel not in OWN_CHANNELS)]
+    own_channels = own_names()
+    allowed = [*own_channels, *(channel for channel in granted if channel not in own_channels)]
     wrong: list[tuple[str, str]] = []
-    if envelope.source.channel not in channels:
-        wrong.append(("source.channel", f"must be {_listed(channels)} for this token"))
+    if envelope.source.channel not in allowed:
+        wrong.append(("source.channel", f"must be {_listed(allowed)} for this token"))
     if envelope.source.endpoint_identity != own:
         wrong.append(("source.endpoint_identity", f"must be {own!r} for this token"))
     if envelope.sender.identity != own:

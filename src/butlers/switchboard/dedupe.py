@@ -1,7 +1,8 @@
 """When two events are one request (seed 003, "Idempotency and Deduplication Keys").
 
-    telegram, email    the provider's own event id + the receiving bot or mailbox
-    api, mcp           the caller's idempotency key, else the event's id + content + source within a sliding window
+    Dedupe.EVENT      (telegram, email) the provider's own event id + the receiving bot or mailbox
+    Dedupe.CONTENT    (api, mcp) the caller's idempotency key, else the event's id + content + source within a sliding
+                      window
 
 Content alone never decides: saying "ok" twice is two messages (decision 0081). Every key also holds who handed the
 event in, so nobody can use up, or find out, a key of somebody else's. Operators count as one: the person at this
@@ -14,12 +15,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from butlers.butler.identity import Caller
+from butlers.channels.channel import Dedupe
+from butlers.channels.registry import channel_of
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.operations.operation import Role
 from butlers.reliability.idempotency import content_key, event_key
 
 Strategy = Literal["event", "idempotency_key", "content"]
-_NAMED_BY_PROVIDER = frozenset({"telegram", "email"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,8 @@ class DedupeIdentity:
 
 def dedupe_identity(envelope: IngestEnvelope, *, submitted_by: Caller) -> DedupeIdentity:
     source, submitter = envelope.source, submitter_of(submitted_by)
-    if source.channel in _NAMED_BY_PROVIDER:
+    inbound = channel_of(source.channel).inbound
+    if inbound is not None and inbound.dedupe is Dedupe.EVENT:
         return _named("event", envelope, envelope.event.external_event_id, submitter)
     if envelope.control.idempotency_key is not None:
         return _named("idempotency_key", envelope, envelope.control.idempotency_key, submitter)

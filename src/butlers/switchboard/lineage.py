@@ -9,11 +9,11 @@ from uuid import UUID
 
 from pydantic_core import to_json
 
+from butlers.channels.registry import channel_of
 from butlers.contracts.context import RequestContext
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.source_event import source_event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,9 @@ class LineageReader:
         if row is None:
             return None
         context = RequestContext.model_validate_json(to_json(row["request_context"]))
-        return Lineage(context=context, source_event=source_event(row["raw_payload"]))
+        inbound = channel_of(context.source_channel).inbound
+        event = inbound.source_event(row["raw_payload"]) if inbound is not None else None
+        return Lineage(context=context, source_event=event)
 
     async def verified(self, notify: NotifyEnvelope) -> tuple[NotifyEnvelope, Mapping[str, Any] | None]:
         """The envelope with the lineage that is on record, and what is answered."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.storage.database import Database, Executor, Record
@@ -24,7 +24,7 @@ FALLBACK = "general"
 _SEVERITY = {"active": 0, "stale": 1, "quarantined": 2}  # silence only makes it worse; a sign of life makes it good
 
 CHANNEL_OWNER = "messenger"
-_CHANNEL_TOOL = re.compile(r"(user_|bot_)?(telegram|email|sms|chat)_(send|reply|react)\w*")
+_CHANNEL_VERBS = ("send", "reply", "react")
 
 
 class ButlerCard(Value):
@@ -156,5 +156,10 @@ def _refuse_channel_tools(card: ButlerCard) -> None:
     """Whatever reaches a person has one owner."""
     if card.name == CHANNEL_OWNER:
         return
-    if exposed := sorted(name for name in card.capabilities if _CHANNEL_TOOL.fullmatch(name)):
+    if exposed := sorted(name for name in card.capabilities if _is_channel_tool(name)):
         raise invalid("capabilities", f"{', '.join(exposed)}: only {CHANNEL_OWNER} may have channel tools; use notify")
+
+
+def _is_channel_tool(tool: str) -> bool:
+    name = tool.removeprefix("user_").removeprefix("bot_")
+    return name.startswith(tuple(f"{channel}_{verb}" for channel in outbound_names() for verb in _CHANNEL_VERBS))

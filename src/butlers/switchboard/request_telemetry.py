@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from butlers.channels.registry import reacting_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError
 from butlers.switchboard.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Decision
-from butlers.switchboard.signals.signals import REACTIONS
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
@@ -83,4 +83,4 @@ class RequestTelemetry:
 
 
 def is_interactive(channel: str, policy_tier: str) -> bool:
-    return channel in REACTIONS or policy_tier == "interactive"
+    return channel in reacting_names() or policy_tier == "interactive"

@@ -13,14 +13,14 @@ from typing import Any
 
 from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
+from butlers.channels.email.mailbox.assembly import Mailbox
+from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
+from butlers.channels.email.mailbox.mail_server import MailServer
+from butlers.channels.email.mailbox.parser import MailParser
 from butlers.clock import SystemClock
 from butlers.errors import ClassifiedError
 from butlers.ids import Uuid7Factory
 from butlers.isolation.isolate import IsolationLimits
-from butlers.messenger.mailbox.assembly import Mailbox
-from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
-from butlers.messenger.mailbox.mail_server import MailServer
-from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.operations.operation import Role
 from butlers.storage.database import Database

@@ -13,14 +13,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent
+from butlers.channels.email.adapter import EmailChannel
+from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
+from butlers.channels.email.mailbox.mail_server import MailServer
+from butlers.channels.email.message import message_id
 from butlers.clock import ManualClock, SystemClock
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.ids import Uuid7Factory
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent
-from butlers.messenger.channels.email import EmailChannel
-from butlers.messenger.channels.email_message import message_id
-from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
-from butlers.messenger.mailbox.mail_server import MailServer
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from tests.integration.simulators.mail_support import controlling
 from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, OWNER, fault

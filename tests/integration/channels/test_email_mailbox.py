@@ -14,18 +14,18 @@ import pytest
 
 from butlers.butler.identity import Caller
 from butlers.butler.surface import ToolBox
+from butlers.channels.adapter import Outgoing, Sent
+from butlers.channels.email.adapter import EmailChannel
+from butlers.channels.email.mailbox.assembly import Mailbox
+from butlers.channels.email.mailbox.bounces import BounceWatch
+from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
+from butlers.channels.email.mailbox.mail_server import MailServer
+from butlers.channels.email.mailbox.parser import MailParser
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.daemon.compose.base import base_migrations
 from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
-from butlers.messenger.channel import Outgoing, Sent
-from butlers.messenger.channels.email import EmailChannel
-from butlers.messenger.mailbox.assembly import Mailbox
-from butlers.messenger.mailbox.bounces import BounceWatch
-from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
-from butlers.messenger.mailbox.mail_server import MailServer
-from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.operations.operation import Role
 from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from butlers.channels.email.mailbox import imap
+from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
+from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.errors import TargetUnavailable
-from butlers.messenger.mailbox import imap
-from butlers.messenger.mailbox.imap import ImapAccount, ImapClient
-from butlers.messenger.mailbox.mail_server import MailServer
 
 
 @asynccontextmanager

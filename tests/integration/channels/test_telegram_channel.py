@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
+from butlers.channels.telegram.adapter import TelegramChannel
+from butlers.channels.telegram.answers import DEFAULT_WAIT
 from butlers.clock import ManualClock
 from butlers.errors import LeaseLost, TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.messenger.channels.telegram import TelegramChannel
-from butlers.messenger.channels.telegram_answers import DEFAULT_WAIT
 from butlers.simulators.telegram.faults import FaultKind
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving
 

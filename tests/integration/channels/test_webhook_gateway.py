@@ -11,11 +11,11 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.webhook.adapter import WebhookChannel, make_channel
 from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.messenger.channels.plugins import ChannelSettings
-from butlers.messenger.channels.webhook import WebhookChannel, make_channel
 from butlers.simulators.webhook import Fault, FaultKind, WebhookSimulator, serve_webhook
 from butlers.simulators.webhook.server import SIGNING_KEY
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.adapter import AttemptResult, NotSent, Sent
 from butlers.clock import ManualClock
 from butlers.contracts.delivery_state import TRANSITIONS, DeliveryStatus
 from butlers.errors import TargetUnavailable
@@ -15,7 +16,6 @@ from butlers.messenger.admission.admission import Admission, Taken
 from butlers.messenger.admission.rules import Limits
 from butlers.messenger.admission.slots import Executor
 from butlers.messenger.admission.state import AdmissionPolicy
-from butlers.messenger.channel import AttemptResult, NotSent, Sent
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
 from butlers.messenger.receipts import ReceiptIntake

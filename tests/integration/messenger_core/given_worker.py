@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from butlers.butler.delivery_config import CertaintyPolicy
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
+from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import TimeoutExceeded
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.execution import DeliveryWorker, ExecutionPolicy

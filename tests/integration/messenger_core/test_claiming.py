@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import NotSent, Sent
 from butlers.errors import TargetUnavailable
-from butlers.messenger.channel import NotSent, Sent
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.reliability.circuit_breaker import BreakerPolicy
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import Certainty, NotSent
 from butlers.errors import TimeoutExceeded
-from butlers.messenger.channel import Certainty, NotSent
 from butlers.messenger.notices import Notices
 from butlers.messenger.preparation import Preparation
 from tests.unit.messenger.admission_door import limits

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.rescuer import lost_attempt
 

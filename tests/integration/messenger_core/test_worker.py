@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import AttemptResult, Outgoing, Sent, Wire
 from butlers.messenger.admission.slots import SlotAssignment
-from butlers.messenger.channel import AttemptResult, Outgoing, Sent, Wire
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.receipts.receipt import Receipt

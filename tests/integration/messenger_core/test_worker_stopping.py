@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from butlers.channels.adapter import Certainty, NotSent
 from butlers.messenger.attempting import attempt
-from butlers.messenger.channel import Certainty, NotSent
 from butlers.messenger.settling import ChannelPolicy
 from butlers.messenger.wire_log import WireLog
 from butlers.reliability.retry import RetryPolicy

@@ -22,17 +22,17 @@ from butlers.butler.calendar.conflicts import Slot
 from butlers.butler.calendar.google import GoogleCalendar
 from butlers.butler.calendar.oauth import Credentials
 from butlers.butler.transports.mcp import McpTransport
+from butlers.channels.adapter import Certainty, NotSent, Outgoing
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.telegram.adapter import TelegramChannel
+from butlers.channels.telegram.connector import TelegramConnector
+from butlers.channels.webhook.adapter import make_channel
 from butlers.clock import ManualClock, SystemClock
-from butlers.connectors.telegram import TelegramConnector
 from butlers.daemon.client import SystemClient
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.errors import ClassifiedError, TargetUnavailable
 from butlers.http_client import BoundedAsyncClient, BoundedClient, UnreadableAnswer
-from butlers.messenger.channel import Certainty, NotSent, Outgoing
-from butlers.messenger.channels.plugins import ChannelSettings
-from butlers.messenger.channels.telegram import TelegramChannel
-from butlers.messenger.channels.webhook import make_channel
 from butlers.reliability.retry import RetryPolicy
 from tests.integration.channels.test_telegram_channel import Record
 

@@ -8,9 +8,10 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from butlers.channels.registry import inbound_names, providers_of
 from butlers.contracts.envelope import Envelope
 from butlers.contracts.heartbeat import HeartbeatEnvelope
-from butlers.contracts.ingest import PROVIDERS_OF, IngestEnvelope
+from butlers.contracts.ingest import IngestEnvelope
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse
 from butlers.contracts.route import RouteEnvelope, RouteResponse
 
@@ -55,11 +56,11 @@ def record(optional: dict[str, st.SearchStrategy[Any]], **required: st.SearchStr
 attachments = record(
     {"storage_ref": visible, "filename": visible}, media_type=visible, size_bytes=st.integers(0, 2**63 - 1)
 )
-sources = st.sampled_from(sorted(PROVIDERS_OF)).flatmap(
+sources = st.sampled_from(sorted(inbound_names())).flatmap(
     lambda channel: st.fixed_dictionaries(
         {
             "channel": st.just(channel),
-            "provider": st.sampled_from(sorted(PROVIDERS_OF[channel])),
+            "provider": st.sampled_from(sorted(providers_of(channel))),
             "endpoint_identity": visible,
         }
     )

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.adapter import Outgoing
 from butlers.contacts import Contact
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.messenger.admission.rules import AdmissionRequest
-from butlers.messenger.channel import Outgoing
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
 from butlers.reliability.error_budget import Stance
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.messenger.addresses import canonical, problem_with
+from butlers.channels.registry import canonical_address, channel_of
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from butlers.messenger.addresses import canonical, problem_with
     ],
 )
 def test_addresses(channel: str, address: str) -> None:
-    assert problem_with(channel, address) is None
+    assert channel_of(channel).address.problem(address) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_addresses(channel: str, address: str) -> None:
     ],
 )
 def test_what_is_none(channel: str, address: str) -> None:
-    problem = problem_with(channel, address)
+    problem = channel_of(channel).address.problem(address)
     assert problem is not None
     assert address not in problem  # never what was typed
 
@@ -63,5 +63,5 @@ def test_what_is_none(channel: str, address: str) -> None:
     ],
 )
 def test_one_spelling_stands_for_all(channel: str, written: str, address: str) -> None:
-    assert canonical(channel, written) == address
-    assert canonical(channel, address) == address
+    assert canonical_address(channel, written) == address
+    assert canonical_address(channel, address) == address

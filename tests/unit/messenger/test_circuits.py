@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.messenger.circuits import Report, after, from_row, is_fault
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
 from butlers.contracts.delivery_state import OPEN, PARKED, DeliveryState, DeliveryStatus
 from butlers.errors import TargetUnavailable, TimeoutExceeded
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.deliveries import outcome_of
 from butlers.messenger.delivery import (
     Decision,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.messenger.answering import may_answer, message_ids, reply_subject
-from butlers.switchboard.source_event import MAX_REFERENCES, MAX_VALUE, source_event
+from butlers.channels.email.headers import MAX_REFERENCES, MAX_VALUE, may_answer, message_ids, source_event
+from butlers.channels.telegram import payload as telegram
+from butlers.messenger.content import reply_subject
 
 OWN = "butler@home.example"
 JSON = st.recursive(
@@ -105,10 +106,10 @@ def test_message_ids_are_picked_out_of_whatever_stands_there() -> None:
 
 
 def test_a_telegram_message_is_known_by_its_number() -> None:
-    assert source_event({"update_id": 1, "message": {"message_id": 7, "text": "x"}}) == {"message_id": 7}
+    assert telegram.source_event({"update_id": 1, "message": {"message_id": 7, "text": "x"}}) == {"message_id": 7}
     unusable: list[Any] = [None, [], {"message": None}, {"message": {"message_id": "7"}}]
     for raw in (*unusable, {"message": {"message_id": True}}):
-        assert source_event(raw) is None
+        assert telegram.source_event(raw) is None
 
 
 def test_a_mail_is_known_by_its_headers_in_any_case() -> None:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.channels.adapter import Outgoing
+from butlers.channels.email.message import MAX_REFERENCES, compose, message_id
+from butlers.channels.email.smtp import framed
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
-from butlers.messenger.channel import Outgoing
-from butlers.messenger.channels.email_message import MAX_REFERENCES, compose, message_id
-from butlers.messenger.channels.email_smtp import framed
 
 BUTLER, OWNER = "butler@home.example", "owner@home.example"
 NOON = datetime(2026, 3, 10, 12, 0, 0, 700_000, tzinfo=UTC)

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from butlers.clock import ManualClock
-from butlers.contracts.ingest import IngestEnvelope
-from butlers.messenger.mailbox.folder import Fetched
-from butlers.messenger.mailbox.mime import (
+from butlers.channels.email.mailbox.folder import Fetched
+from butlers.channels.email.mailbox.mime import (
     MAX_ATTACHMENTS,
     MAX_HEADERS,
     MAX_TEXT,
@@ -20,9 +18,11 @@ from butlers.messenger.mailbox.mime import (
     decoded,
     read_mail,
 )
-from butlers.messenger.mailbox.reports import is_report, read_report
-from butlers.messenger.mailbox.routing import NO_TEXT, UNKNOWN_SENDER, RouteCounts, thread_of, to_envelope
-from butlers.messenger.mailbox.tools import MailRouted
+from butlers.channels.email.mailbox.reports import is_report, read_report
+from butlers.channels.email.mailbox.routing import NO_TEXT, UNKNOWN_SENDER, RouteCounts, thread_of, to_envelope
+from butlers.channels.email.mailbox.tools import MailRouted
+from butlers.clock import ManualClock
+from butlers.contracts.ingest import IngestEnvelope
 
 HEAD = b"From: Ann <Ann@Far.Example>\r\nSubject: Hi\r\nMessage-ID: <1@far.example>\r\n"
 FRAGMENTS = (

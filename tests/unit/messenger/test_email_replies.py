@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.messenger.channel import Certainty, Throttle
-from butlers.messenger.channels.email_replies import THROTTLE_S, Reply, refused
+from butlers.channels.adapter import Certainty, Throttle
+from butlers.channels.email.replies import THROTTLE_S, Reply, refused
 
 
 def reply(phase: str, code: int, text: str = "") -> Reply:

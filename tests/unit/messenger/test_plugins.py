@@ -10,20 +10,20 @@ from uuid import UUID
 
 import pytest
 
-from butlers.clock import ManualClock
-from butlers.errors import ConfigurationError, ValidationError
-from butlers.messenger.channel import NotSent, Outgoing, Sent
-from butlers.messenger.channels.plugins import (
-    GROUP,
+from butlers.channels.adapter import NotSent, Outgoing, Sent
+from butlers.channels.plugins import (
     SHIPPED,
-    Adapter,
     ChannelSettings,
+    InstalledAdapter,
     choose,
     installed_adapters,
     load_channel,
     problem_with,
 )
-from butlers.messenger.channels.webhook import WebhookChannel
+from butlers.channels.registry import GROUP
+from butlers.channels.webhook.adapter import WebhookChannel
+from butlers.clock import ManualClock
+from butlers.errors import ConfigurationError, ValidationError
 
 EXAMPLE = Path(__file__).parents[2] / "data" / "example_channel"
 
@@ -226,7 +226,7 @@ def test_an_object_without_it_is_none(channel: Any, problem: str) -> None:
 
 
 def test_choosing_is_by_name_alone() -> None:
-    adapters = [Adapter(name=name, factory=f"{name}:make", package=name) for name in ("one", "two")]
+    adapters = [InstalledAdapter(name=name, factory=f"{name}:make", package=name) for name in ("one", "two")]
     assert choose("two", adapters, settings()) == adapters[1]
 
 

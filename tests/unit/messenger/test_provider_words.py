@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import TargetUnavailable, ValidationError
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.messenger.provider_words import LONGEST_NAME, LONGEST_TEXT, storable, text
 
 anything = st.recursive(

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import Outgoing
 from butlers.errors import ValidationError
-from butlers.messenger.channel import Outgoing
 from butlers.messenger.release.remainder import anything_left
 
 

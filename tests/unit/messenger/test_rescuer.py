@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.delivery_config import CertaintyPolicy
-from butlers.messenger.channel import Certainty
+from butlers.channels.adapter import Certainty
+from butlers.channels.channel import CertaintyPolicy
 from butlers.messenger.delivery import Settlement
 from butlers.messenger.rescuer import MOST_LOST, lost_attempt, settle_lost
 from butlers.messenger.settling import ChannelPolicy, Circumstances

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.delivery_config import CertaintyPolicy
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
+from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import ClassifiedError, ErrorClass, InternalError, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Sent
 from butlers.messenger.delivery import Settlement
 from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
 from butlers.reliability.error_budget import RETRY_RULE, Stance

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.channels.adapter import Certainty, NotSent, Throttle
+from butlers.channels.telegram.answers import DEFAULT_WAIT, Answer, read, refused
 from butlers.errors import TargetUnavailable, ValidationError
-from butlers.messenger.channel import Certainty, NotSent, Throttle
-from butlers.messenger.channels.telegram_answers import DEFAULT_WAIT, Answer, read, refused
 
 
 def answer(status: int, body: Any) -> Answer | None:

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import Outgoing
+from butlers.channels.telegram.calls import Call, compose
+from butlers.channels.telegram.reactions import ALLOWED, reaction
 from butlers.errors import ValidationError
-from butlers.messenger.channel import Outgoing
-from butlers.messenger.channels.telegram_calls import Call, compose
-from butlers.messenger.channels.telegram_reactions import ALLOWED, reaction
 
 
 def outgoing(**changes: Any) -> Outgoing:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import httpx2
 import pytest
 
-from butlers.messenger.channel import Certainty
-from butlers.messenger.channels.telegram_answers import Answer
-from butlers.messenger.channels.telegram_calls import Call
-from butlers.messenger.channels.telegram_line import Line, Phase, Silence
+from butlers.channels.adapter import Certainty
+from butlers.channels.telegram.answers import Answer
+from butlers.channels.telegram.calls import Call
+from butlers.channels.telegram.line import Line, Phase, Silence
 
 HEADERS = ("connection.connect_tcp.started", "http11.send_request_headers.started")
 BODY = ("http11.send_request_body.started",)

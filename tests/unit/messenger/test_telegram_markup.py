@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.messenger.channels.telegram_text import parts
-from butlers.messenger.channels.telegram_text.markup import marked
+from butlers.channels.telegram.text import parts
+from butlers.channels.telegram.text.markup import marked
 from butlers.simulators.telegram.formatting import format_text
 
 

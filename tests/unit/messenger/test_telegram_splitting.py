@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from butlers.messenger.channels.telegram_text import LIMIT, parts, utf16_length
-from butlers.messenger.channels.telegram_text.graphemes import is_boundary
-from butlers.messenger.channels.telegram_text.markup import Marked, marked
-from butlers.messenger.channels.telegram_text.splitting import split
+from butlers.channels.telegram.text import LIMIT, parts, utf16_length
+from butlers.channels.telegram.text.graphemes import is_boundary
+from butlers.channels.telegram.text.markup import Marked, marked
+from butlers.channels.telegram.text.splitting import split
 from butlers.simulators.telegram.formatting import format_text
 
 

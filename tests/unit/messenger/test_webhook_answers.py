@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
+from butlers.channels.webhook.answers import Answer, decoded, judge, retry_after
 from butlers.errors import TargetUnavailable, ValidationError
-from butlers.messenger.channel import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.messenger.channels.webhook_answers import Answer, decoded, judge, retry_after
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 OURS = UUID(int=7)

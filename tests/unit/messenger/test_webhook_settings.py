@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from butlers.channels.adapter import Outgoing
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.webhook.adapter import make_channel, message_body, read_settings
 from butlers.clock import ManualClock
 from butlers.errors import ConfigurationError
-from butlers.messenger.channel import Outgoing
-from butlers.messenger.channels.plugins import ChannelSettings
-from butlers.messenger.channels.webhook import make_channel, message_body, read_settings
 
 URL = "https://gateway.example/messages"
 SECRET = "not-to-be-seen"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from butlers.channels.email.authentication import vouches_for, written_by_a_machine
 from butlers.switchboard.senders.codes import LETTERS, new_code, read_approval, read_code, shown
-from butlers.switchboard.senders.mail_authentication import vouches_for, written_by_a_machine
 from butlers.switchboard.senders.policy import Decision, Known, Outcome, Policy, Reason, decide
 
 SERVED = (Outcome.SERVED, None)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from butlers.channels.channel import AnswersGo
+from butlers.channels.registry import channel_of
 from butlers.clock import SystemClock
 from butlers.contracts.request_state import RequestState
 from butlers.daemon.cli import explain
@@ -21,8 +23,6 @@ from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_fr
 from butlers.daemon.client import SystemClient
 from butlers.errors import TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
-
-SPOKEN_FOR: Mapping[str, str] = {"telegram": "telegram"}  # channel -> provider
 
 
 def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
@@ -79,11 +79,13 @@ def ingest(
     """Hand in a message through POST /api/ingest."""
     if text == "-":
         return client.post("/api/ingest", _from_stdin(key, target))
-    channel, _, identity = sender.partition(":")
-    if channel not in SPOKEN_FOR or not identity:
+    name, _, identity = sender.partition(":")
+    channel = channel_of(name)
+    if channel.inbound is None or not channel.has_connector or not identity:
         source = {"channel": "api", "provider": "internal", "endpoint_identity": "cli"}
         return client.post("/api/ingest", _envelope(text, source, {"identity": sender}, key, target))
-    source = {"channel": channel, "provider": SPOKEN_FOR[channel], "endpoint_identity": _endpoint(client, channel)}
+    provider = channel.inbound.providers[0]
+    source = {"channel": name, "provider": provider, "endpoint_identity": _endpoint(client, name)}
     return client.post("/api/ingest", _envelope(text, source, {"identity": identity}, key, target))
 
 
@@ -123,7 +125,9 @@ def _endpoint(client: SystemClient, channel: str) -> str:
 def _envelope(text: str, source: Document, sender: Document, key: str | None, target: str | None) -> bytes:
     clock = SystemClock()
     event: dict[str, Any] = {"external_event_id": str(Uuid7Factory(clock)()), "observed_at": clock.now()}
-    if source["channel"] == "telegram":  # a person's own chat with the bot has the person's number
+    if (
+        channel_of(source["channel"]).answers_go is AnswersGo.TO_CONVERSATION
+    ):  # a person's own chat with the bot has the person's number
         event["external_thread_id"] = sender["identity"]
     envelope: dict[str, Any] = {
         "schema_version": "ingest.v1",

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from butlers.butler.notifier import OWNER_CHANNEL
+from butlers.channels.registry import listed, outbound_names
 from butlers.contracts.delivery_state import DeliveryState
 from butlers.daemon.cli import delivery_lines as lines
 from butlers.daemon.cli.asking import Document, an_id, asking, body
@@ -131,7 +133,7 @@ def dry_run(
     client: SystemClient,
     message: Annotated[str, typer.Argument(help="What would be sent; - reads a notify.v1 envelope from stdin.")],
     origin: Annotated[str, typer.Option(help="The butler that would ask.")] = "general",
-    channel: Annotated[str, typer.Option(help="telegram, email, sms or chat.")] = "telegram",
+    channel: Annotated[str, typer.Option(help=f"{listed(outbound_names())}.")] = OWNER_CHANNEL,
     recipient: Annotated[str | None, typer.Option("--to", help="An address; default: the owner.")] = None,
     subject: Annotated[str | None, typer.Option(help="For mail.")] = None,
 ) -> Document:

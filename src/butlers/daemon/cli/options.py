@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from butlers.channels.registry import listed, outbound_names
 from butlers.daemon.settings import Settings, load_settings
 from butlers.errors import ConfigurationError
 
@@ -38,7 +39,7 @@ def _moment(text: str | None) -> str | None:
 
 Since = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, included.", callback=_moment)]
 Until = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, not included.", callback=_moment)]
-Channel = Annotated[str | None, typer.Option(help="telegram, email, sms or chat.")]
+Channel = Annotated[str | None, typer.Option(help=f"{listed(outbound_names())}.")]
 Origin = Annotated[str | None, typer.Option(help="Only what this butler asked for.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from butlers.channels.registry import listed, outbound_names
 from butlers.daemon.cli import delivery_lines as lines
 from butlers.daemon.cli.asking import Document, asking, body
 from butlers.daemon.cli.options import Channel, Cursor, Limit, Reason
 from butlers.daemon.client import SystemClient
 
-ChannelName = Annotated[str, typer.Argument(metavar="CHANNEL", help="telegram, email, sms or chat.")]
+ChannelName = Annotated[str, typer.Argument(metavar="CHANNEL", help=f"{listed(outbound_names())}.")]
 Target = Annotated[str, typer.Argument(help="The recipient's address on that channel.")]
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from butlers.channels.registry import listed, written_names
 from butlers.daemon.cli.asking import Document, asking, body
 from butlers.daemon.cli.explain import when
 from butlers.daemon.cli.hints import Hint
@@ -18,12 +18,14 @@ from butlers.daemon.client import SystemClient
 app = typer.Typer(help="Who may write in, who was refused, and how a stranger is let in.")
 
 
-class Channel(StrEnum):
-    TELEGRAM = "telegram"
-    EMAIL = "email"
+def _written(name: str) -> str:
+    if name not in written_names():
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, written_names()))}.")
+    return name
 
 
-OnChannel = Annotated[Channel, typer.Argument(metavar="CHANNEL", help="telegram or email.")]
+_EITHER = f"[{'|'.join(written_names())}]"
+OnChannel = Annotated[str, typer.Argument(metavar="CHANNEL", parser=_written, help=f"{listed(written_names())}.")]
 Who = Annotated[str, typer.Argument(metavar="IDENTITY", help="A Telegram user's number, or a mail address.")]
 
 
@@ -65,7 +67,7 @@ def _owner_code(document: Document) -> Iterator[str]:
 @asking(_refused, more="butlers senders refused --cursor", none="nobody was refused")
 def refused(
     client: SystemClient,
-    channel: Annotated[Channel | None, typer.Option(help="Only on this channel.")] = None,
+    channel: Annotated[str | None, typer.Option(parser=_written, metavar=_EITHER, help="Only on this channel.")] = None,
     limit: Limit = 20,
     cursor: Cursor = None,
 ) -> Document:
@@ -102,7 +104,7 @@ def allow(
     owner: Annotated[bool, typer.Option("--owner", help="It is the owner's own.")] = False,
 ) -> Document:
     """Let a person in without a code, or add an identity of the owner's."""
-    given = {"channel": channel.value, "identity": identity, "name": name, "owner": owner}
+    given = {"channel": channel, "identity": identity, "name": name, "owner": owner}
     return client.post("/api/senders/allow", body(given))
 
 
@@ -110,7 +112,7 @@ def allow(
 @asking(_gone)
 def remove(client: SystemClient, channel: OnChannel, identity: Who) -> Document:
     """Serve a person no longer."""
-    return client.post("/api/senders/remove", body({"channel": channel.value, "identity": identity}))
+    return client.post("/api/senders/remove", body({"channel": channel, "identity": identity}))
 
 
 @app.command("owner-code")

@@ -9,12 +9,13 @@ from starlette.routing import Mount
 from butlers import __version__
 from butlers.butler.health import Check, Finding
 from butlers.butler.identity import Caller, Grant
-from butlers.connectors.heartbeat import Heart
-from butlers.connectors.source import Standing
-from butlers.connectors.telegram import TelegramConnector
+from butlers.channels.connector import HeartbeatReporter, Standing, make_connector
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.registry import channel_of
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.channels import channel_settings
 from butlers.daemon.compose.orchestration import Orchestration
 from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
@@ -121,19 +122,19 @@ class _DirectDoor:
 
 
 def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) -> None:
-    process, telegram = butler.process, butler.config.modules.telegram
-    if telegram is None or not telegram.bot.enabled:
-        return
-    principal = Caller(name="connector.telegram", role=Role.CONNECTOR, grants=(Grant(channel="telegram"),))
+    for name in butler.config.modules.enabled():
+        channel = channel_of(name)
+        for settings in channel_settings(butler.process, butler.config, channel) if channel.has_connector else ():
+            if settings.identity_scope == "bot":
+                _add_connector(butler, ingress, heartbeats, settings)
+
+
+def _add_connector(butler: Butler, ingress: Ingress, heartbeats: Heartbeats, settings: ChannelSettings) -> None:
+    process, name = butler.process, settings.channel
+    principal = Caller(name=f"connector.{name}", role=Role.CONNECTOR, grants=(Grant(channel=name),))
     door = _DirectDoor(ingress, heartbeats, principal)
-    connector = TelegramConnector(
-        token=process.environment[telegram.bot.token_env],
-        base_url=process.settings.telegram_api_url,
-        ingest=door,
-        clock=process.clock,
-        poll_s=process.settings.telegram_poll_s,
-    )
-    heart = Heart(
+    connector = make_connector(settings, door)
+    reporter = HeartbeatReporter(
         connector=connector,
         port=door,
         clock=process.clock,
@@ -141,9 +142,9 @@ def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) ->
         every_s=process.settings.connector_heartbeat_s,
         version=__version__,
     )
-    butler.health.register("telegram connector", _standing_check(connector.standing))
-    butler.sources["telegram connector"] = connector.run
-    butler.sources["telegram connector's heart"] = heart.run
+    butler.health.register(f"{name} connector", _standing_check(connector.standing))
+    butler.sources[f"{name} connector"] = connector.run
+    butler.sources[f"{name} connector's heartbeat"] = reporter.run
     butler.closes.append(connector.close)
 
 

@@ -12,10 +12,14 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
 from butlers.butler.surface import Tool
+from butlers.channels.adapter import Adapter
+from butlers.channels.email.mailbox.assembly import Mailbox
+from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.registry import channel_of
 from butlers.daemon.compose.approvals import build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
-from butlers.daemon.compose.channels import build_channels, mail_client, receipt_keys
+from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt_keys
 from butlers.daemon.compose.memory import memory_migrations
 from butlers.daemon.compose.messenger_policy import (
     admission_policy,
@@ -27,14 +31,10 @@ from butlers.daemon.compose.messenger_policy import (
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.admission import Admission
-from butlers.messenger.channel import Channel
 from butlers.messenger.channel_watch import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.intake import Intake
-from butlers.messenger.mailbox.assembly import Mailbox
-from butlers.messenger.mailbox.imap import ImapClient
-from butlers.messenger.mailbox.parser import MailParser
 from butlers.messenger.notices import Notices
 from butlers.messenger.observing import Observer
 from butlers.messenger.parking import Parking
@@ -59,7 +59,7 @@ def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
 class Parts:
     """What Messenger is made of."""
 
-    channels: dict[str, Channel]
+    channels: dict[str, Adapter]
     admission: Admission
     deliveries: Deliveries
     approvals: Approvals
@@ -106,7 +106,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     return butler
 
 
-def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
+def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
     process, config = butler.process, butler.config
     database, schema, clock = process.database, config.schema_name, process.clock
     observer = Observer(telemetry=butler.telemetry, clock=clock)
@@ -167,7 +167,7 @@ def _parts(butler: Butler, channels: dict[str, Channel]) -> Parts:
     )
 
 
-def _deliveries(butler: Butler, channels: dict[str, Channel], receipts: ReceiptIntake) -> Deliveries:
+def _deliveries(butler: Butler, channels: dict[str, Adapter], receipts: ReceiptIntake) -> Deliveries:
     return Deliveries(
         database=butler.process.database,
         schema=butler.config.schema_name,
@@ -179,7 +179,7 @@ def _deliveries(butler: Butler, channels: dict[str, Channel], receipts: ReceiptI
     )
 
 
-def _worker(butler: Butler, channels: dict[str, Channel], deliveries: Deliveries, observer: Observer) -> DeliveryWorker:
+def _worker(butler: Butler, channels: dict[str, Adapter], deliveries: Deliveries, observer: Observer) -> DeliveryWorker:
     process = butler.process
     return DeliveryWorker(
         deliveries=deliveries,
@@ -239,8 +239,8 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     )
 
 
-def _add_channel_watch(butler: Butler, channels: dict[str, Channel]) -> None:
-    every_s, mailbox = butler.process.settings.provider_probe_s, _bot_mailbox(butler)
+def _add_channel_watch(butler: Butler, channels: dict[str, Adapter]) -> None:
+    every_s, mailbox = butler.process.settings.provider_probe_s, bot_mailbox(butler.process, butler.config)
     if every_s <= 0:
         return
     mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
@@ -249,14 +249,9 @@ def _add_channel_watch(butler: Butler, channels: dict[str, Channel]) -> None:
     butler.loops["channel watch"] = watch.run
 
 
-def _bot_mailbox(butler: Butler) -> ImapClient | None:
-    module = butler.config.modules.email
-    return mail_client(butler.process, module, module.bot) if module is not None and module.bot.enabled else None
-
-
 def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     """The mailbox of the bot, with a timer that reads the bounces in it."""
-    process, imap = butler.process, _bot_mailbox(butler)
+    process, imap = butler.process, bot_mailbox(butler.process, butler.config)
     if imap is None:
         return []
     parser = MailParser()
@@ -283,7 +278,7 @@ def _queries(butler: Butler, package: str) -> Queries:
     return Queries.load(package, schema=butler.config.schema_name)
 
 
-def _closing(channels: dict[str, Channel], name: str) -> Any:
+def _closing(channels: dict[str, Adapter], name: str) -> Any:
     """A module that brings channels closes them when it stops."""
 
     async def close() -> None:
@@ -294,13 +289,13 @@ def _closing(channels: dict[str, Channel], name: str) -> Any:
     return close
 
 
-def _channel_tools(channels: dict[str, Channel]) -> frozenset[str]:
+def _channel_tools(channels: dict[str, Adapter]) -> frozenset[str]:
     names = {channel.name for channel in channels.values()}
-    replies = {"email_reply_to_thread" if name == "email" else f"{name}_reply_to_message" for name in names}
+    replies = {channel_of(name).reply_tool for name in names}
     return frozenset({*replies, *(f"{name}_send_message" for name in names)})
 
 
-def _repeatable(channels: dict[str, Channel]) -> frozenset[str]:
+def _repeatable(channels: dict[str, Adapter]) -> frozenset[str]:
     return frozenset(channel.name for channel in channels.values() if getattr(channel, "resend_is_safe", False))
 
 

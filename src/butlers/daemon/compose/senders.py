@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from butlers.channels.registry import written_names
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
@@ -37,7 +38,7 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
         owner_name=settings.owner_name,
     )
     policies = SenderPolicies(
-        channels={channel: Policy(settings.who_may_write(channel)) for channel in ("telegram", "email")},
+        channels={channel: Policy(settings.who_may_write(channel)) for channel in written_names()},
         mail_authenticated=settings.mail_authentication != "off",
         mail_server=settings.mail_authserv_id,
     )

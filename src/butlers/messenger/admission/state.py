@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
+from butlers.channels.registry import canonical_address
 from butlers.contracts.envelope import invalid
 from butlers.messenger import circuits
-from butlers.messenger.addresses import canonical
 from butlers.messenger.admission import rules
 from butlers.messenger.admission.rules import Admitted, Budgets, Limits, Refused, Throttled
 from butlers.messenger.delivery import Decision, NewDelivery
@@ -99,7 +99,7 @@ def moved(new: NewDelivery, recipients: RecipientRules) -> NewDelivery:
     decision = Decision(at=rule.since, rule="recipient", verdict="moved", detail="the provider named a new address")
     # Message ids belong to the conversation that was left.
     event = {name: value for name, value in (new.source_event or {}).items() if name != "message_id"}
-    there = canonical(new.notify.delivery.channel, rule.moved_to)
+    there = canonical_address(new.notify.delivery.channel, rule.moved_to)
     decisions = (*new.decisions, decision)
     return replace(new, target=there, address=rule.moved_to, source_event=event or None, decisions=decisions)
 

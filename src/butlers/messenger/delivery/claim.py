@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from butlers.messenger.channel import Outgoing
+from butlers.channels.adapter import Outgoing
 from butlers.reliability.error_budget import Stance
 from butlers.storage.claims import Claim
 from butlers.storage.database import Record

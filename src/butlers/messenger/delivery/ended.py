@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.adapter import AttemptResult, Certainty, Sent
 from butlers.contracts.delivery_state import OPEN, DeliveryStatus
 from butlers.errors import ClassifiedError
-from butlers.messenger.channel import AttemptResult, Certainty, Sent
 from butlers.messenger.delivery.claim import ClaimedDelivery
 from butlers.messenger.delivery.decision import Decision
 

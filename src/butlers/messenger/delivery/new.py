@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
+from butlers.channels.adapter import Outgoing
+from butlers.channels.registry import channel_of
 from butlers.contracts.delivery_state import PARKED, DeliveryStatus
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.messenger.admission.rules import AdmissionRequest, brakes
-from butlers.messenger.answering import mailbox_of
-from butlers.messenger.channel import Outgoing
 from butlers.messenger.delivery.claim import ClaimedDelivery, FirstClaim
 from butlers.messenger.delivery.decision import Decision
 from butlers.storage.database import Record
@@ -54,23 +54,29 @@ class NewDelivery:
             recipient=self.target or "",
             origin=self.notify.origin_butler,
             intent=self.notify.delivery.intent,
-            brakes=self._brakes() if self.answers_mail else (),
+            brakes=self._brakes() if self.is_braked else (),
         )
 
     @property
-    def answers_mail(self) -> bool:
-        """Whether a machine, which we are, answers a mail: by a reply, or by writing to whoever wrote."""
+    def is_braked(self) -> bool:
+        """Whether it is an answer where two machines could answer each other: a reply, or a message to the sender."""
         delivery, context = self.notify.delivery, self.notify.request_context
-        if delivery.channel != "email" or delivery.intent == "reply":
-            return delivery.channel == "email"
-        if context is None or context.source_channel != "email":
+        if self._correspondent is None or delivery.intent == "reply":
+            return self._correspondent is not None
+        if context is None or context.source_channel != delivery.channel:
             return False
-        return mailbox_of(self.target or "") == mailbox_of(context.source_sender_identity or "")
+        return self._correspondent(self.target or "") == self._correspondent(context.source_sender_identity or "")
+
+    @property
+    def _correspondent(self) -> Callable[[str], str] | None:
+        outbound = channel_of(self.notify.delivery.channel).outbound
+        return outbound.correspondent if outbound is not None else None
 
     def _brakes(self) -> tuple[str, ...]:
         context = self.notify.request_context
         thread = context.source_thread_identity if context is not None else None
-        return brakes(correspondent=mailbox_of(self.target or ""), thread=thread)
+        correspondent = self._correspondent(self.target or "") if self._correspondent is not None else ""
+        return brakes(correspondent=correspondent, thread=thread)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -159,7 +165,7 @@ def channel_tool(notify: NotifyEnvelope) -> str:
     """The channel tool that a delivery amounts to."""
     channel, intent = notify.delivery.channel, notify.delivery.intent
     if intent == "reply":
-        return "email_reply_to_thread" if channel == "email" else f"{channel}_reply_to_message"
+        return channel_of(channel).reply_tool
     return f"{channel}_{'send_message' if intent == 'send' else 'react_to_message'}"
 
 

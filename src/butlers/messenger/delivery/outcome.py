@@ -40,7 +40,7 @@ class Outcome:
 
     def to_wire(self, *, deduplicated: bool) -> DeliveryOutcome:
         return DeliveryOutcome(
-            channel=self.channel,  # type: ignore[arg-type]
+            channel=self.channel,
             delivery_id=self.delivery_id,
             status=self.status,
             provider_delivery_id=self.provider_delivery_id,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from butlers.contracts.notify import Channel, Delivery, NotifyEnvelope
+from butlers.contracts.channels import Channel
+from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.storage.database import Record
 
 ME = "messenger"

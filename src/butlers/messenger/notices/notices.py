@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
-from butlers.contracts.notify import Channel
+from butlers.contracts.channels import Channel
 from butlers.errors import ClassifiedError
 from butlers.messenger.admission.admission import Admission, Taken
 from butlers.messenger.notices.digest import notice
@@ -69,9 +70,9 @@ class Notices:
         owner = await self.preparation.contacts.owner()
         if owner is None:
             return None
-        wanted = [owner.preferred_channel or "telegram", "telegram", "email"]
-        for channel in wanted:
-            served = f"{channel}.bot" in self.preparation.channels
-            if served and await self.preparation.contacts.identifier(owner.id, channel) is not None:
-                return channel  # type: ignore[return-value]
+        for channel in (owner.preferred_channel, *outbound_names()):
+            if channel is None or f"{channel}.bot" not in self.preparation.channels:
+                continue
+            if await self.preparation.contacts.identifier(owner.id, channel) is not None:
+                return channel
         return None

@@ -18,10 +18,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.registry import canonical_address
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ErrorClass
-from butlers.messenger.addresses import canonical
 from butlers.messenger.receipts.receipt import Receipt, ReceiptOutcome, UnknownDelivery
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
@@ -141,7 +141,7 @@ class ReceiptIntake:
     async def _suppress(self, connection: Executor, subject: _Subject, receipt: Receipt, now: datetime) -> bool:
         if subject.target is None:
             return False
-        reason, target = receipt.reason or BOUNCED, canonical(subject.channel, subject.target)
+        reason, target = receipt.reason or BOUNCED, canonical_address(subject.channel, subject.target)
         added = await connection.fetchval(self._queries.suppress_recipient, subject.channel, target, reason, now)
         if added is None:
             return False

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.adapter import Adapter
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound, ValidationError
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.admission.slots import Executor
-from butlers.messenger.channel import Channel
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import CONFIRMED, Decision, NewDelivery, Outcome, outgoing_of, restored
 from butlers.messenger.observing import Observer
@@ -55,7 +55,7 @@ class Release:
     executor: Executor
     observer: Observer
     policy: ReplayPolicy
-    channels: Mapping[str, Channel]  # by name with scope
+    channels: Mapping[str, Adapter]  # by name with scope
     clock: Clock
     new_id: Callable[[], UUID]
     wait_s: float  # how long a caller waits for the outcome

@@ -6,11 +6,11 @@ that resumes and cannot count them finds out itself, by going on behind the part
 
 from __future__ import annotations
 
+from butlers.channels.adapter import Adapter, CountsParts, Outgoing
 from butlers.errors import ValidationError
-from butlers.messenger.channel import Channel, CountsParts, Outgoing
 
 
-def anything_left(outgoing: Outgoing, channel: Channel | None, *, confirmed: int) -> bool:
+def anything_left(outgoing: Outgoing, channel: Adapter | None, *, confirmed: int) -> bool:
     # A channel that is not served here cannot go on, and one that does not resume would say it all again.
     if channel is None or not channel.resumes:
         return False

@@ -8,17 +8,13 @@ from typing import Any
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
+from butlers.channels.registry import canonical_address, channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
-from butlers.messenger.addresses import canonical, problem_with
 from butlers.messenger.tools.records import DeliveryRecords, decided_by
 from butlers.operations import recipients as operations
-from butlers.operations.recipients import (
-    RecipientListArguments,
-    ReleaseArguments,
-    SuppressArguments,
-)
+from butlers.operations.recipients import RecipientListArguments, ReleaseArguments, SuppressArguments
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger.recipients")
@@ -48,8 +44,8 @@ class RecipientTools:
         return wire({"recipients": shown, "next_cursor": cursor})
 
     async def _suppress(self, caller: Caller, arguments: SuppressArguments) -> dict[str, Any]:
-        person, target = decided_by(caller, arguments), canonical(arguments.channel, arguments.target)
-        if (problem := problem_with(arguments.channel, target)) is not None:
+        person, target = decided_by(caller, arguments), canonical_address(arguments.channel, arguments.target)
+        if (problem := channel_of(arguments.channel).address.problem(target)) is not None:
             raise invalid("target", problem)
         row = await self.records.row(
             self.records.queries.suppress, arguments.channel, target, arguments.reason, person, self.clock.now()
@@ -58,7 +54,7 @@ class RecipientTools:
         return wire({"recipient": row})
 
     async def _release(self, caller: Caller, arguments: ReleaseArguments) -> dict[str, Any]:
-        target = canonical(arguments.channel, arguments.target)
+        target = canonical_address(arguments.channel, arguments.target)
         row = await self.records.row(self.records.queries.release, arguments.channel, target)
         if row is None:
             raise NotFound.of("target", "no such recipient: it has no rule on this channel")

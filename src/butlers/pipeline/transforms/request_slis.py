@@ -10,18 +10,16 @@ What counts is as in switchboard/service_levels/queries.sql.
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from butlers.channels.registry import reacting_names
 from butlers.contracts.request_state import ENDED, OPEN
 from butlers.pipeline.transforms.expressions import everything, named, whole_minutes, within
 from butlers.pipeline.transforms.percentiles import SHARES, covering, interpolated
 from butlers.pipeline.transforms.sli_rows import counts_text, sli_rows
 from butlers.pipeline.windows import Window
 
-CHATS: Final = ("telegram",)  # channels on which somebody waits for a reaction
 _COMPLETION_COUNTS = ("open", "parsed", "errored", "shed", "decided_by_a_person")
 _KEY = ("dimensions",)
 
@@ -56,7 +54,7 @@ def completion_latency(requests: DataFrame, window: Window) -> DataFrame:
 
 
 def interactive_latency(requests: DataFrame, window: Window) -> DataFrame:
-    waits = sf.col("source_channel").isin(*CHATS) | (sf.col("policy_tier") == "interactive")
+    waits = sf.col("source_channel").isin(*reacting_names()) | (sf.col("policy_tier") == "interactive")
     ended = sf.col("final_state_at").isNotNull() & sf.col("progress_at").isNotNull() & sf.col("override").isNull()
     took = requests.where(within("received_at", window) & waits & ended).select(
         named("source_channel", "lifecycle_state").alias("dimensions"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar, get_args
+from typing import Protocol, TypeVar
 
+from butlers.channels.registry import inbound_names
 from butlers.clock import Clock
-from butlers.contracts.ingest import IngestChannel
 from butlers.errors import OverloadRejected
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
@@ -84,7 +84,7 @@ class Admission:
         self._occupancy.begin_look()
         rows = await self._database.fetch(self._queries.count_waiting)
         self._occupancy.end_look({row["source_channel"]: row["waiting"] for row in rows})
-        for channel in get_args(IngestChannel):
+        for channel in inbound_names():
             self._telemetry.gauge(
                 SWITCHBOARD_QUEUE_DEPTH, self._occupancy.waiting.get(channel, 0), source_channel=channel
             )

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self, get_args
+from typing import Self
 
 from butlers.butler.routing_config import AdmissionSection, Overflow
-from butlers.contracts.ingest import IngestChannel
+from butlers.channels.registry import inbound_names
 from butlers.switchboard.admission.shares import Shares
 
 
@@ -29,7 +29,6 @@ class Outcome(StrEnum):
     REJECTED = "rejected"
 
 
-CHANNELS = len(get_args(IngestChannel))
 _OVERFLOW: Mapping[Overflow, Outcome] = {
     "defer": Outcome.DEFERRED,
     "shed": Outcome.SHED,
@@ -47,8 +46,8 @@ class AdmissionPolicy:
     @classmethod
     def of(cls, section: AdmissionSection) -> Self:
         return cls(
-            waiting=Shares(places=section.max_waiting, channels=CHANNELS),
-            stored=Shares(places=section.max_stored, channels=CHANNELS),
+            waiting=Shares(places=section.max_waiting, channels=len(inbound_names())),
+            stored=Shares(places=section.max_stored, channels=len(inbound_names())),
             overflow=section.overflow.model_dump(),
             retry_after_s=section.retry_after_s,
         )

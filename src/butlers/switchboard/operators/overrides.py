@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from butlers.channels.registry import followed_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, Conflict, FieldError, NotFound, RoutingError
 from butlers.operations.requests import Action
@@ -292,7 +293,14 @@ class Operators:
         override: Mapping[str, Any],
     ) -> None:
         await connection.execute(
-            self.queries.end_request, row["request_id"], row["received_at"], state, error, override, self.clock.now()
+            self.queries.end_request,
+            row["request_id"],
+            row["received_at"],
+            state,
+            error,
+            override,
+            self.clock.now(),
+            followed_names(),
         )
 
     async def _reopen(

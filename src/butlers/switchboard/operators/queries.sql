@@ -94,7 +94,7 @@ UPDATE {schema}.message_inbox
 SET lifecycle_state = $3, lifecycle_error = $4, override = $5, final_state_at = $6, claim_token = NULL,
     lease_expires_at = NULL, not_before = NULL, waiting_for = NULL, updated_at = $6,
     -- Its author is shown the end; where the channel cannot, whoever looks for ends to show finds nothing to do.
-    signal_pending = source_channel = 'telegram'
+    signal_pending = source_channel = ANY($7::text[])
 WHERE request_id = $1 AND received_at = $2;
 
 -- name: reopen_request

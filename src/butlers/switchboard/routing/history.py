@@ -19,6 +19,8 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.runtime import Speaker, Turn
+from butlers.channels.channel import Threads
+from butlers.channels.registry import channel_of
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.routing.question import RoutingQuestion
@@ -63,7 +65,7 @@ class Conversations:
 
     async def _messages(self, channel: str, received_at: datetime, request_id: UUID) -> list[Record]:
         place = (received_at, request_id)
-        if channel == "email":
+        if channel_of(channel).threads is Threads.CHAIN:
             characters = MAX_TOKENS * CHARACTERS_PER_TOKEN
             return await self.database.fetch(self.queries.chain_before, *place, characters, MOST_MESSAGES)
         since = received_at - CHAT_WINDOW

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from butlers.channels.channel import Threads as ThreadKind
+from butlers.channels.registry import channel_of
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.registry import FALLBACK
@@ -24,7 +26,6 @@ from butlers.switchboard.routing.decision import Decision, whole
 from butlers.switchboard.routing.ellipsis import says_nothing_itself
 from butlers.switchboard.routing.question import RoutingQuestion
 
-CHATS = frozenset({"telegram", "slack", "whatsapp", "discord"})
 FOLLOW_UP_CONFIDENCE = 0.6  # a good guess, not an address
 _ORIGIN = re.compile(r"\[([a-z][a-z0-9_]{0,62})\]")
 
@@ -39,14 +40,14 @@ class Threads:
         """The butler that this message is addressed to by its place in a conversation."""
         if (name := replied_to(question)) in names and name is not None:
             return _to(question, name, 1.0, f"it answers what {name} said")
-        if question.channel != "email":
+        if channel_of(question.channel).threads is not ThreadKind.CHAIN:
             return None
         name = await self._of_chain(question)
         return _to(question, name, 1.0, f"its thread is with {name}") if name in names and name is not None else None
 
     async def follow_up(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
         """The butler of what was said just before, for a message that says nothing itself."""
-        if question.channel not in CHATS or not says_nothing_itself(question.text):
+        if channel_of(question.channel).threads is not ThreadKind.CHAT or not says_nothing_itself(question.text):
             return None
         row = await self._last(self.queries.last_in_thread, question)
         if row is None or question.received_at is None:
@@ -69,15 +70,9 @@ class Threads:
 
 def replied_to(question: RoutingQuestion) -> str | None:
     """The name that Messenger put in front of the message of ours that is answered here."""
-    if question.channel != "telegram":
-        return None
-    replied = _mapping(_mapping(_mapping(question.raw_payload).get("message")).get("reply_to_message"))
-    sender, text = _mapping(replied.get("from")), replied.get("text")
-    if sender.get("is_bot") is not True or not isinstance(text, str):
-        return None
-    if str(sender.get("username", "")).casefold() != question.endpoint.casefold():
-        return None  # another bot, which may write what it likes
-    found = _ORIGIN.match(text)
+    inbound = channel_of(question.channel).inbound
+    text = inbound.replied_to(question.raw_payload, question.endpoint) if inbound is not None else None
+    found = _ORIGIN.match(text) if text is not None else None
     return found[1] if found else None
 
 

@@ -13,16 +13,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from butlers.butler.identity import Caller
+from butlers.channels.channel import AnswersGo, Inbound
+from butlers.channels.registry import channel_of
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import SenderRefused
 from butlers.operations.operation import Role
 from butlers.switchboard.authority import speaks_for_itself
 from butlers.switchboard.dedupe import dedupe_identity
 from butlers.switchboard.senders.codes import read_approval, read_code, shown
-from butlers.switchboard.senders.mail_authentication import subject_of, vouches_for, written_by_a_machine
 from butlers.switchboard.senders.messages import SenderMessages
 from butlers.switchboard.senders.policy import SERVED, Decision, Known, Outcome, Policy, decide
 from butlers.switchboard.senders.records import SenderRecords, WritingSender
@@ -31,7 +31,6 @@ from butlers.telemetry.catalogue import SENDER_REFUSED
 
 log = get_logger("butlers.senders")
 
-FIRST_LINES = 2_000  # characters of a mail in which a command is looked for
 MOST_WRONG_CODES = 5  # of one sender, before its codes are no longer looked at
 
 
@@ -48,7 +47,8 @@ class SenderPolicies:
 
     def pairs_owner(self, channel: str) -> bool:
         """Whether a chat may become the owner's by a code: only where a chat is one person's."""
-        return channel == "telegram" and self.of(channel) is not Policy.OPEN
+        inbound = channel_of(channel).inbound
+        return inbound is not None and inbound.pairs_owner and self.of(channel) is not Policy.OPEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,10 @@ class SenderGate:
         return False
 
     def _is_authenticated(self, envelope: IngestEnvelope) -> bool:
-        if envelope.source.channel != "email" or not self.policies.mail_authenticated:
+        confirms = _inbound(envelope).confirms_sender
+        if confirms is None or not self.policies.mail_authenticated:
             return True
-        return vouches_for(envelope.sender.identity, envelope.payload.raw, server=self.policies.mail_server)
+        return confirms(envelope.sender.identity, envelope.payload.raw, self.policies.mail_server)
 
     async def _approves(self, envelope: IngestEnvelope, owner: WritingSender) -> bool:
         """Whether the owner's message is a command that lets a stranger in; if so, it is carried out."""
@@ -111,7 +112,7 @@ class SenderGate:
         await self.records.refuse(sender, reason, event=event, wrong_codes=wrong)
         self.telemetry.count(SENDER_REFUSED, source_channel=sender.channel, reason=reason)
         log.info("sender refused", source_channel=sender.channel, reason=reason)
-        if decision.outcome is Outcome.PAIRING and sender.is_private and not written_by_a_machine(envelope.payload.raw):
+        if decision.outcome is Outcome.PAIRING and sender.is_private and not _is_automatic(envelope):
             await self._offer_code(sender)
         raise SenderRefused.on(sender.channel, reason)
 
@@ -123,35 +124,29 @@ class SenderGate:
 
 
 def _approval(envelope: IngestEnvelope) -> str | None:
-    """The code that a message approves: all of it, or a mail's subject or the first line below it.
-
-    Further down a mail may hold what others wrote: quoted, forwarded, pasted.
-    """
-    text = envelope.payload.normalized_text
-    if envelope.source.channel != "email":
-        return None if _is_anothers(envelope.payload.raw) else read_approval(text)
-    lines = [line.strip() for line in text[:FIRST_LINES].splitlines() if line.strip()]
-    begins_with_subject = lines[:1] == [subject_of(envelope.payload.raw)]
-    codes = (read_approval(line) for line in lines[: 2 if begins_with_subject else 1])
-    return next((code for code in codes if code is not None), None)
+    """The code that a message approves, where its channel lets a command stand."""
+    lines = _inbound(envelope).command_lines(envelope.payload.normalized_text, envelope.payload.raw)
+    return next((code for code in map(read_approval, lines) if code is not None), None)
 
 
-def _is_anothers(raw: Mapping[str, Any]) -> bool:
-    """Whether a Telegram message holds words that somebody else wrote: forwarded, or put there by a bot."""
-    message = raw.get("message")
-    marks = ("forward_origin", "forward_date", "forward_from", "via_bot")
-    return isinstance(message, Mapping) and any(mark in message for mark in marks)
+def _is_automatic(envelope: IngestEnvelope) -> bool:
+    return _inbound(envelope).is_automatic(envelope.payload.raw)
+
+
+def _inbound(envelope: IngestEnvelope) -> Inbound:
+    return channel_of(envelope.source.channel).inbound or Inbound(providers=())
 
 
 def _writing(envelope: IngestEnvelope) -> WritingSender:
     source, sender, thread = envelope.source, envelope.sender, envelope.event.external_thread_id
     # In a group the sender counts, and the group is never written to on a stranger's account.
-    private = source.channel == "email" or thread in (None, sender.identity)
+    answers_sender = channel_of(source.channel).answers_go is AnswersGo.TO_SENDER
+    private = answers_sender or thread in (None, sender.identity)
     return WritingSender(
         channel=source.channel,
         endpoint=source.endpoint_identity,
         identity=sender.identity,
         display_name=sender.display_name,
-        conversation=sender.identity if source.channel == "email" or thread is None else thread,
+        conversation=sender.identity if answers_sender or thread is None else thread,
         is_private=private,
     )

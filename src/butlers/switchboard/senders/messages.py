@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.butler.identity import Caller
+from butlers.channels.registry import channel_of
 from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse
 from butlers.operations.operation import Role
 from butlers.switchboard.senders.records import WritingSender
@@ -28,7 +29,7 @@ APPROVED = "{name} ({channel} {identity}) may write to me from now on."
 NO_SUCH_CODE = "There is no code {code}, or it was used, or it is older than 24 hours. Nobody was let in."
 WELCOME = (
     "This chat is the owner's now. I answer nobody else unless you let them in: "
-    "see `butlers senders`, and who_may_write_telegram in the settings."
+    "see `butlers senders`, and who_may_write_{channel} in the settings."
 )
 
 
@@ -50,7 +51,7 @@ class SenderMessages:
         self._soon(self._send(owner, words, key=f"approval:{owner.endpoint}:{event}"))
 
     def welcome_owner(self, owner: WritingSender, *, event: str) -> None:
-        self._soon(self._send(owner, WELCOME, key=f"owner:{owner.endpoint}:{event}"))
+        self._soon(self._send(owner, WELCOME.format(channel=owner.channel), key=f"owner:{owner.endpoint}:{event}"))
 
     async def drain(self, timeout_s: float) -> None:
         if self._tasks:
@@ -62,15 +63,15 @@ class SenderMessages:
             await self.told(pairing_id)
 
     async def _send(self, to: WritingSender, words: str, *, key: str) -> NotifyResponse:
-        is_mail = to.channel == "email"
+        has_subject = channel_of(to.channel).has_subject
         envelope = NotifyEnvelope(
             origin_butler=SELF.name,
             delivery=Delivery(
                 intent="send",
-                channel="email" if is_mail else "telegram",
+                channel=to.channel,
                 message=words,
                 recipient=to.conversation,
-                subject=SUBJECT if is_mail else None,
+                subject=SUBJECT if has_subject else None,
             ),
             idempotency_key=key,
         )

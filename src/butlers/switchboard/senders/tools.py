@@ -9,6 +9,7 @@ from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import AnyTool, Tool
+from butlers.channels.registry import channel_of
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.operations import senders as operations
@@ -74,11 +75,7 @@ class SenderTools:
 
 def _identity(given: SenderArguments) -> str:
     """The identity as messages carry it; raises for what no message can carry."""
-    identity = given.identity.strip()
-    if given.channel == "email":
-        if identity.count("@") != 1 or identity.strip("@") != identity:
-            raise invalid("identity", "must be a mail address")
-        return identity.lower()
-    if not (identity.isascii() and identity.isdigit()):
-        raise invalid("identity", "must be the number of a Telegram user, as `butlers senders refused` shows it")
-    return identity
+    try:
+        return channel_of(given.channel).address.person(given.identity)
+    except ValueError as error:
+        raise invalid("identity", str(error)) from error

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from butlers.channels.registry import reacting_names
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.switchboard.service_levels.accept_times import AcceptTimes
-from butlers.switchboard.signals.signals import REACTIONS
 
 Row = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ class ServiceLevels:
                 "accept": await _rows(snapshot, self.queries.accept_times, since, until),
                 "completion": await _rows(snapshot, self.queries.completions, since, until),
                 "routes": route_success(routes, errors),
-                "interactive": await _rows(snapshot, self.queries.interactive, since, until, sorted(REACTIONS)),
+                "interactive": await _rows(snapshot, self.queries.interactive, since, until, sorted(reacting_names())),
             }
 
 

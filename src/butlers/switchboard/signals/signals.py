@@ -20,6 +20,7 @@ from uuid import UUID
 
 from butlers.butler.identity import Caller
 from butlers.butler.routing_config import LifecycleSection
+from butlers.channels.registry import channel_of, followed_names
 from butlers.clock import Clock
 from butlers.contracts.context import RequestContext
 from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
@@ -33,7 +34,6 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.signals")
 
 SELF = Caller(name="switchboard", role=Role.BUTLER)
-REACTIONS = frozenset({"telegram"})  # channels on which a message can carry a reaction
 STALE = timedelta(minutes=2)  # an eye that comes later says nothing
 SWEEP_GRACE, SWEEP_WINDOW, SWEEP_BATCH = timedelta(seconds=15), timedelta(hours=6), 50
 AT_ONCE, MOST_WAITING = 16, 500
@@ -79,7 +79,8 @@ class Signals:
 
     def wanted(self, context: RequestContext) -> bool:
         """Whether somebody is waiting to see what becomes of it."""
-        return self.settings.enabled and context.source_channel in REACTIONS and bool(context.source_thread_identity)
+        shows_end = self.settings.enabled and context.source_channel in followed_names()
+        return shows_end and channel_of(context.source_channel).can_answer(context.source_thread_identity)
 
     def received(self, context: RequestContext) -> None:
         if self.wanted(context) and len(self._chains) < MOST_WAITING:
@@ -125,7 +126,7 @@ class Signals:
         await self._react(ended.context, f"{ended.state}{ended.round}", emoji)
         if ended.state == "errored" and self.settings.error_replies and not ended.silent:
             words = error_reply(ended.error or {}, ended.outcomes, ended.context.request_id)
-            wish = Delivery(intent="reply", channel="telegram", message=words)
+            wish = Delivery(intent="reply", channel=ended.context.source_channel, message=words)
             response = await self._notify(ended.context, wish, suffix=f"error_reply{ended.round}")
             if response.error is not None and response.error.retryable:
                 log.warning("error reply waits", request_id=ended.context.request_id)
@@ -133,11 +134,13 @@ class Signals:
         await self.database.execute(self.queries.signalled, ended.context.request_id)
 
     async def _react(self, context: RequestContext, state: str, emoji: str) -> None:
+        if not channel_of(context.source_channel).can_react:
+            return
         known = await self.lineage.of(context.request_id)
         if known is None or "message_id" not in (known.source_event or {}):
             return  # handed in by somebody else than the connector: there is no message in the chat to react to
         not_after = self.clock.now() + STALE
-        wish = Delivery(intent="react", channel="telegram", message=f"{state} {emoji}", emoji=emoji)
+        wish = Delivery(intent="react", channel=context.source_channel, message=f"{state} {emoji}", emoji=emoji)
         response = await self._notify(context, wish, not_after=not_after, suffix=state)
         if response.error is not None:
             log.warning("reaction was not set", request_id=context.request_id, error_class=response.error.error_class)

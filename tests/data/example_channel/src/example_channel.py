@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from butlers.channels.adapter import AttemptResult, NotSent, Outgoing, Sent, Wire
+from butlers.channels.plugins import ChannelSettings
 from butlers.errors import TargetUnavailable, ValidationError
-from butlers.messenger.channel import AttemptResult, NotSent, Outgoing, Sent, Wire
-from butlers.messenger.channels.plugins import ChannelSettings
 
 
 class OutboxChannel:

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from butlers.connectors.source import state_after
+from butlers.channels.connector import state_after
 from butlers.contracts.backfill_state import TRANSITIONS, Deed, Status, status_after_report
 from butlers.switchboard.fleet.liveness import liveness
 from butlers.switchboard.fleet.windows import HOURS_REACH, days_to_roll, hours_to_roll

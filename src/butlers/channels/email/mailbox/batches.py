@@ -1,0 +1,153 @@
+"""New mail, a few at a time: read, handle, move the checkpoint, read on.
+
+Every mail has three attempts, each counted before it begins (`attempts.py`). One that cannot be taken apart has all of
+them at once, so that it holds up nobody behind it; what else goes wrong ends the look, and the next one tries again.
+The same holds for a mail that the server lists and does not hand over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from butlers.channels.email.mailbox.attempts import MailAttempts, Place
+from butlers.channels.email.mailbox.checkpoints import Checkpoint, Checkpoints, first_unread
+from butlers.channels.email.mailbox.folder import Criteria, Fetched, Folder
+from butlers.channels.email.mailbox.imap import ImapClient
+from butlers.errors import ClassifiedError, NotFound
+from butlers.isolation.isolate import IsolationFailed
+
+SIZE = 10  # mails in memory at a time
+Handle = Callable[[Fetched], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    uidvalidity: int
+    mails: list[Fetched]
+    covered: int  # everything up to this UID is in the batch or was not looked for
+    last: bool  # nothing is left behind it
+    passed_over: int = 0  # mails that the server does not hand over
+
+
+def next_batch(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria, size: int) -> Batch:
+    found = folder.uids(criteria, first=first_unread(checkpoint, folder.uidvalidity))
+    taken, last = found[:size], len(found) <= size
+    return Batch(
+        uidvalidity=folder.uidvalidity,
+        mails=folder.mails(taken),
+        covered=folder.highest_uid if last else taken[-1],
+        last=last,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMail:
+    """One reader of the inbox."""
+
+    imap: ImapClient
+    checkpoints: Checkpoints
+    attempts: MailAttempts
+    criteria: Criteria
+
+    async def read(self, handle: Handle, *, limit: int) -> int:
+        """Hand over new mails, oldest first; returns how many were passed over because they are quarantined."""
+        checkpoint, left, quarantined = await self.checkpoints.load(), limit, 0
+        while left > 0:
+            batch = await self._batch(checkpoint, min(left, SIZE))
+            quarantined += batch.passed_over
+            for mail in batch.mails:
+                quarantined += not await self._attempt(handle, (batch.uidvalidity, mail.uid), mail)
+                await self.checkpoints.save(Checkpoint(uidvalidity=batch.uidvalidity, last_uid=mail.uid))
+            covered = Checkpoint(uidvalidity=batch.uidvalidity, last_uid=batch.covered)
+            if covered != checkpoint:
+                await self.checkpoints.save(covered)
+            if batch.last:
+                break
+            checkpoint, left = covered, left - len(batch.mails)
+        return quarantined
+
+    async def retry(self, handle: Handle, place: Place) -> bool:
+        """Hand over one quarantined mail again; false when it stays quarantined, which it does until it was handled."""
+        await self.attempts.must_be_quarantined(place)
+        mail = await self.imap.read(self.imap.account.inbox, lambda folder: _one(folder, place))
+        try:
+            await handle(mail)
+        except IsolationFailed as failed:
+            await self.attempts.fail(place, _unreadable(failed))
+            return False
+        await self.attempts.release(place)
+        return True
+
+    async def _attempt(self, handle: Handle, place: Place, mail: Fetched) -> bool:
+        """True when the mail was handled, false when it is quarantined; raises what ends the look."""
+        while await self.attempts.begin(place, mail):
+            try:
+                await handle(mail)
+            except IsolationFailed as failed:
+                if await self.attempts.fail(place, _unreadable(failed)):
+                    return False
+            except BaseException as error:
+                if await self._ends_for_good(place, error):
+                    return False
+                raise
+            else:
+                await self.attempts.end(place)
+                return True
+        return False
+
+    async def _ends_for_good(self, place: Place, error: BaseException) -> bool:
+        """Whether the mail is quarantined now. What passes, and a stop, are not the mail's fault."""
+        if not isinstance(error, Exception) or (isinstance(error, ClassifiedError) and error.retryable):
+            await self.attempts.give_back(place)
+            return False
+        return await self.attempts.fail(place, f"its handling raised {type(error).__name__}")
+
+    async def _batch(self, checkpoint: Checkpoint | None, size: int) -> Batch:
+        """The next mails; one alone when the server does not hand over several; none when not even that one."""
+        inbox = self.imap.account.inbox
+        try:
+            return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, size))
+        except ClassifiedError as error:
+            if not error.retryable:
+                raise
+        try:
+            return await self.imap.read(inbox, lambda folder: next_batch(folder, checkpoint, self.criteria, 1))
+        except ClassifiedError as error:
+            return await self._without_next(checkpoint, error)
+
+    async def _without_next(self, checkpoint: Checkpoint | None, error: ClassifiedError) -> Batch:
+        """Passes over the next mail when the server has refused it three times; until then raises `error`.
+
+        It is the mail's fault only when the server hands over the one behind it; otherwise the server is unwell.
+        """
+        inbox = self.imap.account.inbox
+        place = await self.imap.read(inbox, lambda folder: _refused_place(folder, checkpoint, self.criteria))
+        if place is None:
+            raise error
+        uidvalidity, uid = place
+        unseen = Fetched(uid=uid, size=0, seen=False, arrived_at=None, raw=b"")
+        reason = f"the server does not hand it over: {error.message}"
+        if await self.attempts.begin(place, unseen) and not await self.attempts.fail(place, reason):
+            raise error
+        return Batch(uidvalidity=uidvalidity, mails=[], covered=uid, last=False, passed_over=1)
+
+
+def _refused_place(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria) -> Place | None:
+    """The next mail, when there is one behind it that the server hands over."""
+    found = folder.uids(criteria, first=first_unread(checkpoint, folder.uidvalidity))
+    return (folder.uidvalidity, found[0]) if len(found) > 1 and folder.mails(found[1:2]) else None
+
+
+def _unreadable(failed: IsolationFailed) -> str:
+    return f"it could not be taken apart: {failed.message}"
+
+
+def _one(folder: Folder, place: Place) -> Fetched:
+    uidvalidity, uid = place
+    found = folder.mails([uid]) if folder.uidvalidity == uidvalidity else []
+    if not found:
+        raise NotFound.of(
+            "mail", "no such mail is in the mailbox any more: it was deleted, or the server numbered anew"
+        )
+    return found[0]

@@ -1,0 +1,221 @@
+"""The mailbox as tools: look through it, read one mail, hand new mail on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from butlers.butler.identity import Caller
+from butlers.butler.surface import Tool
+from butlers.channels.email.mailbox.attempts import MailAttempts, place_of
+from butlers.channels.email.mailbox.folder import Criteria, Fetched, Folder
+from butlers.channels.email.mailbox.imap import ImapClient
+from butlers.channels.email.mailbox.mime import Mail
+from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.routing import InboxRouter
+from butlers.contracts.envelope import Timestamp, Value, invalid
+from butlers.messenger.tools.records import decided_by
+from butlers.operations import mailbox as operations
+from butlers.operations.mailbox import QuarantinedArguments, RetryArguments
+from butlers.operations.operation import BUTLERS, READS_OUTSIDE, Hints, Result, Row
+
+OWNER = "messenger"
+_CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable() or not text.strip():
+        raise ValueError("must be one line of text")
+    return text
+
+
+Phrase = Annotated[str, StringConstraints(max_length=200), AfterValidator(_one_line)]
+MessageId = Annotated[str, StringConstraints(max_length=500, pattern=r"^<[!-;=?-~]+>$")]
+
+
+class SearchArguments(Value):
+    query: Phrase | None = Field(default=None, description="words anywhere in the mail")
+    sender: Phrase | None = Field(default=None, description="part of the sender's name or address")
+    subject: Phrase | None = Field(default=None, description="part of the subject")
+    since: Timestamp | None = Field(default=None, description="arrived then or later")
+    unseen: bool = Field(default=False, description="only what nobody has read")
+    limit: int = Field(default=20, ge=1, le=100, description="at most so many, on one page")
+    cursor: str | None = Field(default=None, max_length=40, description="next_cursor of the page before")
+
+
+class ReadArguments(Value):
+    uid: int | None = Field(
+        default=None, ge=1, le=2**32 - 1, description="the mail, by its number in the inbox; instead of message_id"
+    )
+    message_id: MessageId | None = Field(
+        default=None, description="the mail, by its Message-ID in angle brackets; instead of uid"
+    )
+
+    @model_validator(mode="after")
+    def _one_name(self) -> Self:
+        if (self.uid is None) == (self.message_id is None):
+            raise ValueError("give uid or message_id, and not both")
+        return self
+
+
+class RouteArguments(Value):
+    limit: int = Field(default=50, ge=1, le=500, description="mails to look at, oldest first")
+
+
+class MailList(Result):
+    next_cursor: str | None = Field(description="hand it back for the next page; null: this is the last one")
+    messages: list[Row] = Field(description="the mails: uid, message_id, from, subject, date, seen and size")
+
+
+class MailResult(Result):
+    uid: int = Field(description="the mail's number in the inbox")
+    message_id: str | None = Field(description="its Message-ID")
+    subject: str | None = Field(description="its subject")
+    headers: dict[str, list[str]] = Field(description="its headers, by name")
+    text: str = Field(description="what it says, as plain text")
+    truncated: bool = Field(description="whether something was left out")
+    attachments: list[Row] = Field(description="filename, media_type and size_bytes of what is attached")
+
+
+class MailRouted(Result):
+    routed: int = Field(description="mails that were handed to Switchboard")
+    duplicates: int = Field(description="mails that Switchboard knew already")
+    bounces: int = Field(description="reports about our own mails, which became receipts")
+    skipped: int = Field(description="mails that nobody answers, such as those of lists")
+    refused: int = Field(description="mails whose senders may not write in")
+    failed: int = Field(description="mails that could not be read or handed over")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxTools:
+    imap: ImapClient
+    parser: MailParser
+    router: InboxRouter
+    attempts: MailAttempts
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool(
+                name="email_search_inbox",
+                description="Mails in the inbox, newest first.",
+                arguments=SearchArguments,
+                returns=MailList,
+                hints=READS_OUTSIDE,
+                handler=self._search,
+                roles=BUTLERS,
+                owner=OWNER,
+            ),
+            Tool(
+                name="email_read_message",
+                description="One mail: headers, plain text and what is attached. It stays unread.",
+                arguments=ReadArguments,
+                returns=MailResult,
+                hints=READS_OUTSIDE,
+                handler=self._read,
+                roles=BUTLERS,
+                owner=OWNER,
+            ),
+            Tool(
+                name="email_check_and_route_inbox",
+                description="Hand new mail to Switchboard; bounces become receipts.",
+                arguments=RouteArguments,
+                returns=MailRouted,
+                hints=Hints(idempotent=True, open_world=True),
+                handler=self._route,
+                roles=BUTLERS,
+                owner=OWNER,
+            ),
+            Tool.of(operations.QUARANTINED, self._quarantined),
+            Tool.of(operations.RETRY, self._retry),
+        ]
+
+    async def _search(self, _caller: Caller, given: SearchArguments) -> dict[str, Any]:
+        found = await self.imap.read(self.imap.account.inbox, lambda folder: search(folder, given))
+        messages = [_known(head, await self.parser.mail(head.raw)) for head in found.heads]
+        return {"messages": messages, "next_cursor": found.next_cursor}
+
+    async def _read(self, _caller: Caller, given: ReadArguments) -> dict[str, Any]:
+        fetched = await self.imap.read(self.imap.account.inbox, lambda folder: read(folder, given))
+        return _whole(fetched, await self.parser.mail(fetched.raw))
+
+    async def _route(self, _caller: Caller, given: RouteArguments) -> dict[str, Any]:
+        return dict(await self.router.check_and_route(limit=given.limit))
+
+    async def _quarantined(self, _caller: Caller, given: QuarantinedArguments) -> dict[str, Any]:
+        return await self.attempts.quarantined(cursor=given.cursor, limit=given.limit)
+
+    async def _retry(self, caller: Caller, given: RetryArguments) -> dict[str, Any]:
+        outcome = await self.router.retry(place_of(given.mail))
+        return {"mail": given.mail, "retried_by": decided_by(caller, given), **outcome}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    heads: list[Fetched]  # newest first
+    next_cursor: str | None
+
+
+def search(folder: Folder, given: SearchArguments) -> Page:
+    criteria = Criteria(
+        text=given.query, sender=given.sender, subject=given.subject, since=given.since, unseen=given.unseen
+    )
+    found = folder.uids(criteria, last=_before(folder, given.cursor))
+    page = found[-given.limit :]
+    heads = [head for head in reversed(folder.heads(page)) if _since(head, given.since)]
+    more = len(found) > len(page)
+    return Page(heads=heads, next_cursor=f"{folder.uidvalidity}-{page[0]}" if more else None)
+
+
+def read(folder: Folder, given: ReadArguments) -> Fetched:
+    # Of several mails with one Message-ID the first is the one that was meant; the others came again.
+    uids = [given.uid] if given.uid is not None else folder.by_message_id(given.message_id or "")[:1]
+    fetched = folder.mails(uids)
+    if not fetched:
+        raise invalid("uid" if given.uid is not None else "message_id", "names no message in the inbox")
+    return fetched[0]
+
+
+def _before(folder: Folder, cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    place = _CURSOR.fullmatch(cursor)
+    if place is None or int(place[1]) != folder.uidvalidity:
+        raise invalid("cursor", "is not of this mailbox as it is numbered now; begin with the first page")
+    return int(place[2]) - 1
+
+
+def _since(head: Fetched, since: datetime | None) -> bool:
+    return since is None or head.arrived_at is None or head.arrived_at >= since.replace(microsecond=0)
+
+
+def _known(fetched: Fetched, mail: Mail) -> dict[str, Any]:
+    return {
+        "uid": fetched.uid,
+        "message_id": mail.header("Message-ID"),
+        "from": mail.header("From"),
+        "subject": mail.header("Subject"),
+        # When it says it was written; when that is no date, when it arrived.
+        "date": mail.written_at or (fetched.arrived_at.isoformat() if fetched.arrived_at else None),
+        "seen": fetched.seen,
+        "size": fetched.size,
+    }
+
+
+def _whole(fetched: Fetched, mail: Mail) -> dict[str, Any]:
+    return _known(fetched, mail) | {
+        "headers": _all_headers(mail.headers),
+        "text": mail.text,
+        "truncated": mail.truncated or fetched.size > len(fetched.raw),
+        "attachments": [
+            {"filename": a.filename, "media_type": a.media_type, "size_bytes": a.size_bytes} for a in mail.attachments
+        ],
+    }
+
+
+def _all_headers(headers: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
+    return {name: list(values) for name, values in headers.items()}

@@ -1,0 +1,204 @@
+"""Any gateway that takes a message as an HTTP POST: the shipped adapter for `sms` and `chat`.
+
+    POST url          {delivery_id, idempotency_key, channel, intent, recipient, message, subject?, emoji?}, signed
+    the answer        read by `webhook_answers`
+
+Like every adapter it counts a message as gone from the moment its body begins to leave. A gateway that keeps our
+`Idempotency-Key` makes the second attempt safe: `idempotent = true` says so, and `resend_is_safe` passes it on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx2
+
+from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.webhook.answers import Answer, decoded, judge, retry_after
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
+from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, reason
+from butlers.messenger.receipts.signature import signed_headers
+from butlers.serving.server import is_loopback
+from butlers.trust import authorities
+
+FIND_TIMEOUT_S = 10.0
+ANSWER_LIMIT = 65_536  # bytes of an answer that are looked at
+_BODY_LEAVES = "send_request_body.started"
+_OPTIONS = frozenset({"url", "status_url", "idempotent"})
+_SECRETS = frozenset({"signing_key", "api_key", "receipt_key"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    url: str  # takes messages
+    signing_key: str = field(repr=False)
+    api_key: str | None = field(default=None, repr=False)  # sent as a bearer token
+    status_url: str | None = None  # knows messages: {delivery_id} or {idempotency_key} stands for the one asked about
+    idempotent: bool = False  # the gateway recognises a message that comes again
+
+
+class WebhookChannel:
+    def __init__(self, settings: ChannelSettings, webhook: WebhookSettings) -> None:
+        self.name = settings.channel
+        self.identity_scope = settings.identity_scope
+        self.resumes = False
+        self.resend_is_safe = webhook.idempotent
+        self._clock = settings.clock
+        self._webhook = webhook
+        # Nothing packed: a small answer could unfold to more than memory holds.
+        headers = {"Accept-Encoding": "identity"}
+        if webhook.api_key:
+            headers["Authorization"] = f"Bearer {webhook.api_key}"
+        trusting = not is_loopback(webhook.url)
+        self._client = BoundedAsyncClient(
+            limit=ANSWER_LIMIT,
+            headers=headers,
+            timeout=None,
+            follow_redirects=False,
+            verify=authorities(trust_env=trusting),
+            trust_env=trusting,
+        )
+
+    async def attempt(self, outgoing: Outgoing, *, timeout_s: float, wire: Wire) -> AttemptResult:
+        if (known := outgoing.parts_sent.get(1)) is not None:  # its receipt came before the attempt that needed it
+            return Sent(provider_delivery_id=known)
+        left = False
+
+        async def trace(event: str, _info: Any) -> None:
+            nonlocal left
+            if event.endswith(_BODY_LEAVES):
+                left = True
+                wire.leaving()
+
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await self._post(outgoing, trace)
+        except (TimeoutError, httpx2.TimeoutException):
+            return _unanswered(TimeoutExceeded(f"the gateway gave no answer within {timeout_s:g} s"), left)
+        except httpx2.HTTPError as error:
+            return _unanswered(TargetUnavailable(f"the gateway is unreachable ({reason(error)})"), left)
+        return judge(answer, outgoing)
+
+    async def find(self, outgoing: Outgoing) -> str | None:
+        """Ask the status address; only the gateway's own yes counts."""
+        if self._webhook.status_url is None:
+            return None
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                url = _filled(self._webhook.status_url, outgoing)
+                answer = await self._exchange("GET", url, b"", self._signed(b""))
+        except (TimeoutError, httpx2.HTTPError):
+            return None
+        return answer.identifier if answer.status == 200 else None
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, outgoing: Outgoing, trace: Any) -> Answer:
+        body = json.dumps(message_body(self.name, outgoing), ensure_ascii=False).encode()
+        headers = {"Content-Type": "application/json", "Idempotency-Key": quote(outgoing.idempotency_key, safe=":|")}
+        return await self._exchange("POST", self._webhook.url, body, headers | self._signed(body), trace)
+
+    async def _exchange(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], trace: Any = None
+    ) -> Answer:
+        extensions = {"trace": trace} if trace else {}
+        async with self._client.stream(
+            method, url, content=body or None, headers=dict(headers), extensions=extensions
+        ) as response:
+            said = decoded(await _limited(response))
+            waits = retry_after(response.headers.get("Retry-After"), now=self._clock.now())
+            return Answer(status=response.status_code, said=said, retry_after=waits)
+
+    def _signed(self, body: bytes) -> dict[str, str]:
+        return signed_headers(self._webhook.signing_key, body, now=self._clock.now())
+
+
+def make_channel(settings: ChannelSettings) -> WebhookChannel:
+    """The factory behind the entry point `webhook`."""
+    return WebhookChannel(settings, read_settings(settings))
+
+
+def read_settings(settings: ChannelSettings) -> WebhookSettings:
+    """The options, checked to the last key."""
+    for table, known in (("options", _OPTIONS), ("options_env", _SECRETS)):
+        given = settings.options if table == "options" else settings.secrets
+        if unknown := sorted(given.keys() - known):
+            problem = f"unknown key; the adapter webhook knows {', '.join(sorted(known))}"
+            raise settings.mistake(f"{table}.{unknown[0]}", problem, "remove it or mend its spelling")
+    if "signing_key" not in settings.secrets:
+        remedy = 'name the variable that holds it: options_env = { signing_key = "..." }'
+        raise settings.mistake("options_env.signing_key", "is required: messages are signed", remedy)
+    if not _fits_a_header(settings.secrets.get("api_key", "")):
+        remedy = "check the variable for blanks and line ends"
+        raise settings.mistake("options_env.api_key", "must be printable ASCII without blanks", remedy)
+    idempotent = settings.options.get("idempotent", False)
+    if not isinstance(idempotent, bool):
+        raise settings.mistake("options.idempotent", "must be true or false", "write it without quotes")
+    return WebhookSettings(
+        url=_address(settings, "url"),
+        status_url=_address(settings, "status_url") if "status_url" in settings.options else None,
+        idempotent=idempotent,
+        signing_key=settings.secrets["signing_key"],
+        api_key=settings.secrets.get("api_key"),
+    )
+
+
+def message_body(channel: str, outgoing: Outgoing) -> dict[str, Any]:
+    body = {
+        "delivery_id": str(outgoing.delivery_id),
+        "idempotency_key": outgoing.idempotency_key,
+        "channel": channel,
+        "intent": outgoing.intent,
+        "recipient": outgoing.target,
+        "message": outgoing.message,
+        "subject": outgoing.subject,
+        "emoji": outgoing.emoji,
+    }
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _unanswered(error: ClassifiedError, left: bool) -> NotSent:
+    return NotSent(error=error, certainty=Certainty.UNCERTAIN if left else Certainty.NOT_SENT)
+
+
+async def _limited(response: httpx2.Response) -> bytes:
+    """What it says; nothing when that is too long to be a gateway's: then its status speaks."""
+    try:
+        return await response.aread()
+    except UnreadableAnswer:
+        return b""
+
+
+def _filled(url: str, outgoing: Outgoing) -> str:
+    known = {"{delivery_id}": str(outgoing.delivery_id), "{idempotency_key}": outgoing.idempotency_key}
+    for placeholder, value in known.items():
+        url = url.replace(placeholder, quote(value, safe=""))
+    return url
+
+
+def _fits_a_header(secret: str) -> bool:
+    return all("!" <= character <= "~" for character in secret)
+
+
+def _address(settings: ChannelSettings, option: str) -> str:
+    """An address that may be used: encrypted, unless it is on this machine."""
+    url = settings.options.get(option)
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        host = parts.hostname if parts and parts.port != 0 else None
+    except ValueError:
+        parts = host = None
+    if parts is None or not host or parts.scheme not in ("http", "https"):
+        raise settings.mistake(f"options.{option}", "must be an http address", "write https://...")
+    if parts.username or parts.password:
+        raise settings.mistake(f"options.{option}", "must not hold credentials", "use options_env.api_key")
+    if parts.scheme == "http" and not is_loopback(str(url)):
+        raise settings.mistake(f"options.{option}", "must be encrypted beyond this machine", "use https://")
+    return str(url)
