@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from butlers.channels.adapter import Certainty, Throttle
-from butlers.channels.email.replies import THROTTLE_S, Reply, refused
+from butlers.channels.email.smtp import THROTTLE_S, Reply, refused
 
 
 def reply(phase: str, code: int, text: str = "") -> Reply:

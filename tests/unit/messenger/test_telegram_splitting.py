@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from butlers.channels.telegram.text import LIMIT, parts, utf16_length
-from butlers.channels.telegram.text.graphemes import is_boundary
 from butlers.channels.telegram.text.markup import Marked, marked
-from butlers.channels.telegram.text.splitting import split
+from butlers.channels.telegram.text.splitting import is_boundary, split
 from butlers.simulators.telegram.formatting import format_text
 
 

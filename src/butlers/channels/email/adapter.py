@@ -1,7 +1,7 @@
 """Email over SMTP, with a look into the Sent folder when an answer was lost.
 
 A second attempt is the same mail, byte for byte (`message`), so a lost answer may be met by sending again; what
-the server's replies mean is in `replies`, how far an attempt came in `smtp`.
+the server's replies mean is in `smtp`, as is how far an attempt came in `smtp`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import LoginRefused, MailServer, NoEncryptionOffered
 from butlers.channels.email.message import compose, message_id
-from butlers.channels.email.replies import Reply, refused
-from butlers.channels.email.smtp import Conversation, Refused
+from butlers.channels.email.smtp import Conversation, Refused, Reply, refused
 from butlers.channels.plugins import ChannelSettings
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, ValidationError

@@ -22,9 +22,8 @@ import httpx2
 
 from butlers.channels.adapter import AttemptResult, NotSent, Outgoing, Sent, Wire
 from butlers.channels.plugins import ChannelSettings
-from butlers.channels.telegram.answers import Answer, refused
+from butlers.channels.telegram.answers import Answer, refusal, refused, unreachable
 from butlers.channels.telegram.calls import Call, compose
-from butlers.channels.telegram.faults import refusal, unreachable
 from butlers.channels.telegram.line import Line, Phase, Silence
 from butlers.channels.telegram.text import ParseMode
 from butlers.errors import ValidationError

@@ -1,4 +1,4 @@
-"""What Telegram's answers mean.
+"""What Telegram's answers mean: to a delivery (`refused`), and to the operator (`refusal`, `unreachable`).
 
     429         wait, with this chat or with all       retryable, after what Telegram says
     403         blocked, kicked, or the user is gone   final, and so is the recipient
@@ -8,11 +8,13 @@
     no JSON     a gateway on the way spoke             nobody knows
 
 Evidence holds codes and Telegram's own words. Those may quote the message, so whatever stands in quotes goes.
+In what the operator reads, the code says enough.
 """
 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import httpx2
 
 from butlers.channels.adapter import NotSent, Throttle
-from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.messenger.provider_words import text
 
 DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
@@ -133,3 +135,36 @@ def _seconds(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < _LONGEST_WAIT else None
+
+
+_TOKEN_REMEDY = "set BUTLER_TELEGRAM_TOKEN to the token that @BotFather shows for the bot, and start again"  # noqa: S105
+_AWAY_REMEDY = "check the network, a proxy's settings and telegram_api_url; it is tried again by itself"
+_OTHER_POLLER = "stop the other program that polls with this token, or delete the bot's webhook"
+
+
+def refusal(code: object, *, retry_after: float | None = None) -> ClassifiedError:
+    """An answer that is not ok."""
+    if code in (401, 404):
+        return TargetUnavailable("Telegram refuses the bot's token", retryable=False, remedy=_TOKEN_REMEDY)
+    if code == 409:
+        return TargetUnavailable("Telegram answered 409: somebody else polls with this token", remedy=_OTHER_POLLER)
+    return TargetUnavailable(f"Telegram answered {code}", retry_after=retry_after, remedy=_AWAY_REMEDY)
+
+
+def unreachable(error: Exception, *, host: str = "") -> ClassifiedError:
+    """No answer of Telegram's own."""
+    where = f" at {host}" if host else ""
+    if isinstance(error, TimeoutError):
+        return TimeoutExceeded(f"Telegram gave no answer in time{where}", remedy=_AWAY_REMEDY)
+    if _is_untrusted(error):
+        remedy = "set SSL_CERT_FILE to the authority that signs on this network, or correct telegram_api_url"
+        return TargetUnavailable(f"Telegram's certificate is not trusted{where}", remedy=remedy)
+    return TargetUnavailable(f"Telegram is unreachable{where} ({type(error).__name__})", remedy=_AWAY_REMEDY)
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,4 +1,4 @@
-"""What to ask of the Bot API for one message: a call per part, each with its plain twin."""
+"""What to ask of the Bot API for one message: a call per part, each with its plain twin, or a reaction of its list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from butlers.channels.adapter import Outgoing
-from butlers.channels.telegram.reactions import reaction
 from butlers.channels.telegram.text import ParseMode, Part, parts
 from butlers.errors import FieldError, ValidationError
 
@@ -70,3 +69,23 @@ def _answered(outgoing: Outgoing) -> Body:
 
 def _invalid(field: str, problem: str) -> ValidationError:
     return ValidationError(f"{field} {problem}", fields=(FieldError(field=field, error=problem),))
+
+
+_PRESENTATION = "\ufe0f"  # asks for the coloured form; people write it or not, Telegram compares exactly
+
+ALLOWED = (
+    *"👍👎❤🔥🥰👏😁🤔🤯😱🤬😢🎉🤩🤮💩🙏👌🕊🤡🥱🥴😍",
+    *"🐳🌚🌭💯🤣⚡🍌🏆💔🤨😐🍓🍾💋🖕😈😴😭🤓👻👀🎃🙈",
+    *"😇😨🤝✍🤗🫡🎅🎄☃💅🤪🗿🆒💘🙉🦄😘💊🙊😎👾🤷😡",
+    *("❤️‍🔥", "👨‍💻", "🤷‍♂️", "🤷‍♀️"),  # several characters each
+)
+
+
+def reaction(emoji: str | None) -> str | None:
+    """The emoji as Telegram spells it, or None when it is not allowed."""
+    wanted = _bare(emoji or "")
+    return next((allowed for allowed in ALLOWED if _bare(allowed) == wanted), None)
+
+
+def _bare(emoji: str) -> str:
+    return emoji.strip().replace(_PRESENTATION, "")

@@ -16,7 +16,7 @@ import httpx2
 
 from butlers.channels.connector import Counters, IngestPort, Standing, state_after
 from butlers.channels.plugins import ChannelSettings
-from butlers.channels.telegram.faults import refusal, unreachable
+from butlers.channels.telegram.answers import refusal, unreachable
 from butlers.clock import Clock
 from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source

@@ -9,9 +9,8 @@ from butlers.butler.state import StateStore
 from butlers.butler.surface import Tool
 from butlers.butler.transport import Transport
 from butlers.channels.email.mailbox.attempts import ROUTE, MailAttempts
-from butlers.channels.email.mailbox.batches import NewMail
+from butlers.channels.email.mailbox.batches import Checkpoints, NewMail
 from butlers.channels.email.mailbox.bounces import REPORTS, Bounces, BounceWatch
-from butlers.channels.email.mailbox.checkpoints import Checkpoints
 from butlers.channels.email.mailbox.folder import Criteria
 from butlers.channels.email.mailbox.imap import ImapClient
 from butlers.channels.email.mailbox.parser import MailParser

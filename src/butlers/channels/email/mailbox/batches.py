@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from butlers.butler.state import StateStore
 from butlers.channels.email.mailbox.attempts import MailAttempts, Place
-from butlers.channels.email.mailbox.checkpoints import Checkpoint, Checkpoints, first_unread
 from butlers.channels.email.mailbox.folder import Criteria, Fetched, Folder
 from butlers.channels.email.mailbox.imap import ImapClient
 from butlers.errors import ClassifiedError, NotFound
@@ -151,3 +151,34 @@ def _one(folder: Folder, place: Place) -> Fetched:
             "mail", "no such mail is in the mailbox any more: it was deleted, or the server numbered anew"
         )
     return found[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    uidvalidity: int
+    last_uid: int
+
+
+def first_unread(checkpoint: Checkpoint | None, uidvalidity: int) -> int:
+    """The UID to go on from. New numbers mean that everything is looked at again, and recognised by its Message-ID."""
+    if checkpoint is None or checkpoint.uidvalidity != uidvalidity:
+        return 1
+    return checkpoint.last_uid + 1
+
+
+class Checkpoints:
+    """One reader's place in one folder, kept in the butler's state."""
+
+    def __init__(self, *, state: StateStore, reader: str, address: str, folder: str) -> None:
+        self._state = state
+        self._key = f"mailbox.{reader}:{address.lower()}:{folder}"
+
+    async def load(self) -> Checkpoint | None:
+        value = (await self._state.get(self._key))["value"]
+        match value:
+            case {"uidvalidity": int(uidvalidity), "last_uid": int(last_uid)}:
+                return Checkpoint(uidvalidity=uidvalidity, last_uid=last_uid)
+        return None
+
+    async def save(self, checkpoint: Checkpoint) -> None:
+        await self._state.set(self._key, {"uidvalidity": checkpoint.uidvalidity, "last_uid": checkpoint.last_uid})

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from butlers.channels.telegram.text.markup import Marked, marked
-from butlers.channels.telegram.text.rendering import as_html, as_plain
+from butlers.channels.telegram.text.markup import Marked, as_html, as_plain, marked
 from butlers.channels.telegram.text.splitting import split, utf16_length
 
 ParseMode = Literal["HTML", "none"]

@@ -3,14 +3,19 @@
 Telegram shows no nesting with code, so a span of bold is interrupted by the code within it, and code as the text of a
 link is only a link. Markers that touch a letter or digit on their outer side mean something else (2**3**4, it`s), as
 do markers without a partner. Every repeat excludes what ends it, so there is one way to read: it takes linear time.
+
+Marked text is rendered as Telegram's HTML, and as text that needs no markup.
 """
 
 from __future__ import annotations
 
+import html
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 LONGEST_URL = 2048
@@ -150,3 +155,42 @@ def _joined(pieces: Iterable[Marked]) -> Marked:
 
 def _ordered(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(sorted(spans, key=lambda span: (span.begin, -span.end)))
+
+
+def as_html(marked: Marked) -> str:
+    opening: defaultdict[int, str] = defaultdict(str)
+    closing: defaultdict[int, str] = defaultdict(str)
+    for span in marked.spans:
+        opened, closed = _tags(span)
+        opening[span.begin] += opened
+        closing[span.end] = closed + closing[span.end]
+    edges = sorted({0, len(marked.text), *opening, *closing})
+    written = [closing[0] + opening[0]]
+    for begin, end in pairwise(edges):
+        written += [html.escape(marked.text[begin:end], quote=False), closing[end], opening[end]]
+    return "".join(written)
+
+
+def as_plain(marked: Marked) -> str:
+    """Without any style; where a link leads is said behind its text."""
+    written, position = [], 0
+    for link in (span for span in marked.spans if span.kind is Kind.LINK):
+        label = marked.text[link.begin : link.end]
+        address = "" if label == link.detail else f" ({link.detail})"
+        written += [marked.text[position : link.begin], label, address]
+        position = link.end
+    return "".join((*written, marked.text[position:]))
+
+
+def _tags(span: Span) -> tuple[str, str]:
+    match span.kind:
+        case Kind.BOLD:
+            return "<b>", "</b>"
+        case Kind.CODE:
+            return "<code>", "</code>"
+        case Kind.PRE if span.detail:
+            return f'<pre><code class="language-{html.escape(span.detail)}">', "</code></pre>"
+        case Kind.PRE:
+            return "<pre>", "</pre>"
+        case Kind.LINK:
+            return f'<a href="{html.escape(span.detail)}">', "</a>"
