@@ -48,6 +48,9 @@ NOT_READ_YET = {
     ("ChannelModule", "adapter"): _WHEN_ON,
     ("ChannelModule", "options"): _WHEN_ON,
     ("ChannelModule", "options_env"): _WHEN_ON,
+    ("PackageChannelModule", "options"): _WHEN_ON,
+    ("PackageChannelModule", "options_env"): _WHEN_ON,
+    ("PackageChannelModule", "who_may_write"): _WHEN_ON,
 }
 
 

@@ -10,14 +10,15 @@ import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, field_validator, model_validator
+from pydantic_core import CoreSchema
 
 from butlers.butler.cron import cron_problem
 from butlers.butler.delivery_config import DeliverySection
-from butlers.butler.module_config import Modules
+from butlers.butler.module_config import Modules, installed_modules
 from butlers.butler.routing_config import AdmissionSection, LifecycleSection, RoutingSection
 from butlers.butler.section import Section
 from butlers.errors import ConfigurationError
@@ -129,6 +130,10 @@ class ButlerSection(Section):
         return value
 
 
+def _of_installed(_source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    return handler.generate_schema(installed_modules())
+
+
 class ButlerConfig(Section):
     """One roster folder, read and checked."""
 
@@ -138,7 +143,7 @@ class ButlerConfig(Section):
     routing: RoutingSection = RoutingSection()
     lifecycle: LifecycleSection = LifecycleSection()
     delivery: DeliverySection = DeliverySection()
-    modules: Modules = Modules()
+    modules: Annotated[Modules, GetPydanticSchema(_of_installed)] = installed_modules()()
     instructions: str = ""  # AGENTS.md: what the LLM is told
     skills: tuple[str, ...] = ()  # names of the folders below skills/
     source: str = "butler.toml"

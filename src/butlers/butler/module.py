@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
+from butlers.channels.registry import outbound_names
 from butlers.errors import ConfigurationError
 from butlers.telemetry import get_logger
 
@@ -19,9 +20,8 @@ log = get_logger("butlers.modules")
 REQUIRES: Mapping[str, tuple[str, ...]] = {
     "memory": (),
     "calendar": (),
-    "telegram": (),
-    "email": (),
-    "approvals": ("telegram", "email"),
+    **dict.fromkeys(outbound_names(), ()),
+    "approvals": outbound_names(),
 }
 
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    create_model,
+    field_validator,
+    model_validator,
+)
+
+from butlers.channels.registry import channels, registry
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CLOCK_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
@@ -164,13 +176,26 @@ class ApprovalsModule(ModuleSection):
         return [name for name, gated in value.items() if gated is not False] if isinstance(value, dict) else value
 
 
-class ChannelModule(ModuleSection):
-    """A channel whose adapter is found by name among the installed ones (docs/operating/channels.md)."""
+class ChannelOptions(ModuleSection):
+    """What code of another package is told (docs/operating/channels.md)."""
 
-    adapter: str = Field(min_length=1, description="name of the adapter, in the entry-point group butlers.channels")
     options: dict[str, Any] = Field(default={}, description="handed to the adapter as they stand")
     options_env: dict[OptionName, VariableName] = Field(
         default={}, description="the adapter's secrets: name = environment variable that holds it"
+    )
+
+
+class ChannelModule(ChannelOptions):
+    """A channel whose adapter is found by name among the installed ones."""
+
+    adapter: str = Field(min_length=1, description="name of the adapter, in the entry-point group butlers.channels")
+
+
+class PackageChannelModule(ChannelOptions):
+    """A channel that another package brings: Messenger's table switches its way out on, Switchboard's its way in."""
+
+    who_may_write: Literal["owner", "contacts", "pairing", "open"] = Field(
+        default="owner", description="whose messages are served, in Switchboard's butler.toml"
     )
 
 
@@ -192,7 +217,7 @@ class Modules(ModuleSection):
         """(key in butler.toml, variable name) of every enabled scope."""
         for module_name in self.enabled():
             module = getattr(self, module_name)
-            if isinstance(module, ChannelModule):
+            if isinstance(module, ChannelOptions):
                 for option, variable in module.options_env.items():
                     yield f"modules.{module_name}.options_env.{option}", variable
             for scope_name in type(module).model_fields:
@@ -200,3 +225,13 @@ class Modules(ModuleSection):
                 if isinstance(scope, Scope) and scope.enabled:
                     for key, variable in scope.variables():
                         yield f"modules.{module_name}.{scope_name}.{key}", variable
+
+
+@cache
+def installed_modules() -> type[Modules]:
+    """`Modules` with a table for every channel that another package brings."""
+    brought = [
+        name for name in channels() if registry().packages[name] != "butlers" and name not in Modules.model_fields
+    ]
+    fields: dict[str, Any] = dict.fromkeys(brought, (PackageChannelModule | None, None))
+    return create_model("Modules", __base__=Modules, **fields) if fields else Modules

@@ -15,10 +15,11 @@ from butlers.butler.approvals import ApprovalTools
 from butlers.butler.calendar import CalendarTools
 from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools
-from butlers.butler.module_config import ChannelModule
+from butlers.butler.module_config import ChannelModule, ChannelOptions
 from butlers.butler.surface import AnyTool
+from butlers.channels.channel import load
 from butlers.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters
-from butlers.channels.registry import channels, outbound_names
+from butlers.channels.registry import channel_of, channels, outbound_names, registry
 from butlers.channels.webhook.adapter import read_settings
 from butlers.clock import SystemClock
 from butlers.daemon.check import Check, fail, ok, refused, warn
@@ -35,16 +36,20 @@ def adapters(roster: Roster, environment: Mapping[str, str]) -> Iterator[Check]:
     for config in roster.values():
         for name in config.modules.enabled():
             module = getattr(config.modules, name)
-            if isinstance(module, ChannelModule):
+            if isinstance(module, ChannelOptions):
                 yield _adapter(config, name, module, environment)
+    for problem in registry().problems:
+        yield warn("channels", problem, "mend, update or remove that package")
 
 
-def _adapter(config: ButlerConfig, name: str, module: ChannelModule, environment: Mapping[str, str]) -> Check:
+def _adapter(config: ButlerConfig, name: str, module: ChannelOptions, environment: Mapping[str, str]) -> Check:
     # A variable that is not set is another check's complaint.
     secrets = {option: environment.get(variable) or "unset" for option, variable in module.options_env.items()}
     settings = ChannelSettings(
         channel=name, clock=SystemClock(), options=module.options, secrets=secrets, source=config.source
     )
+    if not isinstance(module, ChannelModule):
+        return _of_package(config, name)
     try:
         chosen = choose(module.adapter, installed_adapters(), settings)
         if chosen.factory == SHIPPED["webhook"]:
@@ -52,6 +57,24 @@ def _adapter(config: ButlerConfig, name: str, module: ChannelModule, environment
     except ConfigurationError as error:
         return refused(f"adapter.{name}", error)
     return ok(f"adapter.{name}", f"{chosen.name} of package {chosen.package}")
+
+
+def _of_package(config: ButlerConfig, name: str) -> Check:
+    """A channel of another package: the code that its value names can be imported."""
+    channel = channel_of(name)
+    named = [
+        channel.outbound.adapter if channel.outbound else None,
+        channel.inbound.connector if channel.inbound else None,
+    ]
+    check = f"channel.{config.name}.{name}"
+    try:
+        for reference in filter(None, named):
+            load(reference)
+    except Exception as error:  # foreign code
+        detail = f"{config.source}: modules.{name}: its code cannot be imported ({type(error).__name__})"
+        return fail(check, detail, "mend or update the package that brings it")
+    ways = " and ".join(way for way, there in (("in", channel.has_connector), ("out", channel.outbound)) if there)
+    return ok(check, f"{channel.title}, {ways}, of package {registry().packages[name]}")
 
 
 def channel_names(roster: Roster) -> Iterator[Check]:

@@ -1,7 +1,7 @@
 """Email over SMTP, with a look into the Sent folder when an answer was lost.
 
 A second attempt is the same mail, byte for byte (`message`), so a lost answer may be met by sending again; what
-the server's replies mean is in `smtp`, as is how far an attempt came in `smtp`.
+the server's replies mean and how far an attempt came is in `smtp`.
 """
 
 from __future__ import annotations

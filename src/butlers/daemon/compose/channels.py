@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module_config import ChannelModule, Scope
+from butlers.butler.module_config import ChannelModule, ChannelOptions, Scope
 from butlers.channels.adapter import Adapter
 from butlers.channels.channel import Channel
 from butlers.channels.email.adapter import make_mailbox
@@ -56,14 +56,14 @@ def bot_mailbox(accounts: Accounts, config: ButlerConfig) -> ImapClient | None:
 def receipt_keys(accounts: Accounts, config: ButlerConfig) -> dict[str, str]:
     """The keys with which providers sign receipts, by channel; a channel without one has no door for them."""
     modules = ((name, getattr(config.modules, name)) for name in config.modules.enabled())
-    named = ((name, m.options_env.get(RECEIPT_KEY)) for name, m in modules if isinstance(m, ChannelModule))
+    named = ((name, m.options_env.get(RECEIPT_KEY)) for name, m in modules if isinstance(m, ChannelOptions))
     return {name: accounts.environment[variable] for name, variable in named if variable is not None}
 
 
 def channel_settings(accounts: Accounts, config: ButlerConfig, channel: Channel) -> Iterator[ChannelSettings]:
     """What an adapter or a connector of the channel is told, for each identity scope that is on."""
     module = getattr(config.modules, channel.name)
-    if not isinstance(module, ChannelModule):
+    if not isinstance(module, ChannelOptions):
         yield from (settings for _, settings in _scopes(accounts, config, channel))
         return
     secrets = {option: accounts.environment[variable] for option, variable in module.options_env.items()}
@@ -77,7 +77,7 @@ def _adapters(accounts: Accounts, config: ButlerConfig, channel: Channel) -> Ite
     for settings in channel_settings(accounts, config, channel):
         if isinstance(module, ChannelModule):
             yield load_channel(module.adapter, settings)
-        else:
+        elif channel.outbound is not None:
             yield own_adapter(channel, settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from butlers.butler.module_config import PackageChannelModule
 from butlers.channels.registry import written_names
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import repeated
@@ -38,7 +39,7 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
         owner_name=settings.owner_name,
     )
     policies = SenderPolicies(
-        channels={channel: Policy(settings.who_may_write(channel)) for channel in written_names()},
+        channels={channel: _policy(butler, channel) for channel in written_names()},
         mail_authenticated=settings.mail_authentication != "off",
         mail_server=settings.mail_authserv_id,
     )
@@ -48,6 +49,13 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
     _announce_owner_code(butler, records, policies)
     gate = SenderGate(policies=policies, records=records, messages=messages, telemetry=butler.telemetry)
     return Senders(gate=gate, tools=SenderTools(records=records, policies=policies, report=butler.report))
+
+
+def _policy(butler: Butler, channel: str) -> Policy:
+    """The process's settings decide for the built-in channels, its module's table for one of another package."""
+    module = getattr(butler.config.modules, channel, None)
+    own = module.who_may_write if isinstance(module, PackageChannelModule) else None
+    return Policy(own or butler.process.settings.who_may_write(channel))
 
 
 def _announce_owner_code(butler: Butler, records: SenderRecords, policies: SenderPolicies) -> None:
