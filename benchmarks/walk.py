@@ -1,0 +1,214 @@
+"""The way of one Telegram message through the code, from the poll that finds it to the end of its request.
+
+    scripts/walk            every function in the order of the first call, with the SQL statements between them
+    scripts/walk --json     the same as JSON; the last line holds the counts
+
+A whole system runs in this process, beside the simulators and with its periodic work put off. What it still does while
+nothing happens is seen first and left out: a function counts when the message made some task call it. `package_switches`
+counts how often two functions that follow each other belong to different packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import asyncpg
+import httpx2
+
+import butlers
+from butlers.butler.config import load_roster
+from butlers.clock import SystemClock
+from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings, shipped_roster
+from butlers.daemon.simulation import OWNER_CHAT, Simulated, simulated_environment, simulated_settings
+from butlers.daemon.system import System
+from butlers.ids import Uuid7Factory
+from butlers.simulators.telegram import TelegramSimulator, serve_telegram
+from butlers.storage.embedded import EmbeddedPostgres
+
+ROOT = Path(butlers.__file__).parent
+TEXT = "I paid the baker 12,50 euros"
+IDLE_S, DEADLINE_S, NEVER_S = 3.0, 60.0, 1e6
+OUTSIDE = ("simulators/", "serving/", "telemetry/", "clock.py", "ids.py")  # the simulator, and what every line uses
+CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "START")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One call of a function, or one SQL statement."""
+
+    kind: str  # function or sql
+    task: str
+    name: str  # module:function, or the statement's first words
+    file: str = ""
+
+    @property
+    def package(self) -> str:
+        return self.file.rpartition("/")[0]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Sees the calls of functions below `src/butlers`, and what is said to the database."""
+
+    steps: list[Step] = field(default_factory=list)
+    on: bool = False
+
+    def profile(self, frame: FrameType, event: str, _argument: Any) -> None:
+        code = frame.f_code
+        if event != "call" or not self.on or not code.co_filename.startswith(str(ROOT)):
+            return
+        file = str(Path(code.co_filename).relative_to(ROOT))
+        if not file.startswith(OUTSIDE) and not code.co_name.startswith("<"):
+            name = f"{file.removesuffix('.py').replace('/', '.')}:{code.co_qualname}"
+            self.steps.append(Step(kind="function", task=_task(), name=name, file=file))
+
+    def queried(self, query: Any) -> None:
+        text = " ".join(line.partition("--")[0] for line in query.query.splitlines())
+        words = " ".join(text.split())
+        if self.on and not words.upper().startswith(CONTROL):
+            self.steps.append(Step(kind="sql", task=_task(), name=words[:100]))
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Step]]:
+        self.steps, self.on = [], True
+        sys.setprofile(self.profile)
+        try:
+            yield self.steps
+        finally:
+            sys.setprofile(None)
+            self.on = False
+
+
+def _task() -> str:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # another thread
+        return "thread"
+    return task.get_name() if task is not None else "loop"
+
+
+@contextmanager
+def _queries_seen(recorder: Recorder) -> Iterator[None]:
+    """Every connection that is opened meanwhile tells the recorder what it is asked."""
+    init = asyncpg.Connection.__init__
+
+    def observed(self: Any, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        self.add_query_logger(recorder.queried)
+
+    asyncpg.Connection.__init__ = observed
+    try:
+        yield
+    finally:
+        asyncpg.Connection.__init__ = init
+
+
+async def walk(folder: Path) -> list[Step]:
+    recorder, clock = Recorder(), SystemClock()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_queries_seen(recorder))
+        telegram = await stack.enter_async_context(serve_telegram(port=0, clock=clock))
+        system = await _system(stack, folder, telegram)
+        await system.start()
+        stack.push_async_callback(system.stop)
+        await _answered(telegram, TEXT)  # the first message also loads and connects
+        with recorder.recording() as idle:
+            await asyncio.sleep(IDLE_S)
+        with recorder.recording() as steps:
+            await _answered(telegram, TEXT + " again")
+            await asyncio.sleep(0.5)  # its request and its delivery come to their end
+    usual = {(step.task, step.name) for step in idle}
+    return [step for step in steps if (step.task, step.name) not in usual]
+
+
+async def _system(stack: AsyncExitStack, folder: Path, telegram: TelegramSimulator) -> System:
+    clock, roster, simulated = SystemClock(), load_roster(shipped_roster()), Simulated(telegram=True, mail=False)
+    server = EmbeddedPostgres(folder / "postgres", durable=False)
+    await asyncio.to_thread(server.start)
+    stack.push_async_callback(asyncio.to_thread, server.stop)
+    places = Places(folder / "data")
+    places.create()
+    ports = dict.fromkeys(roster, 0) | {"telegram_simulator": telegram.port}
+    seldom = {"heartbeat_s": NEVER_S, "connector_heartbeat_s": 300.0, "bounce_poll_s": NEVER_S, "provider_probe_s": 0.0}
+    given = {"data_dir": places.root, "database_url": server.uri(), "ports": ports, "spark_master": "none"}
+    settings = simulated_settings(Settings(**given, **seldom, who_may_write_telegram="open"), simulated)  # type: ignore[arg-type]
+    names = [name for name in roster if name in {"switchboard", "messenger", "general", "finance"}]
+    environment = simulated_environment(simulated, roster, {})
+    return System(
+        settings=settings, roster=roster, names=names, environment=environment, clock=clock, new_id=Uuid7Factory(clock)
+    )
+
+
+async def _answered(telegram: TelegramSimulator, text: str) -> None:
+    """Write to the bot as the owner, and wait for its answer."""
+    control = f"{telegram.base_url}/control"
+    async with httpx2.AsyncClient(timeout=DEADLINE_S, trust_env=False) as client, asyncio.timeout(DEADLINE_S):
+
+        async def lines() -> int:
+            return len((await client.get(f"{control}/chats/{OWNER_CHAT}/transcript")).json()["messages"])
+
+        body = {"chat_id": int(OWNER_CHAT), "from": {"id": int(OWNER_CHAT), "first_name": "Ann"}, "text": text}
+        (await client.post(f"{control}/messages", json=body)).raise_for_status()
+        before = await lines()
+        while await lines() == before:
+            await asyncio.sleep(0.05)
+
+
+def counts(steps: list[Step]) -> dict[str, int]:
+    functions = [step for step in steps if step.kind == "function"]
+    switches = sum(one.package != other.package for one, other in pairwise(functions))
+    return {
+        "files": len({step.file for step in functions}),
+        "functions": len({step.name for step in functions}),
+        "package_switches": switches,
+        "sql_statements": sum(step.kind == "sql" for step in steps),
+    }
+
+
+def told(steps: list[Step]) -> Iterator[str]:
+    """One line for each function at its first call, and for each statement."""
+    package, seen = "", set[str]()
+    for step in steps:
+        if step.kind == "sql":
+            yield f"        SQL  {step.name}"
+        elif step.name not in seen:
+            seen.add(step.name)
+            if step.package != package:
+                package = step.package
+                yield f"{package}/"
+            yield f"    {step.name}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="scripts/walk", description="The way of one Telegram message through the code."
+    )
+    parser.add_argument("--json", action="store_true", help="print steps and counts as JSON, one object a line")
+    given = parser.parse_args()
+    print("walk: starting a system ...", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="butlers-walk-") as folder:
+        steps = asyncio.run(walk(Path(folder)))
+    if given.json:
+        for step in steps:
+            print(json.dumps({"kind": step.kind, "name": step.name, "file": step.file}))
+        print(json.dumps(counts(steps)))
+        return
+    for line in told(steps):
+        print(line)
+    print(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts(steps).items()))
+
+
+if __name__ == "__main__":
+    main()
