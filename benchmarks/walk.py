@@ -1,11 +1,11 @@
 """The way of one Telegram message through the code, from the poll that finds it to the end of its request.
 
-    scripts/walk            every function in the order of the first call, with the SQL statements between them
+    scripts/walk            task by task, every function and SQL statement at its first time, in order
     scripts/walk --json     the same as JSON; the last line holds the counts
 
-A whole system runs in this process, beside the simulators and with its periodic work put off. What it still does while
-nothing happens is seen first and left out: a function counts when the message made some task call it. `package_switches`
-counts how often two functions that follow each other belong to different packages.
+A whole system runs in this process, beside the simulator and with its periodic work put off. What it still does while
+nothing happens is seen first and left out: a function counts when the message made some task call it.
+`package_switches` counts how often two functions that follow each other in a task belong to different packages.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import OWNER_CHAT, Simulated, simulated_environment, simulated_settings
 from butlers.daemon.system import System
+from butlers.daemon.tour.instance import PortRange
 from butlers.ids import Uuid7Factory
 from butlers.simulators.telegram import TelegramSimulator, serve_telegram
 from butlers.storage.embedded import EmbeddedPostgres
@@ -40,6 +41,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 ROOT = Path(butlers.__file__).parent
 TEXT = "I paid the baker 12,50 euros"
 IDLE_S, DEADLINE_S, NEVER_S = 3.0, 60.0, 1e6
+SETTLE_S = 2.0  # after the answer, its request and its delivery come to their end
 OUTSIDE = ("simulators/", "serving/", "telemetry/", "clock.py", "ids.py")  # the simulator, and what every line uses
 CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "START")
 
@@ -108,11 +110,11 @@ def _queries_seen(recorder: Recorder) -> Iterator[None]:
         init(self, *arguments, **named)
         self.add_query_logger(recorder.queried)
 
-    asyncpg.Connection.__init__ = observed
+    asyncpg.Connection.__init__ = observed  # type: ignore[method-assign]
     try:
         yield
     finally:
-        asyncpg.Connection.__init__ = init
+        asyncpg.Connection.__init__ = init  # type: ignore[method-assign]
 
 
 async def walk(folder: Path) -> list[Step]:
@@ -124,26 +126,30 @@ async def walk(folder: Path) -> list[Step]:
         await system.start()
         stack.push_async_callback(system.stop)
         await _answered(telegram, TEXT)  # the first message also loads and connects
+        await asyncio.sleep(SETTLE_S)
         with recorder.recording() as idle:
             await asyncio.sleep(IDLE_S)
         with recorder.recording() as steps:
             await _answered(telegram, TEXT + " again")
-            await asyncio.sleep(0.5)  # its request and its delivery come to their end
+            await asyncio.sleep(SETTLE_S)
     usual = {(step.task, step.name) for step in idle}
     return [step for step in steps if (step.task, step.name) not in usual]
 
 
 async def _system(stack: AsyncExitStack, folder: Path, telegram: TelegramSimulator) -> System:
-    clock, roster, simulated = SystemClock(), load_roster(shipped_roster()), Simulated(telegram=True, mail=False)
+    clock, roster, simulated = SystemClock(), load_roster(shipped_roster()), Simulated(telegram=True, mail=True)
     server = EmbeddedPostgres(folder / "postgres", durable=False)
     await asyncio.to_thread(server.start)
     stack.push_async_callback(asyncio.to_thread, server.stop)
     places = Places(folder / "data")
     places.create()
-    ports = dict.fromkeys(roster, 0) | {"telegram_simulator": telegram.port}
+    offset = PortRange([config.butler.port for config in roster.values()])
+    stack.callback(offset.give_back)
+    ports = {name: config.butler.port + offset.offset for name, config in roster.items()}
+    ports["telegram_simulator"] = telegram.port
     seldom = {"heartbeat_s": NEVER_S, "connector_heartbeat_s": 300.0, "bounce_poll_s": NEVER_S, "provider_probe_s": 0.0}
     given = {"data_dir": places.root, "database_url": server.uri(), "ports": ports, "spark_master": "none"}
-    settings = simulated_settings(Settings(**given, **seldom, who_may_write_telegram="open"), simulated)  # type: ignore[arg-type]
+    settings = simulated_settings(Settings(**given, **seldom), simulated)
     names = [name for name in roster if name in {"switchboard", "messenger", "general", "finance"}]
     environment = simulated_environment(simulated, roster, {})
     return System(
@@ -162,33 +168,38 @@ async def _answered(telegram: TelegramSimulator, text: str) -> None:
         body = {"chat_id": int(OWNER_CHAT), "from": {"id": int(OWNER_CHAT), "first_name": "Ann"}, "text": text}
         (await client.post(f"{control}/messages", json=body)).raise_for_status()
         before = await lines()
-        while await lines() == before:
+        while await lines() == before:  # noqa: ASYNC110 - the simulator has no event for it
             await asyncio.sleep(0.05)
 
 
-def counts(steps: list[Step]) -> dict[str, int]:
-    functions = [step for step in steps if step.kind == "function"]
-    switches = sum(one.package != other.package for one, other in pairwise(functions))
+def first_steps(steps: list[Step]) -> dict[str, list[Step]]:
+    """By task, in the order in which the message reached them: each function and each statement at its first time."""
+    tasks: dict[str, list[Step]] = {}
+    for step in {step.name: step for step in reversed(steps)}.values():
+        tasks.setdefault(step.task, []).insert(0, step)
+    return {task: tasks[task] for task in dict.fromkeys(step.task for step in steps) if task in tasks}
+
+
+def counts(tasks: dict[str, list[Step]]) -> dict[str, int]:
+    calls = [[step for step in steps if step.kind == "function"] for steps in tasks.values()]
+    functions = [step for steps in calls for step in steps]
     return {
         "files": len({step.file for step in functions}),
-        "functions": len({step.name for step in functions}),
-        "package_switches": switches,
-        "sql_statements": sum(step.kind == "sql" for step in steps),
+        "functions": len(functions),
+        "package_switches": sum(one.package != other.package for steps in calls for one, other in pairwise(steps)),
+        "sql_statements": sum(step.kind == "sql" for steps in tasks.values() for step in steps),
     }
 
 
-def told(steps: list[Step]) -> Iterator[str]:
-    """One line for each function at its first call, and for each statement."""
-    package, seen = "", set[str]()
-    for step in steps:
-        if step.kind == "sql":
-            yield f"        SQL  {step.name}"
-        elif step.name not in seen:
-            seen.add(step.name)
-            if step.package != package:
+def told(tasks: dict[str, list[Step]]) -> Iterator[str]:
+    for task, steps in tasks.items():
+        yield f"== {task}"
+        package = ""
+        for step in steps:
+            if step.kind == "function" and step.package != package:
                 package = step.package
-                yield f"{package}/"
-            yield f"    {step.name}"
+                yield f"{package or 'butlers'}/"
+            yield f"    {step.name}" if step.kind == "function" else f"        SQL  {step.name}"
 
 
 def main() -> None:
@@ -199,15 +210,15 @@ def main() -> None:
     given = parser.parse_args()
     print("walk: starting a system ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="butlers-walk-") as folder:
-        steps = asyncio.run(walk(Path(folder)))
+        tasks = first_steps(asyncio.run(walk(Path(folder))))
     if given.json:
-        for step in steps:
-            print(json.dumps({"kind": step.kind, "name": step.name, "file": step.file}))
-        print(json.dumps(counts(steps)))
+        for step in (step for steps in tasks.values() for step in steps):
+            print(json.dumps({"task": step.task, "kind": step.kind, "name": step.name, "file": step.file}))
+        print(json.dumps(counts(tasks)))
         return
-    for line in told(steps):
+    for line in told(tasks):
         print(line)
-    print(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts(steps).items()))
+    print(", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts(tasks).items()))
 
 
 if __name__ == "__main__":
