@@ -13,7 +13,7 @@ from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
 from butlers.pipeline.transforms.hourly import STATES, hourly
 from butlers.pipeline.windows import Window
-from butlers.switchboard.fleet.deltas import COUNTERS
+from butlers.switchboard.connectors.deltas import COUNTERS
 
 
 def window_of(plan: FleetPlan) -> Window:

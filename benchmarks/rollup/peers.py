@@ -10,7 +10,7 @@ import pyarrow.dataset
 from butlers.pipeline.connection import connect
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.transforms.hourly import STATES
-from butlers.switchboard.fleet.deltas import COUNTERS
+from butlers.switchboard.connectors.deltas import COUNTERS
 
 _SQL = (Path(__file__).parent / "hourly.sql").read_text()
 _SUMS = ", ".join(f"sum({name})::bigint" for name in (*COUNTERS, "heartbeat_count", *STATES))

@@ -43,7 +43,7 @@ SCHEMAS = {
     "switchboard/admission/queries.sql": "switchboard",
     "switchboard/extraction/queries.sql": "switchboard",
     "switchboard/fanout/queries.sql": "switchboard",
-    "switchboard/fleet/queries.sql": "switchboard",
+    "switchboard/connectors/queries.sql": "switchboard",
     "switchboard/holds/queries.sql": "switchboard",
     "switchboard/senders/queries.sql": "switchboard",
     "switchboard/operators/queries.sql": "switchboard",

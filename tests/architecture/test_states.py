@@ -78,7 +78,7 @@ async def test_the_indexes_of_the_table_name_groups(database: Database, table: s
         ("messenger", "status", {**deliveries.GROUPS, **{f"approval {k}": v for k, v in approvals.GROUPS.items()}}),
         ("switchboard", "lifecycle_state", requests.GROUPS),
         ("butler/approvals", "status", approvals.GROUPS),
-        ("switchboard/fleet", "status", backfill.GROUPS),
+        ("switchboard/connectors", "status", backfill.GROUPS),
     ],
 )
 def test_queries_name_groups(folder: str, column: str, groups: dict[str, Collection[str]]) -> None:

@@ -21,9 +21,9 @@ from butlers.pipeline.windows import Window
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
-from butlers.switchboard.fleet.deltas import ADDED, COUNTERS
+from butlers.switchboard.connectors.deltas import ADDED, COUNTERS
 from tests.database import cloned_database_uri
-from tests.unit.switchboard.fleet.reports import Fleet, Report, with_deltas
+from tests.unit.switchboard.connectors.reports import Fleet, Report, with_deltas
 
 ORACLES = Path(__file__).parent / "oracles"
 COLUMNS = (*COMPARED_COLUMNS, "state", *ADDED)

@@ -16,7 +16,7 @@ from butlers.pipeline.generate.writing import write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.fleet.deltas import ADDED
+from butlers.switchboard.connectors.deltas import ADDED
 from tests.pipeline.command_line import run_job
 from tests.pipeline.fleets import house
 

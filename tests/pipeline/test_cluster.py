@@ -27,7 +27,7 @@ from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.fleets import house
 from tests.ports import free_port
-from tests.unit.switchboard.fleet.reports import INSERT, Fleet
+from tests.unit.switchboard.connectors.reports import INSERT, Fleet
 
 START = datetime(2026, 3, 28, 6, tzinfo=UTC)
 WINDOW = Window(start=START, end=START + timedelta(hours=48))

@@ -17,7 +17,7 @@ from butlers.pipeline.generate.writing import write_database, write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.fleet.deltas import ADDED
+from butlers.switchboard.connectors.deltas import ADDED
 from tests.pipeline.fleets import house
 
 PLAN = FleetPlan(connectors=40, start=date(2026, 3, 28), days=2, seed=9)

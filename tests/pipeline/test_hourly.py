@@ -22,7 +22,7 @@ from butlers.pipeline.transforms.deltas import with_deltas
 from butlers.pipeline.transforms.hourly import hourly
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.fleet.deltas import ADDED, YOUNG_S
+from butlers.switchboard.connectors.deltas import ADDED, YOUNG_S
 from tests.pipeline.fleets import (
     COLUMNS,
     STARTS,
@@ -37,8 +37,8 @@ from tests.pipeline.fleets import (
     said,
     upgraded,
 )
-from tests.unit.switchboard.fleet import reports as told
-from tests.unit.switchboard.fleet.reports import INSERT, Report, expected_hours
+from tests.unit.switchboard.connectors import reports as told
+from tests.unit.switchboard.connectors.reports import INSERT, Report, expected_hours
 
 EVER = Window(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2029, 1, 1, tzinfo=UTC))
 START = STARTS[0]

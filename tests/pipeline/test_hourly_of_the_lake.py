@@ -21,7 +21,7 @@ from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.command_line import run_job
 from tests.pipeline.fleets import STARTS, context_of, fleets, house, said, upgraded
-from tests.unit.switchboard.fleet.reports import INSERT
+from tests.unit.switchboard.connectors.reports import INSERT
 
 START = STARTS[0]
 WINDOW = Window(start=START + timedelta(hours=20), end=START + timedelta(hours=30))  # neither of them midnight

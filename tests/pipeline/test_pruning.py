@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from butlers.pipeline.jobs.connector_stats_pruning import JOB, TABLES
 from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.fleet.windows import DAILY_KEPT, HOURLY_KEPT, LOG_KEPT
+from butlers.switchboard.connectors.rollups import DAILY_KEPT, HOURLY_KEPT, LOG_KEPT
 from tests.pipeline.fleets import context_of, house
 
 NOW = datetime(2026, 2, 1, 1, 30, tzinfo=UTC)

@@ -19,9 +19,9 @@ from butlers.contracts.heartbeat import HeartbeatEnvelope
 from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.deltas import ADDED
-from butlers.switchboard.fleet.heartbeats import Heartbeats
-from butlers.switchboard.fleet.speakers import Speakers
+from butlers.switchboard.connectors.deltas import ADDED
+from butlers.switchboard.connectors.heartbeats import Heartbeats
+from butlers.switchboard.connectors.speakers import Speakers
 from tests.scenarios.connector_door import COUNTERS, a_connector, listed, operator, post, refused_for
 from tests.scenarios.test_messenger_cli import document, lines
 from tests.system import RunningSystem, running_system
@@ -94,7 +94,7 @@ async def test_two_systems_that_take_one_connectors_heartbeats_count_each_messag
     caller = Caller(
         name=connector.principal, role=Role.CONNECTOR, grants=(Grant(channel="email", endpoint=connector.endpoint),)
     )
-    queries = Queries.load("butlers.switchboard.fleet", schema="switchboard")
+    queries = Queries.load("butlers.switchboard.connectors", schema="switchboard")
     ids = iter(UUID(int=number) for number in range(1 << 60, 1 << 61))
     doors = [
         Heartbeats(

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from butlers.errors import InternalError
 from butlers.storage.identifiers import quote_identifier
-from butlers.switchboard.fleet.deltas import ADDED
+from butlers.switchboard.connectors.deltas import ADDED
 
 STRING, LONG, DOUBLE, MOMENT, DAY = StringType(), LongType(), DoubleType(), TimestampType(), DateType()
 

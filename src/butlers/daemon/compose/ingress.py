@@ -22,7 +22,7 @@ from butlers.storage.queries import Queries
 from butlers.switchboard.admission.admission import Admission
 from butlers.switchboard.admission.decision import AdmissionPolicy
 from butlers.switchboard.api import Api, ApiPolicy
-from butlers.switchboard.fleet.heartbeats import Heartbeats
+from butlers.switchboard.connectors.heartbeats import Heartbeats
 from butlers.switchboard.ingress import Ingress
 from butlers.switchboard.operation_calls import OperationCalls
 from butlers.switchboard.registry import Registry

@@ -11,8 +11,8 @@ from butlers.daemon.compose.process import Process
 from butlers.errors import InternalError
 from butlers.pipeline.process import run_in_process
 from butlers.pipeline.windows import Window
-from butlers.switchboard.fleet.rollups import RunJob
-from butlers.switchboard.fleet.windows import Window as Stretch
+from butlers.switchboard.connectors.rollups import RunJob
+from butlers.switchboard.connectors.rollups import Window as Interval
 
 NOWHERE = "none"  # the master of an installation whose jobs somebody else starts
 
@@ -21,7 +21,7 @@ def pipeline_jobs(process: Process) -> RunJob:
     """Runs a job over a window as the settings say, and waits for its end without holding anybody up."""
     settings, places = process.settings, process.places
 
-    async def run(job: str, window: Stretch, **arguments: str) -> dict[str, Any]:
+    async def run(job: str, window: Interval, **arguments: str) -> dict[str, Any]:
         if settings.spark_master == NOWHERE:
             return {"skipped": "spark_master is none: whoever set it starts the jobs (butlers pipeline run)"}
         done = await run_in_process(
@@ -48,6 +48,6 @@ def service_levels_job(process: Process) -> Job:
 
     async def levels(_arguments: Mapping[str, Any]) -> dict[str, Any]:
         end = process.clock.now().replace(minute=0, second=0, microsecond=0)
-        return await run("service-levels", Stretch(start=end - timedelta(hours=1), end=end))
+        return await run("service-levels", Interval(start=end - timedelta(hours=1), end=end))
 
     return levels

@@ -15,7 +15,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.calendar import calendar_module
-from butlers.daemon.compose.fleet import add_fleet
+from butlers.daemon.compose.connectors import add_connectors
 from butlers.daemon.compose.ingress import add_admission, add_api, add_service_levels, door_in
 from butlers.daemon.compose.memory import memory_migrations
 from butlers.daemon.compose.operators import add_operators, operator_audit
@@ -59,7 +59,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     routing, admission = add_routing(butler), add_admission(butler)
     parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
     accept_times, service_levels = add_service_levels(butler)
-    fleet = add_fleet(butler)
+    connectors = add_connectors(butler)
     senders = add_senders(butler, parts.notify)
     ingress = door_in(
         butler,
@@ -67,7 +67,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         registry=registry,
         admission=admission,
         accept_times=accept_times,
-        heartbeats=fleet.heartbeats,
+        heartbeats=connectors.heartbeats,
         gate=senders.gate,
     )
     audit, holds = operator_audit(butler), _holds(butler)
@@ -84,7 +84,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     finish_butler(
         butler,
         handle=_refuse_route,
-        jobs={"eligibility_sweep": lambda _arguments: registry.sweep(), **fleet.jobs},
+        jobs={"eligibility_sweep": lambda _arguments: registry.sweep(), **connectors.jobs},
         trace=_tracer(requests),
         tools=[
             *_own_tools(parts, ingress, registry),
@@ -92,7 +92,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *routing.tools,
             *service_levels.tools(),
             *HoldTools(holds=holds).tools(),
-            *fleet.tools,
+            *connectors.tools,
             *senders.tools.tools(),
             *calendar_tools,
         ],

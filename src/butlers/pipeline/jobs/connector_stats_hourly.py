@@ -30,7 +30,7 @@ from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, CONNECTOR_STATS_HOU
 from butlers.pipeline.transforms.deltas import COMPARED_COLUMNS, with_deltas
 from butlers.pipeline.transforms.hourly import DELTA_COLUMNS, hourly
 from butlers.pipeline.windows import Window
-from butlers.switchboard.fleet.deltas import ADDED
+from butlers.switchboard.connectors.deltas import ADDED
 
 TABLE, LAKE = SOURCES = ("table", "lake")
 MARGIN = timedelta(days=1)  # before a window whose heartbeats carry no deltas

@@ -22,7 +22,7 @@ from __future__ import annotations
 from pyspark.sql.types import BooleanType, IntegerType, ShortType
 
 from butlers.pipeline.tables import DOUBLE, LONG, MOMENT, STRING, Table, columns
-from butlers.switchboard.fleet.deltas import ADDED
+from butlers.switchboard.connectors.deltas import ADDED
 
 _FLAG, _INT = BooleanType(), IntegerType()
 

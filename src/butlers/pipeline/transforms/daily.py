@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DecimalType
 
 from butlers.pipeline.transforms.hourly import STATES, capped_sum
-from butlers.switchboard.fleet.deltas import COUNTERS
+from butlers.switchboard.connectors.deltas import COUNTERS
 
 DAILY_COLUMNS = ("connector_type", "endpoint_identity", "day", *COUNTERS, "heartbeat_count", *STATES, "uptime_pct")
 _COUNTS = ("heartbeat_count", *STATES)

@@ -1,7 +1,8 @@
 """Deltas of heartbeats that the intake did not compare: rows from before it did so, and made-up ones.
 
-Every row is moved to its process, sorted, and handed to the intake's own function (`switchboard/fleet/deltas.py`), one
-by one in Python. That costs many times a plain sum; rows that carry their deltas never come here.
+Every row is moved to its process, sorted, and handed to the intake's own function
+(`switchboard/connectors/deltas.py`), one by one in Python. That costs many times a plain sum; rows that carry their
+deltas never come here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from butlers.switchboard.fleet.deltas import ADDED, COUNTERS, SECOND, Counts, Lives, Reading, add
+from butlers.switchboard.connectors.deltas import ADDED, COUNTERS, SECOND, Counts, Lives, Reading, add
 
 if TYPE_CHECKING:
     import pyarrow

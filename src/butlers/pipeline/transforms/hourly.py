@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.pipeline.windows import Window
-from butlers.switchboard.fleet.deltas import ADDED, COUNTERS
+from butlers.switchboard.connectors.deltas import ADDED, COUNTERS
 
 ENDPOINT = ("connector_type", "endpoint_identity")
 STATES: Mapping[str, str] = {"healthy_count": "healthy", "degraded_count": "degraded", "error_count": "error"}

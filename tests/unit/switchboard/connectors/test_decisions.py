@@ -8,8 +8,8 @@ import pytest
 
 from butlers.channels.connector import state_after
 from butlers.contracts.backfill_state import TRANSITIONS, Deed, Status, status_after_report
-from butlers.switchboard.fleet.liveness import liveness
-from butlers.switchboard.fleet.windows import HOURS_REACH, days_to_roll, hours_to_roll
+from butlers.switchboard.connectors.registry import liveness
+from butlers.switchboard.connectors.rollups import HOURS_REACH, days_to_roll, hours_to_roll
 
 NOW = datetime(2026, 3, 1, 12, 5, tzinfo=UTC)
 NOON = NOW.replace(minute=0)

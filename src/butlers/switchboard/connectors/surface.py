@@ -12,8 +12,8 @@ from butlers.contracts.heartbeat import HeartbeatEnvelope
 from butlers.operations import connectors as operations
 from butlers.operations.connectors import ConnectorArguments
 from butlers.operations.operation import NoArguments
-from butlers.switchboard.fleet.connectors import Connectors
-from butlers.switchboard.fleet.heartbeats import Heartbeats
+from butlers.switchboard.connectors.heartbeats import Heartbeats
+from butlers.switchboard.connectors.registry import Connectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,15 +27,28 @@ from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.errors import OverloadRejected
 from butlers.storage.database import Database, Record
 from butlers.storage.group_commit import GroupCommitter
+from butlers.storage.partitions import ensure_month_partitions
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.deltas import ADDED, COUNTERS, SECOND, Lives, Reading, add, from_json, moment, to_json
-from butlers.switchboard.fleet.speakers import Speakers
+from butlers.switchboard.connectors.deltas import (
+    ADDED,
+    COUNTERS,
+    SECOND,
+    Lives,
+    Reading,
+    add,
+    from_json,
+    moment,
+    to_json,
+)
+from butlers.switchboard.connectors.speakers import Speakers
 from butlers.telemetry import get_logger
 
-log = get_logger("butlers.fleet")
+log = get_logger("butlers.connectors")
 
 MAX_WAITING = 1_000
 RETRY_AFTER_S = 30.0  # the usual pause between two heartbeats
+HEARTBEAT_LOG = "connector_heartbeat_log"
+MONTHS_AHEAD = 2
 Process = tuple[str, str, UUID]  # type and endpoint of the connector, and the process of it
 
 
@@ -134,6 +147,20 @@ class Heartbeats:
             known = await connection.fetch(self._queries.processes_of_heartbeats, rows)
             await connection.execute(self._queries.log_heartbeats, *_with_deltas(beats, known))
         return [None] * len(beats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatLogMonths:
+    """The months of the log, made ahead; the pipeline removes old ones (`connector-stats-pruning`)."""
+
+    database: Database
+    schema: str
+    clock: Clock
+
+    async def make_months(self) -> None:
+        this_month = self.clock.now().date().replace(day=1)
+        async with self.database.connection() as connection:
+            await ensure_month_partitions(connection, self.schema, HEARTBEAT_LOG, this_month, MONTHS_AHEAD)
 
 
 def _with_deltas(beats: Sequence[Beat], known: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

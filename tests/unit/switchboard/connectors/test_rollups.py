@@ -20,16 +20,16 @@ from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.connectors import Connectors
-from butlers.switchboard.fleet.months import FleetKeeper
-from butlers.switchboard.fleet.rollups import Rollups
+from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths
+from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.rollups import Rollups
 from tests.database import cloned_database
-from tests.unit.switchboard.fleet.reports import INSERT, Fleet, Report, Stats, expected_hours, with_deltas
-from tests.unit.switchboard.fleet.rolling import RollingInSql
+from tests.unit.switchboard.connectors.reports import INSERT, Fleet, Report, Stats, expected_hours, with_deltas
+from tests.unit.switchboard.connectors.rolling import RollingInSql
 
 START = datetime(2026, 1, 30, 20, tzinfo=UTC)  # a month ends within
 TABLES = [MigrationSet(schema="switchboard", package="butlers.switchboard", component="switchboard")]
-QUERIES = Queries.load("butlers.switchboard.fleet", schema="switchboard")
+QUERIES = Queries.load("butlers.switchboard.connectors", schema="switchboard")
 FIGURES = "messages_ingested, messages_failed, source_api_calls, dedupe_accepted"
 HEALTH = "heartbeat_count, healthy_count, degraded_count, error_count"
 
@@ -40,7 +40,7 @@ class World:
         self.clock = clock
         rolling = RollingInSql(database=database)
         self.rollups = Rollups(database=database, queries=QUERIES, clock=clock, run_job=rolling)
-        self.keeper = FleetKeeper(database=database, schema="switchboard", clock=clock)
+        self.keeper = HeartbeatLogMonths(database=database, schema="switchboard", clock=clock)
 
     async def come(self, reports: Sequence[Report]) -> None:
         """Reports as the intake stored them; those that carry no deltas are compared with each other."""

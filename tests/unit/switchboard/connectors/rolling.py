@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from butlers.storage.database import Database
-from butlers.switchboard.fleet.windows import HOURS_REACH, Window
+from butlers.switchboard.connectors.rollups import HOURS_REACH, Window
 
 _ROLL_UP_HOURS = """
 INSERT INTO switchboard.connector_stats_hourly

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from random import Random
 from uuid import UUID
 
-from butlers.switchboard.fleet.deltas import SECOND, Lives, Reading, add, moment
+from butlers.switchboard.connectors.deltas import SECOND, Lives, Reading, add, moment
 
 Key = tuple[str, str, datetime]  # type, endpoint, hour
 Stats = dict[Key, list[int]]  # ingested, failed, calls, accepted, heartbeats, healthy, degraded, error

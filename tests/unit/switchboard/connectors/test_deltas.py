@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from butlers.switchboard.fleet.deltas import (
+from butlers.switchboard.connectors.deltas import (
     MOST_LIVES,
     SECOND,
     YOUNG_S,

@@ -11,28 +11,27 @@ from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.pipeline import pipeline_jobs, service_levels_job
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.backfill_jobs import BackfillJobs
-from butlers.switchboard.fleet.backfill_surface import BackfillDesk
-from butlers.switchboard.fleet.connectors import Connectors
-from butlers.switchboard.fleet.heartbeats import Heartbeats
-from butlers.switchboard.fleet.months import FleetKeeper
-from butlers.switchboard.fleet.rollups import Rollups
-from butlers.switchboard.fleet.speakers import Speakers
-from butlers.switchboard.fleet.surface import ConnectorDesk
+from butlers.switchboard.connectors.backfill_jobs import BackfillJobs
+from butlers.switchboard.connectors.backfill_surface import BackfillDesk
+from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths, Heartbeats
+from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.rollups import Rollups
+from butlers.switchboard.connectors.speakers import Speakers
+from butlers.switchboard.connectors.surface import ConnectorDesk
 
 MONTHS_CHECK_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class ConnectorParts:
     heartbeats: Heartbeats
     jobs: Mapping[str, Job]
     tools: Sequence[AnyTool]
 
 
-def add_fleet(butler: Butler) -> Fleet:
+def add_connectors(butler: Butler) -> ConnectorParts:
     process, schema = butler.process, butler.config.schema_name
-    queries = Queries.load("butlers.switchboard.fleet", schema=schema)
+    queries = Queries.load("butlers.switchboard.connectors", schema=schema)
     speakers = Speakers(database=process.database, queries=queries)
     heartbeats = Heartbeats(
         database=process.database, queries=queries, speakers=speakers, clock=process.clock, new_id=process.new_id
@@ -47,7 +46,7 @@ def add_fleet(butler: Butler) -> Fleet:
     )
     butler.health.register("connectors", connectors.findings)
     butler.drains.append(heartbeats.close)
-    return Fleet(
+    return ConnectorParts(
         heartbeats=heartbeats,
         jobs=_jobs(butler, queries),
         tools=[*desk.tools(), *backfill.tools()],
@@ -57,9 +56,9 @@ def add_fleet(butler: Butler) -> Fleet:
 def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:
     process, schema = butler.process, butler.config.schema_name
     rollups = Rollups(database=process.database, queries=queries, clock=process.clock, run_job=pipeline_jobs(process))
-    keeper = FleetKeeper(database=process.database, schema=schema, clock=process.clock)
-    butler.before_serving.append(keeper.make_months)
-    butler.loops["heartbeat log's months"] = repeated(process.clock, MONTHS_CHECK_S, keeper.make_months)
+    months = HeartbeatLogMonths(database=process.database, schema=schema, clock=process.clock)
+    butler.before_serving.append(months.make_months)
+    butler.loops["heartbeat log's months"] = repeated(process.clock, MONTHS_CHECK_S, months.make_months)
     return {
         "connector_stats_hourly_rollup": rollups.hourly,
         "connector_stats_daily_rollup": rollups.daily,

@@ -1,7 +1,11 @@
-"""Which hours and days a rollup looks at. Pure: the time is an argument.
+"""Statistics of connectors: what their counters grew by, hour by hour and day by day, and where messages went.
 
-Every run looks again at what late rows may have changed, and goes back as far as the last result when runs were missed.
-It never goes further than where the source is whole: results that stand must not be replaced by less.
+The work itself is the pipeline's, on Spark and in a process of its own (`butlers pipeline run connector-stats-hourly`
+does the same by hand). Here it is decided which hours and days a run looks at. Every run looks again at the last day,
+for rows that came late. Results are upserted, so a run may be repeated and two may run at once.
+
+It goes back as far as the last result when runs were missed, and never further than where the source is whole: results
+that stand must not be replaced by less.
 
     log kept      |<------------------- 7 days ------------------->| now
     hours rolled         |<-------------- at most 6 days --------->|
@@ -9,12 +13,15 @@ It never goes further than where the source is whole: results that stand must no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from typing import Any
+from typing import Any, Protocol
 
+from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
 
 HOUR = timedelta(hours=1)
 LOG_KEPT = timedelta(days=7)
@@ -30,6 +37,43 @@ DAYS_REACH = timedelta(days=27)  # the inbox keeps at least the month before the
 class Window:
     start: datetime
     end: datetime  # not included
+
+
+class RunJob(Protocol):
+    """Has a job of the pipeline run, and says what it said at its end."""
+
+    def __call__(self, job: str, window: Window, **arguments: str) -> Awaitable[dict[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollups:
+    database: Database
+    queries: Queries
+    clock: Clock
+    run_job: RunJob
+
+    async def hourly(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """`connector_stats_hourly` from the heartbeats."""
+        last = await self.database.fetchval(self.queries.last_hour)
+        window = hours_to_roll(self.clock.now(), last=last, since=asked_since(arguments))
+        return await self._run("connector-stats-hourly", window)
+
+    async def daily(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """`connector_stats_daily` from the hours, `connector_fanout_daily` from the inbox."""
+        last = await self.database.fetchval(self.queries.last_day)
+        window = days_to_roll(self.clock.now(), last=last, since=asked_since(arguments))
+        # The hours anew before their days, so that a missed one is not missing.
+        return await self._run("connector-stats-daily", window, hours="again")
+
+    async def pruning(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What is older than it is kept, with a log of what was removed."""
+        now = self.clock.now()
+        return await self._run("connector-stats-pruning", Window(start=now - timedelta(days=1), end=now))
+
+    async def _run(self, job: str, window: Window, **arguments: str) -> dict[str, Any]:
+        if window.start >= window.end:
+            return {"from": window.start.isoformat(), "to": window.end.isoformat(), "rows": 0}
+        return await self.run_job(job, window, **arguments)
 
 
 def hours_to_roll(now: datetime, *, last: datetime | None, since: datetime | None = None) -> Window:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
 from butlers.butler.health import Finding
@@ -13,16 +14,22 @@ from butlers.clock import Clock
 from butlers.errors import Conflict, NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.fleet.liveness import Liveness, liveness
-from butlers.switchboard.fleet.windows import midnight, rest_of_today
+from butlers.switchboard.connectors.rollups import midnight, rest_of_today
 
 FIGURES = (
     *("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted"),
     *("heartbeat_count", "healthy_count", "degraded_count", "error_count"),
 )
-
-
 Figures = defaultdict[tuple[str, str], dict[str, int]]  # by type and endpoint
+
+ONLINE_WITHIN = timedelta(minutes=2)
+STALE_WITHIN = timedelta(minutes=4)
+
+
+class Liveness(StrEnum):
+    ONLINE = "online"
+    STALE = "stale"
+    OFFLINE = "offline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +81,14 @@ class Connectors:
             figures = today[row["connector_type"], row["endpoint_identity"]]
             figures.update({name: figures[name] + row[name] for name in FIGURES})
         return today
+
+
+def liveness(last_heartbeat_at: datetime, now: datetime) -> Liveness:
+    """Whether a connector is there, by its last heartbeat. Silence never removes one."""
+    silence = now - last_heartbeat_at
+    if silence < ONLINE_WITHIN:
+        return Liveness.ONLINE
+    return Liveness.STALE if silence <= STALE_WITHIN else Liveness.OFFLINE
 
 
 def finding(row: Mapping[str, Any], now: datetime) -> Finding:

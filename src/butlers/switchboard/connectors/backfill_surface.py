@@ -19,9 +19,9 @@ from butlers.operations.backfill import (
     Progress,
 )
 from butlers.operations.operation import Operation
-from butlers.switchboard.fleet.backfill_jobs import BackfillJobs
-from butlers.switchboard.fleet.connectors import Connectors
-from butlers.switchboard.fleet.speakers import Speakers
+from butlers.switchboard.connectors.backfill_jobs import BackfillJobs
+from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.speakers import Speakers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
