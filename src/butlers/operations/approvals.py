@@ -13,6 +13,8 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
+from butlers.operations import approval_lines as lines
+from butlers.operations.command import CURSOR, LIMIT, Command, Option
 from butlers.operations.operation import (
     ACTS,
     ACTS_OUTSIDE,
@@ -156,16 +158,18 @@ _BUTLER = Parameter(
 
 def _of_butler(name: str) -> Any:
     """The butler whose actions are meant carries the operation out."""
-    return {
-        "parameters": (_BUTLER,),
-        "target": lambda given: Target(butler=given.pop("butler"), operation=name),
-    }
+    return {"parameters": (_BUTLER,), "target": lambda given: Target(butler=given.pop("butler"), operation=name)}
 
 
 def _rule_maker(given: dict[str, Any]) -> Target:
     made_from = FROM_ACTION if "action_id" in given else CREATE_RULE
     return Target(butler=given.pop("butler"), operation=made_from.name)
 
+
+_ACTION = Option("action_id", "An action's id, as `approvals list` prints it.")
+_RULE = Option("rule_id", "A rule's id, as `approvals rules list` prints it.")
+_TOOL = Option("tool_name", "Only calls of this tool.", "--tool")
+_WHOSE = Option("butler", "Whose actions.")
 
 LIST: Final = Operation(
     name="list_pending_actions",
@@ -175,6 +179,15 @@ LIST: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/approvals", "Actions, newest first", **_of_butler("list_pending_actions")),),
+    commands=(
+        Command(
+            "approvals list",
+            "Actions, newest first.",
+            lines.listed_actions,
+            (Option("status", "Only actions that stand like this.", choices=True), _TOOL, LIMIT, CURSOR, _WHOSE),
+            none="no actions",
+        ),
+    ),
 )
 SHOW: Final = Operation(
     name="show_pending_action",
@@ -184,6 +197,15 @@ SHOW: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/approvals/{action_id}", "One action, whole, with its record", **_of_butler("show_pending_action")),),
+    commands=(
+        Command(
+            "approvals show",
+            "One action: what would happen, who asked, and what became of it.",
+            lines.whole_action,
+            (_ACTION, _WHOSE),
+            completed=lambda _get, given, found: found | {"butler": given["butler"]},
+        ),
+    ),
 )
 COUNT: Final = Operation(
     name="pending_action_count",
@@ -208,6 +230,15 @@ RULES: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/approvals/rules", "Rules, newest first", **_of_butler("list_approval_rules")),),
+    commands=(
+        Command(
+            "approvals rules list",
+            "Rules, newest first.",
+            lines.listed_rules,
+            (_TOOL, Option("active_only", "Also revoked rules.", "--all", negates=True), LIMIT, CURSOR, _WHOSE),
+            none="no rules",
+        ),
+    ),
 )
 SHOW_RULE: Final = Operation(
     name="show_approval_rule",
@@ -217,6 +248,7 @@ SHOW_RULE: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/approvals/rules/{rule_id}", "One rule and its latest uses", **_of_butler("show_approval_rule")),),
+    commands=(Command("approvals rules show", "One rule and its latest uses.", lines.whole_rule, (_RULE, _WHOSE)),),
 )
 APPROVE: Final = Operation(
     name="approve_action",
@@ -289,6 +321,7 @@ REVOKE: Final = Operation(
         ),
         post("/approvals/rules/{rule_id}/revoke", "End a rule", **_of_butler("revoke_approval_rule")),
     ),
+    commands=(Command("approvals rules revoke", "End a rule.", lines.whole_rule, (_RULE, _WHOSE), route=1),),
 )
 
 OPERATIONS: Final = (LIST, SHOW, COUNT, RULES, SHOW_RULE, APPROVE, REJECT, CREATE_RULE, REVOKE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
@@ -10,6 +11,7 @@ from pydantic import Field, model_validator
 
 from butlers.contracts.backfill_state import Deed, Status
 from butlers.contracts.envelope import Identity, Value
+from butlers.operations.command import CURSOR, LIMIT, Command, Document, Option, when
 from butlers.operations.operation import (
     ACTS,
     ADDS,
@@ -103,6 +105,19 @@ class JobList(Page):
     jobs: list[Row] = Field(description="the jobs: what to fetch, how far they are and what they cost")
 
 
+def _jobs(document: Document) -> Iterator[str]:
+    for job in document["jobs"]:
+        name = f"{job['connector_type']}:{job['endpoint_identity']}"
+        yield f"{job['job_id']}  {when(job['created_at'])}  {job['status']:<11}  {name}"
+        yield (
+            f"    {', '.join(job['target_categories'])} from {job['date_from']} to {job['date_to']}:"
+            f" {job['rows_processed']} processed, {job['rows_skipped']} skipped, {job['cost_spent_cents']} cents"
+            f" ({job['cost_spent_today_cents']} of {job['daily_cost_cap_cents']} today)"
+        )
+        if job["error"]:
+            yield f"    {job['error']}"
+
+
 def _deed(given: dict[str, Any]) -> Target:
     return Target(butler=PAUSE.butler, operation=f"backfill.{given.pop('deed')}")
 
@@ -141,6 +156,21 @@ LIST: Final = Operation(
     returns=JobList,
     hints=READS,
     routes=(get("/backfill", "Backfill jobs, newest first"),),
+    commands=(
+        Command(
+            "backfill list",
+            "Jobs and how far they are, newest first.",
+            _jobs,
+            (
+                Option("connector_type", "Only of this type of connector.", "--type"),
+                Option("endpoint_identity", "Only of this end.", "--endpoint"),
+                Option("status", "Only those that stand like this.", choices=True),
+                LIMIT,
+                CURSOR,
+            ),
+            none="no backfill jobs",
+        ),
+    ),
 )
 POLL: Final = Operation(
     name="backfill.poll",

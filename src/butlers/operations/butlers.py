@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
 from pydantic import Field
 
 from butlers.contracts.envelope import Identity, Value
+from butlers.operations.command import CURSOR, REASON, Command, Document, Option
 from butlers.operations.operation import (
     ACTS,
     LONGEST_PAGE,
@@ -45,6 +47,18 @@ class HoldHistory(Page):
     history: list[Row] = Field(description="what changed, when and why, newest first")
 
 
+def _history(document: Document) -> Iterator[str]:
+    for row in document["history"]:
+        yield f"{row['observed_at']}  {row['previous'] or '-'} -> {row['new']}  {row['reason']}"
+
+
+def _state(document: Document) -> Iterator[str]:
+    held = document["held"]
+    yield f"{document['butler']}: {'held by ' + held['operator'] if held else document['eligibility_state']}"
+
+
+_BUTLER = Option("butler", "A butler's name.", metavar="BUTLER")
+
 HOLD: Final = Operation(
     name="butler.hold",
     description="Take a butler out of service: no new routes until it is released.",
@@ -53,6 +67,14 @@ HOLD: Final = Operation(
     hints=ACTS,
     roles=OPERATORS,
     routes=(post("/butlers/{butler}/hold", "Take a butler out of service"),),
+    commands=(
+        Command(
+            "registry hold",
+            "Take a butler out of service: it gets no new routes, whatever signs of life it gives.",
+            _state,
+            (_BUTLER, REASON),
+        ),
+    ),
 )
 RELEASE: Final = Operation(
     name="butler.release",
@@ -62,6 +84,7 @@ RELEASE: Final = Operation(
     hints=ACTS,
     roles=OPERATORS,
     routes=(post("/butlers/{butler}/release", "Put a butler back into service"),),
+    commands=(Command("registry release", "Put a butler back into service.", _state, (_BUTLER, REASON)),),
 )
 HISTORY: Final = Operation(
     name="butler.history",
@@ -70,6 +93,15 @@ HISTORY: Final = Operation(
     returns=HoldHistory,
     hints=READS,
     routes=(get("/butlers/{butler}/history", "Why a butler was or was not routable"),),
+    commands=(
+        Command(
+            "registry history",
+            "Why a butler was or was not routable, newest first.",
+            _history,
+            (_BUTLER, Option("limit"), CURSOR),
+            none="nothing ever changed",
+        ),
+    ),
 )
 
 OPERATIONS: Final = (HOLD, RELEASE, HISTORY)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from pydantic import Field
 
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.operations.command import Command, Document, Option
 from butlers.operations.operation import (
     ADDS_ONCE,
     CHANGES,
@@ -35,6 +37,10 @@ class ConnectorGone(Result):
     connector_type: str = Field(description="the kind of connector")
     endpoint_identity: str = Field(description="the bot, mailbox or account")
     deregistered: bool = Field(description="true")
+
+
+def _gone(document: Document) -> Iterator[str]:
+    yield f"{document['connector_type']}:{document['endpoint_identity']} is forgotten"
 
 
 HEARTBEAT: Final = Operation(
@@ -69,6 +75,22 @@ DEREGISTER: Final = Operation(
     hints=CHANGES,
     roles=OPERATORS,
     routes=(post("/connectors/deregister", "Forget a connector"),),
+    commands=(
+        Command(
+            "connectors deregister",
+            "Forget a connector; its next heartbeat registers it anew.",
+            _gone,
+            (
+                Option("connector_type", "A connector's type, like telegram.", positional=True, metavar="TYPE"),
+                Option(
+                    "endpoint_identity",
+                    "Which end of the source, like the bot's name.",
+                    positional=True,
+                    metavar="ENDPOINT",
+                ),
+            ),
+        ),
+    ),
 )
 
 OPERATIONS: Final = (HEARTBEAT, LIST, DEREGISTER)

@@ -8,8 +8,11 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.contracts.channels import Channel
+from butlers.contracts.delivery_state import ENDED_BADLY
 from butlers.contracts.envelope import Identity, Timestamp, Value
 from butlers.errors import ErrorClass
+from butlers.operations import delivery_lines as lines
+from butlers.operations.command import CHANNEL, CURSOR, LIMIT, ORIGIN, REASON, SINCE, Command, Document, Option
 from butlers.operations.deliveries import DeadLetterEnded, DeliveryReleased
 from butlers.operations.operation import (
     ACTS,
@@ -68,6 +71,13 @@ class DeadLetterResult(Result):
     replay_eligibility: Row = Field(description="whether it may be sent again, and if not, why")
 
 
+_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `dead-letters list` prints it.")
+
+
+def _ended_badly(sent: Document) -> bool:
+    return lines.status_of(sent) in ENDED_BADLY
+
+
 LIST: Final = Operation(
     name="messenger_dead_letter_list",
     description="Deliveries that were set aside, newest first, a page at a time.",
@@ -76,6 +86,23 @@ LIST: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/dead-letters", "Deliveries that were set aside, newest first"),),
+    commands=(
+        Command(
+            "dead-letters list",
+            "Dead letters, newest first.",
+            lines.dead_letters,
+            (
+                ORIGIN,
+                CHANNEL,
+                Option("error_class", "Only this class of error."),
+                SINCE,
+                Option("include_discarded", "Also what was given up.", "--discarded"),
+                LIMIT,
+                CURSOR,
+            ),
+            none="no dead letters",
+        ),
+    ),
 )
 INSPECT: Final = Operation(
     name="messenger_dead_letter_inspect",
@@ -85,6 +112,14 @@ INSPECT: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/dead-letters/{dead_letter_id}", "One of them, whole"),),
+    commands=(
+        Command(
+            "dead-letters show",
+            "One dead letter: what was asked, all that was tried, whether it may be sent again.",
+            lines.dead_letter,
+            (_DEAD_LETTER,),
+        ),
+    ),
 )
 REPLAY: Final = Operation(
     name="messenger_dead_letter_replay",
@@ -95,6 +130,15 @@ REPLAY: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/dead-letters/{dead_letter_id}/replay", "Send it again"),),
+    commands=(
+        Command(
+            "dead-letters replay",
+            "Send it again; exit code 1 when that ended badly, too.",
+            lines.result,
+            (_DEAD_LETTER,),
+            failed=_ended_badly,
+        ),
+    ),
 )
 DISCARD: Final = Operation(
     name="messenger_dead_letter_discard",
@@ -105,6 +149,14 @@ DISCARD: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/dead-letters/{dead_letter_id}/discard", "Give it up for good"),),
+    commands=(
+        Command(
+            "dead-letters discard",
+            "Give it up for good; it can never be replayed.",
+            lines.discarded,
+            (_DEAD_LETTER, REASON),
+        ),
+    ),
 )
 
 OPERATIONS: Final = (LIST, INSPECT, REPLAY, DISCARD)

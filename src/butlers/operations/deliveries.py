@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from pydantic import Field, JsonValue
@@ -11,6 +11,20 @@ from butlers.contracts.channels import Channel
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
 from butlers.contracts.notify import Intent
+from butlers.operations import delivery_lines as lines
+from butlers.operations.command import (
+    CHANNEL,
+    CURSOR,
+    LIMIT,
+    ORIGIN,
+    REASON,
+    SINCE,
+    UNTIL,
+    Command,
+    Document,
+    Get,
+    Option,
+)
 from butlers.operations.operation import (
     ACTS,
     ACTS_OUTSIDE,
@@ -181,6 +195,24 @@ class DeliveryStats(Result):
     groups: list[Row] = Field(description="the same figures by the property that was asked for")
 
 
+_DELIVERY = Option("delivery_id", "A delivery id, as `deliveries list` prints it.")
+
+
+def _with_note(get: Get, given: Document, found: dict[str, Any]) -> dict[str, Any]:
+    """That nothing is found may be a slip of the pen; a butler that was taken away still has deliveries."""
+    origin = given["origin_butler"]
+    if origin is None or found["deliveries"]:
+        return found
+    names = sorted(row["name"] for row in get("/api/butlers")["butlers"])
+    if origin in names:
+        return found
+    return found | {"note": f"no butler is called {origin!r}; there are {', '.join(names)}"}
+
+
+def _is_open(told: Document) -> bool:
+    return any(row["state"] != "closed" for row in told["channels"].values())
+
+
 SEARCH: Final = Operation(
     name="messenger_delivery_search",
     description="Deliveries that fit the filters, newest first, a page at a time.",
@@ -189,6 +221,23 @@ SEARCH: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries", "Deliveries, newest first"),),
+    commands=(
+        Command(
+            words="deliveries list",
+            help="Deliveries, newest first.",
+            prints=lines.deliveries,
+            none="no deliveries",
+            completed=_with_note,
+            options=(
+                ORIGIN,
+                CHANNEL,
+                Option("intent", "send, reply or react."),
+                Option("status", "Only deliveries that stand like this.", choices=True),
+                Option("request_id", "Only deliveries of this request.", "--request"),
+                *(SINCE, UNTIL, LIMIT, CURSOR),
+            ),
+        ),
+    ),
 )
 STATUS: Final = Operation(
     name="messenger_delivery_status",
@@ -198,6 +247,11 @@ STATUS: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/{delivery_id}", "One delivery"),),
+    commands=(
+        Command(
+            "deliveries show", "One delivery: where it stands and its latest attempt.", lines.delivery, (_DELIVERY,)
+        ),
+    ),
 )
 ATTEMPTS: Final = Operation(
     name="messenger_delivery_attempts",
@@ -207,6 +261,9 @@ ATTEMPTS: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/{delivery_id}/attempts", "Every attempt at it"),),
+    commands=(
+        Command("deliveries attempts", "Every attempt at one delivery, in order.", lines.attempts, (_DELIVERY,)),
+    ),
 )
 TRACE: Final = Operation(
     name="messenger_delivery_trace",
@@ -235,6 +292,17 @@ SETTLE: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/deliveries/{delivery_id}/settle", "Say what became of an uncertain delivery"),),
+    commands=(
+        Command(
+            "deliveries settle",
+            "Say what became of an uncertain delivery.",
+            lines.result,
+            (
+                _DELIVERY,
+                Option("outcome", "Whether it arrived, or is to be sent once more.", positional=True, choices=True),
+            ),
+        ),
+    ),
 )
 QUARANTINE: Final = Operation(
     name="messenger_dead_letter_quarantine",
@@ -245,6 +313,14 @@ QUARANTINE: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/deliveries/{delivery_id}/quarantine", "Set it aside"),),
+    commands=(
+        Command(
+            "deliveries quarantine",
+            "Set a delivery aside that is not in a provider call.",
+            lines.quarantined,
+            (_DELIVERY, REASON),
+        ),
+    ),
 )
 STATS: Final = Operation(
     name="messenger_delivery_stats",
@@ -254,6 +330,14 @@ STATS: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/stats", "Counts, rates and latencies"),),
+    commands=(
+        Command(
+            "deliveries stats",
+            "Counts, rates and latencies of the last 24 hours, or of another window.",
+            lines.stats,
+            (SINCE, UNTIL, Option("group_by", "One line for each.", choices=True)),
+        ),
+    ),
 )
 QUEUE: Final = Operation(
     name="messenger_queue_depth",
@@ -263,6 +347,7 @@ QUEUE: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/queue", "What is on its way"),),
+    commands=(Command("deliveries queue", "How many deliveries are on their way.", lines.queue, (CHANNEL,)),),
 )
 LIMITS: Final = Operation(
     name="messenger_rate_limit_status",
@@ -272,6 +357,14 @@ LIMITS: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/limits", "What is left of the budgets"),),
+    commands=(
+        Command(
+            "deliveries limits",
+            "What is left of the budgets, and who is held back.",
+            lines.limits,
+            (CHANNEL, Option("identity_scope", "bot or user.", "--scope")),
+        ),
+    ),
 )
 CIRCUITS: Final = Operation(
     name="messenger_circuit_status",
@@ -281,6 +374,15 @@ CIRCUITS: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/circuits", "The circuit of each channel"),),
+    commands=(
+        Command(
+            "deliveries circuits",
+            "The circuit breaker of each channel; exit code 1 when one is not closed.",
+            lines.circuits,
+            (CHANNEL,),
+            failed=_is_open,
+        ),
+    ),
 )
 DRY_RUN: Final = Operation(
     name="messenger_dry_run",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from pydantic import Field
 
 from butlers.contracts.envelope import Value
+from butlers.operations.command import CURSOR, LIMIT, Command, Document, Hint, Option, when
 from butlers.operations.operation import (
     ACTS,
     LONGEST_PAGE,
@@ -43,6 +45,21 @@ class MailRetried(Result):
     handled: bool = Field(description="whether it came to an end")
 
 
+def _quarantined_lines(document: Document) -> Iterator[str]:
+    for row in document["mails"]:
+        yield f"{row['mail']}  {when(row['quarantined_at'])}  {row['attempts']} attempts  {row['size_bytes']} bytes"
+        yield f"    {row['reason']}"
+        yield Hint(f"    try it again: butlers mailbox retry {row['mail']}")
+
+
+def _retried_lines(document: Document) -> Iterator[str]:
+    if document["handled"]:
+        yield f"mail {document['mail']} was handled"
+    else:
+        yield f"mail {document['mail']} stays quarantined"
+        yield Hint("see why: butlers mailbox quarantined")
+
+
 QUARANTINED: Final = Operation(
     name="email_list_quarantined",
     description="Mails that no attempt could bring to an end, newest first, each with the reason.",
@@ -51,6 +68,15 @@ QUARANTINED: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/mailbox/quarantine", "Mails that could not be handled, newest first"),),
+    commands=(
+        Command(
+            "mailbox quarantined",
+            "Mails that are quarantined after three attempts, newest first, each with the reason.",
+            _quarantined_lines,
+            (LIMIT, CURSOR),
+            none="no mail is quarantined",
+        ),
+    ),
 )
 RETRY: Final = Operation(
     name="email_retry_quarantined",
@@ -61,6 +87,15 @@ RETRY: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/mailbox/quarantine/{mail}/retry", "Try one of them again"),),
+    commands=(
+        Command(
+            "mailbox retry",
+            "Try a quarantined mail again; exit code 1 when it stays quarantined.",
+            _retried_lines,
+            (Option("mail", "A mail, as `mailbox quarantined` prints it.", metavar="MAIL"),),
+            failed=lambda answer: not answer["handled"],
+        ),
+    ),
 )
 
 OPERATIONS: Final = (QUARANTINED, RETRY)

@@ -141,10 +141,7 @@ def _add_errors(path: str, described: Schema, found: tuple[Operation, Route] | N
     """The success of a route, and every refusal that it knows."""
     status, success = next(iter(described["responses"].items()))
     answer = success.get("content", {}).get("application/json", {}).get("schema") or dict(_ANYTHING)
-    success = {
-        "description": described.get("summary", "Done."),
-        "content": {"application/json": {"schema": answer}},
-    }
+    success = {"description": described.get("summary", "Done."), "content": {"application/json": {"schema": answer}}}
     errors = {str(known): _error(known) for known in _statuses(path, int(status), described, found)}
     described["responses"] = {status: success} | errors
 

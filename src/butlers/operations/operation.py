@@ -1,4 +1,6 @@
-"""What a declaration of an operation says: name, arguments, result, who may call it, and by which HTTP routes."""
+"""What a declaration of an operation says: name, arguments, result, who may call it, by which HTTP
+routes, and by which commands.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any, Final, Union
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from butlers.contracts.envelope import Identity, Value
+from butlers.operations.command import Command
 
 SWITCHBOARD: Final = "switchboard"
 MESSENGER: Final = "messenger"
@@ -47,7 +50,7 @@ class DecidedArguments(Value):
 class Result(BaseModel):
     """What an operation answers: the fields that are always there. Others may stand beside them."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, defer_build=True)  # the command line needs none of them
 
 
 class Page(Result):
@@ -135,6 +138,7 @@ class Operation:
     owner: str | None = None  # of butlers, only this one: its own sessions
     butler: str = SWITCHBOARD  # who carries it out
     routes: tuple[Route, ...] = ()
+    commands: tuple[Command, ...] = ()
 
     def input_schema(self) -> dict[str, Any]:
         return self.arguments.model_json_schema(by_alias=True)

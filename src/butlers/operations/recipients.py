@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pydantic import Field
 
+from butlers.channels.registry import listed, outbound_names
 from butlers.contracts.channels import Channel
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value
+from butlers.operations import delivery_lines as lines
+from butlers.operations.command import CHANNEL, CURSOR, REASON, Command, Option
 from butlers.operations.operation import (
     ACTS,
     CHANGES,
@@ -59,6 +63,19 @@ class RecipientReleased(Result):
     released_by: str = Field(description="who decided it")
 
 
+_NAMED = (
+    Option("channel", f"{listed(outbound_names())}.", positional=True, metavar="CHANNEL"),
+    Option("target", "The recipient's address on that channel.", positional=True),
+)
+_UNSUPPRESS = Command(
+    words="deliveries unsuppress",
+    help="Write to a recipient again.",
+    prints=lines.released,
+    options=_NAMED,
+    route=1,
+    takes_dashes=True,
+)
+
 LIST: Final = Operation(
     name="messenger_recipient_list",
     description="Recipients that are suppressed or have moved, by channel and address.",
@@ -67,6 +84,15 @@ LIST: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/recipients", "Who is not written to, or has moved"),),
+    commands=(
+        Command(
+            "deliveries recipients",
+            "Who is not written to, or has moved.",
+            lines.recipients,
+            (CHANNEL, Option("limit"), CURSOR),
+            none="nobody is held back",
+        ),
+    ),
 )
 SUPPRESS: Final = Operation(
     name="messenger_recipient_suppress",
@@ -77,6 +103,15 @@ SUPPRESS: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/recipients", "Write to somebody no more"),),
+    commands=(
+        Command(
+            "deliveries suppress",
+            "Write to a recipient no more.",
+            lines.suppressed,
+            (*_NAMED, REASON),
+            takes_dashes=True,
+        ),
+    ),
 )
 RELEASE: Final = Operation(
     name="messenger_recipient_release",
@@ -90,6 +125,7 @@ RELEASE: Final = Operation(
         Route(method="DELETE", path="/recipients", summary="Write to somebody again"),
         post("/recipients/release", "The same, for clients that only post"),
     ),
+    commands=(_UNSUPPRESS, replace(_UNSUPPRESS, words="deliveries release", hidden=True)),  # its older name
 )
 
 OPERATIONS: Final = (LIST, SUPPRESS, RELEASE)

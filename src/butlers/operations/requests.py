@@ -10,6 +10,8 @@ from pydantic import Field
 
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
 from butlers.errors import ErrorClass
+from butlers.operations import request_lines as lines
+from butlers.operations.command import CURSOR, LIMIT, REASON, SINCE, Command, Option
 from butlers.operations.operation import (
     ACTS,
     LONGEST_PAGE,
@@ -108,8 +110,13 @@ class DeadLettersResult(Result):
     next_cursor: str | None = Field(default=None, description="hand it back for the next page; null: the last one")
 
 
+_REQUEST = Option("request_id", "A request's id, as `requests list` prints it.")
+_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
+_OF_REQUEST = Option("request_id", "Only about this request.", "--request")
+
+
 def _action(
-    name: str, description: str, path: str, summary: str, arguments: type[Value] = ActionArguments
+    name: str, description: str, path: str, summary: str, *, command: Command, arguments: type[Value]
 ) -> Operation:
     return Operation(
         name=name,
@@ -119,6 +126,7 @@ def _action(
         hints=ACTS,
         roles=OPERATORS,
         routes=(post(f"/requests/{path}", summary),),
+        commands=(command,),
     )
 
 
@@ -127,36 +135,72 @@ REROUTE: Final = _action(
     "Send a request to another butler.",
     "{request_id}/reroute",
     "Send it to another butler",
-    RerouteArguments,
+    command=Command(
+        "requests reroute",
+        "Send a request that is open, or ended badly, to another butler.",
+        lines.acted,
+        (_REQUEST, Option("target", "The butler that is to have it.", "--to"), REASON),
+    ),
+    arguments=RerouteArguments,
 )
 CANCEL: Final = _action(
     "request.cancel",
     "Withdraw a request that nobody works on yet.",
     "{request_id}/cancel",
     "Withdraw it before anybody works on it",
+    command=Command("requests cancel", "Withdraw a request that nobody works on yet.", lines.acted, (_REQUEST, REASON)),
+    arguments=ActionArguments,
 )
 ABORT: Final = _action(
-    "request.abort", "Stop a request that is being worked on.", "{request_id}/abort", "Stop the work on it"
+    "request.abort",
+    "Stop a request that is being worked on.",
+    "{request_id}/abort",
+    "Stop the work on it",
+    command=Command("requests abort", "Stop the work on a request.", lines.acted, (_REQUEST, REASON)),
+    arguments=ActionArguments,
 )
 RETRY: Final = _action(
     "request.retry",
     "Work on a request again that ended badly.",
     "{request_id}/retry",
     "Work on it again after it ended badly",
+    command=Command(
+        "requests retry",
+        "Work on a request again that ended badly; what succeeded is not repeated.",
+        lines.acted,
+        (_REQUEST, REASON),
+    ),
+    arguments=ActionArguments,
 )
 FORCE_COMPLETE: Final = _action(
     "request.force_complete",
     "Declare a request done, with a note.",
     "{request_id}/force-complete",
     "Declare it done, with a note",
-    ForceCompleteArguments,
+    command=Command(
+        "requests force-complete",
+        "Declare a request done, with a note.",
+        lines.acted,
+        (
+            _REQUEST,
+            Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
+            Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
+        ),
+    ),
+    arguments=ForceCompleteArguments,
 )
 REPLAY: Final = _action(
     "request.replay",
     "Work on a dead letter's request again.",
     "dead-letters/{dead_letter_id}/replay",
     "Work on it again",
-    ReplayArguments,
+    command=Command(
+        "requests replay",
+        "Work on a dead letter's request again, under its own id.",
+        lines.acted,
+        (_DEAD_LETTER, REASON),
+    ),
+    arguments=ReplayArguments,
 )
 DEAD_LETTERS: Final = Operation(
     name="request.dead_letters",
@@ -173,6 +217,24 @@ DEAD_LETTERS: Final = Operation(
         ),
         get("/requests/dead-letters/{dead_letter_id}", "One of them, whole", query=()),
     ),
+    commands=(
+        Command(
+            words="requests dead-letters",
+            help="Requests, and parts of them, that failed for good, newest first.",
+            prints=lines.dead_letters,
+            none="no dead letters",
+            options=(
+                _OF_REQUEST,
+                Option("target_butler", "Only what this butler was to do.", "--butler"),
+                Option("error_class", "Only this class of error."),
+                Option("failure_category", "Only this category of failure.", "--category"),
+                SINCE,
+                Option("include_resolved", "Also what is settled.", "--settled"),
+                *(LIMIT, CURSOR),
+            ),
+        ),
+        Command("requests dead-letter", "One dead letter, whole.", lines.dead_letter, (_DEAD_LETTER,), route=1),
+    ),
 )
 AUDIT: Final = Operation(
     name="request.audit",
@@ -182,6 +244,22 @@ AUDIT: Final = Operation(
     hints=READS,
     roles=OPERATORS,
     routes=(get("/audit/operators", "What operators did about requests, newest first"),),
+    commands=(
+        Command(
+            "requests audit",
+            "What operators did about requests, newest first.",
+            lines.actions,
+            (
+                _OF_REQUEST,
+                Option("operator", "Only what this operator did."),
+                Option("action", "Only this action, e.g. manual_reroute."),
+                SINCE,
+                LIMIT,
+                CURSOR,
+            ),
+            none="no operator has acted",
+        ),
+    ),
 )
 ACTIVITY: Final = Operation(
     name="audit.list",
@@ -191,9 +269,22 @@ ACTIVITY: Final = Operation(
     hints=READS,
     roles=OPERATORS,
     routes=(get("/audit", "What butlers and operators did, newest first"),),
+    commands=(
+        Command(
+            "requests activity",
+            "What butlers and operators did, newest first: sessions, schedules, actions.",
+            lines.activity,
+            (
+                Option("butler", "Only what this butler did."),
+                Option("operation", "Only this, e.g. session."),
+                Option("result", "Only with this result, e.g. failed."),
+                SINCE,
+                LIMIT,
+                CURSOR,
+            ),
+            none="nothing on record",
+        ),
+    ),
 )
 
-OPERATIONS: Final = (
-    *(REROUTE, CANCEL, ABORT, RETRY, FORCE_COMPLETE, REPLAY),
-    *(DEAD_LETTERS, AUDIT, ACTIVITY),
-)
+OPERATIONS: Final = (*(REROUTE, CANCEL, ABORT, RETRY, FORCE_COMPLETE, REPLAY), *(DEAD_LETTERS, AUDIT, ACTIVITY))

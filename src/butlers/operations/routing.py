@@ -4,12 +4,14 @@ What was learned about people on the way, and how well it all goes, stand here a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
 from butlers.contracts.envelope import Value
+from butlers.operations.command import CURSOR, LIMIT, SINCE, UNTIL, Command, Document, Option, when
 from butlers.operations.operation import (
     ACTS,
     LONGEST_PAGE,
@@ -23,6 +25,7 @@ from butlers.operations.operation import (
     get,
     post,
 )
+from butlers.operations.service_level_lines import service_levels
 from butlers.operations.time_range import TimeRangeArguments
 
 ExtractionStatus = Literal["pending", "confirmed", "dismissed", "expired", "refused", "any"]
@@ -72,6 +75,14 @@ class ServiceLevelsResult(Result):
     interactive: Row | list[Row] = Field(description="how long people waited for an answer")
 
 
+def _extractions(document: Document) -> Iterator[str]:
+    for row in document["extractions"]:
+        told = ", ".join(f"{name} {value}" for name, value in row["data"].items() if value not in (None, ""))
+        kind, who = row["signal_type"], row["contact_hint"] or "-"
+        created = when(row["created_at"])
+        yield f"{row['id']}  {created}  {row['status']:<9}  {row['confidence']:.2f}  {kind:<11}  {who}: {told}"
+
+
 STATUS: Final = Operation(
     name="routing.status",
     description="What decides who gets a message.",
@@ -104,6 +115,15 @@ EXTRACTIONS: Final = Operation(
     returns=ExtractionList,
     hints=READS,
     routes=(get("/extractions", "What messages told about people, newest first"),),
+    commands=(
+        Command(
+            "extractions",
+            "What messages told about people, newest first; pending: it waits for a person.",
+            _extractions,
+            (Option("status", "Only those that stand like this.", choices=True), LIMIT, CURSOR),
+            none="no extractions",
+        ),
+    ),
 )
 CONFIRM: Final = Operation(
     name="extraction.confirm",
@@ -130,6 +150,14 @@ SERVICE_LEVELS: Final = Operation(
     returns=ServiceLevelsResult,
     hints=READS,
     routes=(get("/service-levels", "The service levels of a stretch of time"),),
+    commands=(
+        Command(
+            "service-levels",
+            "Accept and completion times, route success, and how long people wait in a chat; the last day by default.",
+            service_levels,
+            (SINCE, UNTIL),
+        ),
+    ),
 )
 
 OPERATIONS: Final = (STATUS, ROLLBACK, RESUME, EXTRACTIONS, CONFIRM, DISMISS, SERVICE_LEVELS)

@@ -4,14 +4,16 @@ person with an operator's token only: whoever knows the owner's can become the o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final
 from uuid import UUID
 
 from pydantic import Field
 
-from butlers.channels.registry import pairing_names, written_names
+from butlers.channels.registry import listed, pairing_names, written_names
 from butlers.contracts.channels import OneOf
 from butlers.contracts.envelope import Identity, Value
+from butlers.operations.command import CURSOR, LIMIT, Command, Document, Hint, Option, when
 from butlers.operations.operation import (
     ACTS,
     CHANGES,
@@ -84,6 +86,45 @@ class OwnerCode(Result):
     expires_at: str | None = Field(description="until when the code counts")
 
 
+def _refused(document: Document) -> Iterator[str]:
+    for row in document["senders"]:
+        name = f" ({row['display_name']})" if row["display_name"] not in (None, row["sender"]) else ""
+        number = f"{row['messages']} message{'' if row['messages'] == 1 else 's'}"
+        yield (
+            f"{row['channel']}:{row['sender']}{name}  {row['reason']}  {number}"
+            f"  first {when(row['first_at'])}  last {when(row['last_at'])}"
+        )
+    if document["senders"]:
+        yield Hint("let one in with: butlers senders allow CHANNEL IDENTITY")
+
+
+def _pairings(document: Document) -> Iterator[str]:
+    for row in document["pairings"]:
+        who = f"{row['channel']}:{row['sender']} ({row['display_name']})"
+        yield f"{row['code']}  {row['state']:<8}  {who}  asked {when(row['created_at'])}"
+
+
+def _let_in(document: Document) -> Iterator[str]:
+    yield f"{document['name']} ({document['channel']} {document['identity']}) may write in from now on"
+
+
+def _gone(document: Document) -> Iterator[str]:
+    yield f"{document['channel']} {document['identity']} is served no longer"
+
+
+def _owner_code(document: Document) -> Iterator[str]:
+    if document["code"] is None:
+        yield f"no code is needed: the owner is known on {document['channel']}, or everybody may write in there"
+        return
+    yield document["code"]
+    yield Hint(f"send it to the bot: the chat that sends it becomes the owner's; good until {document['expires_at']}")
+
+
+_SENDER = (
+    Option("channel", f"{listed(written_names())}.", positional=True, metavar="CHANNEL", choices=written_names),
+    Option("identity", "A Telegram user's number, or a mail address.", positional=True, metavar="IDENTITY"),
+)
+
 REFUSED: Final = Operation(
     name="senders.refused",
     description="Senders that wrote in and were not served, and why; what they wrote is not kept.",
@@ -91,6 +132,16 @@ REFUSED: Final = Operation(
     returns=RefusedSenders,
     hints=READS,
     routes=(get("/senders/refused", "Senders that were not served, and why"),),
+    commands=(
+        Command(
+            "senders refused",
+            "Senders that wrote in and were not served, and why; what they wrote is not kept.",
+            _refused,
+            (Option("channel", "Only on this channel.", choices=written_names), LIMIT, CURSOR),
+            none="nobody was refused",
+            alone=True,
+        ),
+    ),
 )
 PAIRINGS: Final = Operation(
     name="senders.pairings",
@@ -100,6 +151,15 @@ PAIRINGS: Final = Operation(
     hints=READS,
     roles=OPERATORS,
     routes=(get("/senders/pairings", "Strangers that were given a pairing code", decides=True),),
+    commands=(
+        Command(
+            "senders pairings",
+            "Strangers that were given a pairing code, newest first.",
+            _pairings,
+            (LIMIT, CURSOR),
+            none="no stranger was given a code",
+        ),
+    ),
 )
 APPROVE: Final = Operation(
     name="senders.approve",
@@ -109,6 +169,14 @@ APPROVE: Final = Operation(
     hints=ACTS,
     roles=OPERATORS,
     routes=(post("/senders/approve", "Let the stranger with a pairing code in"),),
+    commands=(
+        Command(
+            "senders approve",
+            "Let the stranger with this code in.",
+            _let_in,
+            (Option("code", "The stranger's code, like K7QF-2M9X.", positional=True),),
+        ),
+    ),
 )
 ALLOW: Final = Operation(
     name="senders.allow",
@@ -118,6 +186,14 @@ ALLOW: Final = Operation(
     hints=CHANGES,
     roles=OPERATORS,
     routes=(post("/senders/allow", "Let a person in without a code"),),
+    commands=(
+        Command(
+            "senders allow",
+            "Let a person in without a code, or add an identity of the owner's.",
+            _let_in,
+            (*_SENDER, Option("name", "The person's name."), Option("owner", "It is the owner's own.", "--owner")),
+        ),
+    ),
 )
 REMOVE: Final = Operation(
     name="senders.remove",
@@ -127,6 +203,7 @@ REMOVE: Final = Operation(
     hints=CHANGES,
     roles=OPERATORS,
     routes=(post("/senders/remove", "Serve a person no longer"),),
+    commands=(Command("senders remove", "Serve a person no longer.", _gone, (*_SENDER,)),),
 )
 OWNER_CODE: Final = Operation(
     name="senders.owner_code",
@@ -136,6 +213,9 @@ OWNER_CODE: Final = Operation(
     hints=READS,
     roles=OPERATORS,
     routes=(get("/senders/owner-code", "The code that makes a chat the owner's", query=(), decides=True),),
+    commands=(
+        Command("senders owner-code", "The code that makes the Telegram chat that sends it the owner's.", _owner_code),
+    ),
 )
 
 OPERATIONS: Final = (REFUSED, PAIRINGS, APPROVE, ALLOW, REMOVE, OWNER_CODE)

@@ -13,23 +13,20 @@ from butlers.daemon.cli import (
     ask,
     backfill,
     connectors,
-    dead_letters,
     deliveries,
     demo,
     doctor,
-    extractions,
-    mailbox,
     pipeline,
     registry,
     requests,
     route,
-    senders,
-    service_levels,
     token,
     up,
     why,
 )
+from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
+from butlers.operations import dead_letters, mailbox, routing, senders
 
 app = typer.Typer(
     name="butlers",
@@ -56,6 +53,13 @@ def _root(
     """Nothing to do before a command."""
 
 
+_dead_letters = typer.Typer(help="Deliveries that were set aside.", no_args_is_help=True)
+_mailbox = typer.Typer(help="Mails that could not be handled.", no_args_is_help=True)
+_senders = typer.Typer(help="Who may write in, who was refused, and how a stranger is let in.")
+add_commands(_dead_letters, "dead-letters", *dead_letters.OPERATIONS)
+add_commands(_mailbox, "mailbox", *mailbox.OPERATIONS)
+add_commands(_senders, "senders", *senders.OPERATIONS)
+
 app.command("up")(exiting(up.up))
 app.command("run")(exiting(up.run))
 app.command("simulate")(exiting(up.simulate))
@@ -66,18 +70,17 @@ app.command("trace")(ask.trace)
 app.command("doctor")(exiting(doctor.doctor))
 app.command("why")(why.why)
 app.command("route")(exiting(route.route))
-app.command("extractions")(extractions.extractions)
-app.command("service-levels")(service_levels.service_levels)
+add_commands(app, "", routing.EXTRACTIONS, routing.SERVICE_LEVELS)
 app.add_typer(requests.app, name="requests")
 app.add_typer(registry.app, name="registry")
 app.add_typer(connectors.app, name="connectors")
 app.add_typer(backfill.app, name="backfill")
 app.add_typer(deliveries.app, name="deliveries")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(mailbox.app, name="mailbox")
+app.add_typer(_dead_letters, name="dead-letters")
+app.add_typer(_mailbox, name="mailbox")
 app.add_typer(approvals.app, name="approvals")
 app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(senders.app, name="senders")
+app.add_typer(_senders, name="senders")
 app.add_typer(token.app, name="token")
 
 

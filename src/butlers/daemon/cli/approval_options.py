@@ -10,7 +10,6 @@ import typer
 ActionId = Annotated[str, typer.Argument(help="An action's id, as `approvals list` prints it.")]
 Butler = Annotated[str, typer.Option(help="Whose actions.")]
 OptionalReason = Annotated[str | None, typer.Option("--reason", help="Why; it is kept.")]
-ToolName = Annotated[str | None, typer.Option("--tool", help="Only calls of this tool.")]
 
 
 def of_butler(name: str) -> str:

@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from butlers.daemon.cli import approval_lines as lines
-from butlers.daemon.cli.approval_options import ActionId, Butler, ToolName, of_butler
+from butlers.daemon.cli.approval_options import ActionId, Butler, of_butler
 from butlers.daemon.cli.asking import Document, an_id, asking, body
-from butlers.daemon.cli.options import Cursor, Limit
+from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
 from butlers.errors import ValidationError
+from butlers.operations import approval_lines as lines
+from butlers.operations import approvals as operations
 
 app = typer.Typer(help="Rules that let calls pass without asking.", no_args_is_help=True)
 
-RuleId = Annotated[str, typer.Argument(help="A rule's id, as `approvals rules list` prints it.")]
 Expires = Annotated[str | None, typer.Option(help="RFC 3339 moment at which the rule ends.")]
 MaxUses = Annotated[int | None, typer.Option(min=1, help="How many calls it lets pass.")]
 Description = Annotated[str, typer.Option(help="What it is for.")]
@@ -26,26 +26,7 @@ Constraints = Annotated[
 ]
 
 
-@app.command("list")
-@asking(lines.listed_rules, more="butlers approvals rules list --cursor", none="no rules")
-def list_rules(
-    client: SystemClient,
-    tool: ToolName = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also revoked rules.")] = False,
-    limit: Limit = 20,
-    cursor: Cursor = None,
-    butler: Butler = "messenger",
-) -> Document:
-    """Rules, newest first."""
-    place = {"limit": limit, "cursor": cursor, "butler": butler}
-    return client.get("/api/approvals/rules", tool_name=tool, active_only=str(not all_).lower(), **place)
-
-
-@app.command("show")
-@asking(lines.whole_rule)
-def show_rule(client: SystemClient, rule_id: RuleId, butler: Butler = "messenger") -> Document:
-    """One rule and its latest uses."""
-    return client.get(f"/api/approvals/rules/{an_id(rule_id)}", butler=butler)
+add_commands(app, "approvals rules", operations.RULES, operations.SHOW_RULE)
 
 
 @app.command("create")
@@ -78,11 +59,7 @@ def create_rule_from_action(
     return _create(client, {"action_id": an_id(action_id)} | _bounds(expires, max_uses, description), butler)
 
 
-@app.command("revoke")
-@asking(lines.whole_rule)
-def revoke_rule(client: SystemClient, rule_id: RuleId, butler: Butler = "messenger") -> Document:
-    """End a rule."""
-    return client.post(f"/api/approvals/rules/{an_id(rule_id)}/revoke{of_butler(butler)}", b"{}")
+add_commands(app, "approvals rules", operations.REVOKE)
 
 
 def _create(client: SystemClient, rule: dict[str, Any], butler: str) -> Document:

@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
 from uuid import UUID
 
 import typer
 
-from butlers.daemon.cli import approval_lines as lines
 from butlers.daemon.cli import approval_rules
-from butlers.daemon.cli.approval_options import ActionId, Butler, OptionalReason, ToolName, of_butler
+from butlers.daemon.cli.approval_options import ActionId, Butler, OptionalReason, of_butler
 from butlers.daemon.cli.asking import Document, an_id, asking, body
-from butlers.daemon.cli.options import Cursor, Limit
+from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
 from butlers.errors import ClassifiedError, FieldError, ValidationError
+from butlers.operations import approval_lines as lines
+from butlers.operations import approvals as operations
 
 app = typer.Typer(help="What waits for a person's approval.", no_args_is_help=True)
 app.add_typer(approval_rules.app, name="rules")
 
 
-class Status(StrEnum):
-    PENDING = "pending"
-    APPROVED = "approved"
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-    EXECUTED = "executed"
-    ANY = "any"
-
-
-@app.command("list")
-@asking(lines.listed_actions, more="butlers approvals list --cursor", none="no actions")
-def list_(
-    client: SystemClient,
-    status: Annotated[Status, typer.Option(help="Only actions that stand like this.")] = Status.PENDING,
-    tool: ToolName = None,
-    limit: Limit = 20,
-    cursor: Cursor = None,
-    butler: Butler = "messenger",
-) -> Document:
-    """Actions, newest first."""
-    place = {"limit": limit, "cursor": cursor, "butler": butler}
-    return client.get("/api/approvals", status=status, tool_name=tool, **place)
-
-
-@app.command("show")
-@asking(lines.whole_action)
-def show(client: SystemClient, action_id: ActionId, butler: Butler = "messenger") -> Document:
-    """One action: what would happen, who asked, and what became of it."""
-    return client.get(f"/api/approvals/{an_id(action_id)}", butler=butler) | {"butler": butler}
+add_commands(app, "approvals", operations.LIST, operations.SHOW)
 
 
 @app.command("approve")

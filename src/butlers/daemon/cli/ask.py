@@ -18,11 +18,11 @@ from butlers.contracts.request_state import RequestState
 from butlers.daemon.cli import explain
 from butlers.daemon.cli.asking import Document, an_id, asking, body, plain
 from butlers.daemon.cli.exits import FAILED, OK
-from butlers.daemon.cli.hints import Hint
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
+from butlers.operations.command import Hint, when
 
 
 def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
@@ -62,7 +62,7 @@ def _requests(document: Document) -> Iterator[str]:
     for row in document["requests"]:
         butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
         source = f"{row['source_channel']}:{row['source_sender_identity']}"
-        received = explain.when(row["received_at"])
+        received = when(row["received_at"])
         yield f"{row['request_id']}  {received}  {row['lifecycle_state']:<8}  {butlers or '-':<12}  {source}"
 
 

@@ -25,10 +25,11 @@ import typer
 from pydantic_core import to_json
 
 from butlers.daemon.cli.exits import FAILED, OK
-from butlers.daemon.cli.hints import Hint, located, where_given
+from butlers.daemon.cli.hints import located, where_given
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import FieldError, ValidationError
+from butlers.operations.command import Hint
 
 Document = dict[str, Any]
 Lines = Callable[[Document], Iterable[str]]

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from butlers.daemon.cli.asking import Document, an_id, asking, body
-from butlers.daemon.cli.explain import when
-from butlers.daemon.cli.hints import Hint
-from butlers.daemon.cli.options import Cursor, Limit
+from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
+from butlers.operations import backfill
+from butlers.operations.command import Hint
 
 app = typer.Typer(help="Messages of the past that connectors fetch when asked to.", no_args_is_help=True)
 
 JobId = Annotated[str, typer.Argument(help="A job's id, as `backfill list` prints it.")]
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="A connector's type, as `butlers connectors` prints it.")]
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Which end of the source, as printed there.")]
-
-
-class Status(StrEnum):
-    PENDING = "pending"
-    ACTIVE = "active"
-    PAUSED = "paused"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    COST_CAPPED = "cost_capped"
-    ERROR = "error"
-
-
-def _jobs(document: Document) -> Iterator[str]:
-    for job in document["jobs"]:
-        name = f"{job['connector_type']}:{job['endpoint_identity']}"
-        yield f"{job['job_id']}  {when(job['created_at'])}  {job['status']:<11}  {name}"
-        yield (
-            f"    {', '.join(job['target_categories'])} from {job['date_from']} to {job['date_to']}:"
-            f" {job['rows_processed']} processed, {job['rows_skipped']} skipped, {job['cost_spent_cents']} cents"
-            f" ({job['cost_spent_today_cents']} of {job['daily_cost_cap_cents']} today)"
-        )
-        if job["error"]:
-            yield f"    {job['error']}"
 
 
 def _stands(document: Document) -> Iterator[str]:
@@ -53,19 +29,7 @@ def _created(document: Document) -> Iterator[str]:
     yield Hint("follow it with: butlers backfill list")
 
 
-@app.command("list")
-@asking(_jobs, more="butlers backfill list --cursor", none="no backfill jobs")
-def list_(
-    client: SystemClient,
-    connector_type: Annotated[str | None, typer.Option("--type", help="Only of this type of connector.")] = None,
-    endpoint: Annotated[str | None, typer.Option("--endpoint", help="Only of this end.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Only those that stand like this.")] = None,
-    limit: Limit = 20,
-    cursor: Cursor = None,
-) -> Document:
-    """Jobs and how far they are, newest first."""
-    named = {"connector_type": connector_type, "endpoint_identity": endpoint, "status": status}
-    return client.get("/api/backfill", **named, limit=limit, cursor=cursor)
+add_commands(app, "backfill", backfill.LIST)
 
 
 @app.command()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 import typer
 
-from butlers.daemon.cli.asking import Document, asking, body
-from butlers.daemon.cli.explain import when
+from butlers.daemon.cli.asking import Document, asking
+from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.listing import lists_by_itself
 from butlers.daemon.client import SystemClient
+from butlers.operations import connectors
+from butlers.operations.command import when
 
 _WORDS = ("sentence", "remedy")
 app = typer.Typer(help="Who brings messages in, and whether it is there.")
-Type = Annotated[str, typer.Argument(metavar="TYPE", help="A connector's type, like telegram.")]
-Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Which end of the source, like the bot's name.")]
 
 
 def _lines(document: Document) -> Iterator[str]:
@@ -31,10 +30,6 @@ def _lines(document: Document) -> Iterator[str]:
             yield f"    {row['error_message']}"
     for part in document["not_reporting"]:
         yield f"{part['part']:<32} {part['state']}: " + " ".join(part[key] for key in _WORDS if key in part)
-
-
-def _gone(document: Document) -> Iterator[str]:
-    yield f"{document['connector_type']}:{document['endpoint_identity']} is forgotten"
 
 
 @app.command("list")
@@ -53,9 +48,4 @@ def _not_reporting(client: SystemClient) -> list[Document]:
 lists_by_itself(app, list_)
 
 
-@app.command()
-@asking(_gone)
-def deregister(client: SystemClient, connector_type: Type, endpoint: Endpoint) -> Document:
-    """Forget a connector; its next heartbeat registers it anew."""
-    named = {"connector_type": connector_type, "endpoint_identity": endpoint}
-    return client.post("/api/connectors/deregister", body(named))
+add_commands(app, "connectors", connectors.DEREGISTER)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from butlers.operations.command import milliseconds, when
+
 
 def trace(document: dict[str, Any]) -> Iterator[str]:
     yield f"request {document['request_id']}: {document['lifecycle_state']}"
@@ -107,19 +109,6 @@ def _interventions(document: dict[str, Any]) -> Iterator[str]:
         yield f"operator {who}: {action['action']}: {action['reason']} -> {told}"
     if annotation := (document["override"] or {}).get("annotation"):
         yield f"note     {annotation}"
-
-
-def when(timestamp: str) -> str:
-    return datetime.fromisoformat(timestamp).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def milliseconds(number: float) -> str:
-    return f"{number:.0f} ms"
-
-
-def seconds(number: float) -> str:
-    """Tenths while they matter."""
-    return f"{number:.1f} s" if number < 10 else f"{number:.0f} s"
 
 
 def _clock(timestamp: str) -> str:

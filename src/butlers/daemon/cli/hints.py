@@ -12,17 +12,13 @@ from collections.abc import Iterator
 
 import typer
 
+from butlers.operations.command import Hint
+
 _COMMAND = re.compile(
     r"\bbutlers (?:approvals rules [a-z-]+|(?:deliveries|dead-letters|approvals) [a-z-]+"
     r"|requests [a-z][a-z-]*|why|trace|requests)\b"
 )
 _WHERE = {"data_dir": "--data-dir", "config": "--config"}
-
-
-class Hint(str):
-    """A line that names a command."""
-
-    __slots__ = ()
 
 
 def located(line: str, where: str) -> str:

@@ -27,7 +27,7 @@ Limit = Annotated[int, typer.Option(min=1, max=500)]
 Cursor = Annotated[str | None, typer.Option(help="Where an earlier page ended.")]
 
 
-def _moment(text: str | None) -> str | None:
+def moment(text: str | None) -> str | None:
     try:
         whole = text is None or datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -37,8 +37,8 @@ def _moment(text: str | None) -> str | None:
     return text
 
 
-Since = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, included.", callback=_moment)]
-Until = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, not included.", callback=_moment)]
+Since = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, included.", callback=moment)]
+Until = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, not included.", callback=moment)]
 Channel = Annotated[str | None, typer.Option(help=f"{listed(outbound_names())}.")]
 Origin = Annotated[str | None, typer.Option(help="Only what this butler asked for.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]

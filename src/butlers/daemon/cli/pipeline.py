@@ -14,11 +14,11 @@ import typer
 from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.asking import Document, an_id, say
 from butlers.daemon.cli.exits import FAILED, OK, exiting
-from butlers.daemon.cli.explain import when
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
 from butlers.daemon.cli.pipeline_database import database_of_system
 from butlers.daemon.cli.pipeline_generate import generate
 from butlers.daemon.places import Places
+from butlers.operations.command import when
 
 if TYPE_CHECKING:
     from butlers.pipeline.job import Job

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
 import typer
 
-from butlers.daemon.cli.asking import Document, asking, body
-from butlers.daemon.cli.options import Cursor, Limit, Reason
+from butlers.daemon.cli.asking import Document, asking
+from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
+from butlers.operations import butlers
 
 app = typer.Typer(help="Who can take work.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(metavar="BUTLER", help="A butler's name.")]
 
 
 def _butlers(document: Document) -> Iterator[str]:
     for row in document["butlers"]:
         held = f"  held by {row['held']['operator']}: {row['held']['reason']}" if row["held"] else ""
         yield f"{row['name']:<16} {row['eligibility_state']:<12} seen {row['last_seen_at']}{held}"
-
-
-def _history(document: Document) -> Iterator[str]:
-    for row in document["history"]:
-        yield f"{row['observed_at']}  {row['previous'] or '-'} -> {row['new']}  {row['reason']}"
-
-
-def _state(document: Document) -> Iterator[str]:
-    held = document["held"]
-    yield f"{document['butler']}: {'held by ' + held['operator'] if held else document['eligibility_state']}"
 
 
 @app.command("list")
@@ -38,22 +27,4 @@ def list_(client: SystemClient) -> Document:
     return client.get("/api/butlers")
 
 
-@app.command()
-@asking(_history, more="butlers registry history --cursor", none="nothing ever changed")
-def history(client: SystemClient, butler: Name, limit: Limit = 50, cursor: Cursor = None) -> Document:
-    """Why a butler was or was not routable, newest first."""
-    return client.get(f"/api/butlers/{butler}/history", limit=limit, cursor=cursor)
-
-
-@app.command()
-@asking(_state)
-def hold(client: SystemClient, butler: Name, reason: Reason) -> Document:
-    """Take a butler out of service: it gets no new routes, whatever signs of life it gives."""
-    return client.post(f"/api/butlers/{butler}/hold", body({"reason": reason}))
-
-
-@app.command()
-@asking(_state)
-def release(client: SystemClient, butler: Name, reason: Reason) -> Document:
-    """Put a butler back into service."""
-    return client.post(f"/api/butlers/{butler}/release", body({"reason": reason}))
+add_commands(app, "registry", butlers.HISTORY, butlers.HOLD, butlers.RELEASE)

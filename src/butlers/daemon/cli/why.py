@@ -8,11 +8,12 @@ from uuid import UUID
 
 import typer
 
-from butlers.daemon.cli import approval_lines, explain, request_lines
+from butlers.daemon.cli import explain
 from butlers.daemon.cli.asking import Document, an_id, asking
-from butlers.daemon.cli.hints import Hint
 from butlers.daemon.client import SystemClient
 from butlers.errors import ClassifiedError, ValidationError
+from butlers.operations import approval_lines, request_lines
+from butlers.operations.command import Hint
 
 
 def _told(document: Document) -> Iterator[str]:

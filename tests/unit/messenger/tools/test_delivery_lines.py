@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from butlers.daemon.cli import delivery_lines
+from butlers.operations import delivery_lines
 
 WHEN = "2026-03-01T12:00:30.123456Z"
 CLOSED: dict[str, Any] = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from butlers.daemon.cli.explain import when
-from butlers.daemon.cli.hints import Hint
+from butlers.operations.command import Hint, when
 
 Document = Mapping[str, Any]
 _COMMANDS = {

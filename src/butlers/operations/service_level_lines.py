@@ -1,21 +1,18 @@
-"""`butlers service-levels`: how well messages are taken in, routed and brought to their end."""
+"""Service levels as a person reads them: how well messages are taken in, routed and brought to their end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from butlers.daemon.cli import explain
-from butlers.daemon.cli.asking import Document, asking
-from butlers.daemon.cli.options import Since, Until
-from butlers.daemon.client import SystemClient
+from butlers.operations.command import Document, milliseconds, when
 
 Row = Mapping[str, Any]
 
 
-def _lines(document: Document) -> Iterator[str]:
+def service_levels(document: Document) -> Iterator[str]:
     window, routes = document["window"], document["routes"]
-    yield f"from {explain.when(window['since'])} to {explain.when(window['until'])}"
+    yield f"from {when(window['since'])} to {when(window['until'])}"
     yield from _section(
         "accept", document["accept"], lambda row: f"{row['source_channel']}: {row['messages']} messages"
     )
@@ -44,7 +41,7 @@ def _interactive(row: Row) -> str:
 
 def _percentiles(row: Row) -> str:
     known = ((name, row[f"{name}_ms"]) for name in ("p50", "p95", "p99"))
-    return "".join(f", {name} {explain.milliseconds(value)}" for name, value in known if value is not None)
+    return "".join(f", {name} {milliseconds(value)}" for name, value in known if value is not None)
 
 
 def _rate(rate: float | None) -> str:
@@ -52,9 +49,3 @@ def _rate(rate: float | None) -> str:
 
 
 _ENDS = ("parsed", "errored", "open", "shed", "decided_by_a_person")
-
-
-@asking(_lines)
-def service_levels(client: SystemClient, since: Since = None, until: Until = None) -> Document:
-    """Accept and completion times, route success, and how long people wait in a chat; the last day by default."""
-    return client.get("/api/service-levels", since=since, until=until)

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from butlers.daemon.cli.explain import when
-from butlers.daemon.cli.hints import Hint
+from butlers.operations.command import Hint, when
 
 Document = Mapping[str, Any]
 MESSENGER = "messenger"  # whose actions are meant when nobody is named
