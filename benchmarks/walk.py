@@ -28,6 +28,7 @@ import httpx2
 
 import butlers
 from butlers.butler.config import load_roster
+from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import SystemClock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
@@ -35,7 +36,6 @@ from butlers.daemon.simulation import OWNER_CHAT, Simulated, simulated_environme
 from butlers.daemon.system import System
 from butlers.daemon.tour.instance import PortRange
 from butlers.ids import Uuid7Factory
-from butlers.simulators.telegram import TelegramSimulator, serve_telegram
 from butlers.storage.embedded import EmbeddedPostgres
 
 ROOT = Path(butlers.__file__).parent

@@ -28,6 +28,8 @@ from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.delivery_config import LimitsSection
 from butlers.butler.identity import OPERATOR, Caller, Grant, TokenFile
 from butlers.butler.surface import PendingApproval, ToolBox
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.places import Places
@@ -45,8 +47,6 @@ from butlers.daemon.system import System, migration_sets
 from butlers.ids import Uuid7Factory
 from butlers.operations.operation import Role
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
-from butlers.simulators.mail import MailSimulator, serve_mail
-from butlers.simulators.telegram import TelegramSimulator, serve_telegram
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN
+from butlers.channels.webhook.simulator import Fault, FaultKind, WebhookSimulator, serve_webhook
+from butlers.channels.webhook.simulator.server import RECEIPT_KEY, SIGNING_KEY
 from butlers.clock import SystemClock
-from butlers.simulators.telegram import DEFAULT_TOKEN
-from butlers.simulators.webhook import Fault, FaultKind, WebhookSimulator, serve_webhook
-from butlers.simulators.webhook.server import RECEIPT_KEY, SIGNING_KEY
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import call, execute, fault, mail_fault, quick, route, rows, wish
 from tests.scenarios.test_messenger_other_channels import NUMBER, SECRETS, module

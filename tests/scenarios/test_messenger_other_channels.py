@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from butlers.channels.webhook.simulator import Fault, FaultKind, WebhookSimulator, serve_webhook
+from butlers.channels.webhook.simulator.server import RECEIPT_KEY, SIGNING_KEY
 from butlers.clock import SystemClock
 from butlers.errors import ConfigurationError
-from butlers.simulators.webhook import Fault, FaultKind, WebhookSimulator, serve_webhook
-from butlers.simulators.webhook.server import RECEIPT_KEY, SIGNING_KEY
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, deliver, execute, fault, forget, lineage, quick, route, rows, wish
 from tests.system import RunningSystem, running_system

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN
 from butlers.daemon.simulation import PASSWORD
-from butlers.simulators.telegram import DEFAULT_TOKEN
 from tests.scenarios.messenger_door import call, deliver, mails, rows, wish
 from tests.scenarios.messenger_time import running, system
 from tests.system import RunningSystem

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 
 from butlers.butler.health import Condition, Finding, Health, LastKnown
+from butlers.channels.email.simulator import serve_mail
 from butlers.clock import SystemClock
 from butlers.daemon.readiness import STOPS_BELOW, disk_finding
 from butlers.daemon.simulation import ADDRESS, Simulated
-from butlers.simulators.mail import serve_mail
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import deliver, fault, wish
 from tests.system import HOST, RunningSystem, running_system

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN
 from butlers.daemon.simulation import PASSWORD
-from butlers.simulators.telegram import DEFAULT_TOKEN
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.telemetry import configure_logging
 from tests.scenarios.messenger_door import (

@@ -132,7 +132,7 @@ class Channel:
     outbound: Outbound | None = None  # None: nothing leaves by it
     credentials: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # identity scope -> names of its secrets
     settings: tuple[str, ...] = ()  # process settings that its adapter and its connector are given as options
-    simulator: str | None = None  # module:attribute
+    simulator: str | None = None  # module:attribute of the function that serves a simulated provider
 
     @property
     def reply_tool(self) -> str:

@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from starlette.routing import BaseRoute
 
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
+from butlers.channels.webhook.simulator import WebhookSimulator, serve_webhook
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, PASSWORD, Simulated, addresses
 from butlers.errors import ConfigurationError
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
-from butlers.simulators.mail import MailSimulator, serve_mail
-from butlers.simulators.telegram import TelegramSimulator, serve_telegram
-from butlers.simulators.webhook import WebhookSimulator, serve_webhook
 
 T = TypeVar("T")
 _PORT_PATIENCE_S = 5.0  # a predecessor may still be saying its last words

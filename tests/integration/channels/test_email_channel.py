@@ -18,10 +18,10 @@ from butlers.channels.email.adapter import EmailChannel
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.message import message_id
+from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.clock import ManualClock, SystemClock
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.ids import Uuid7Factory
-from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from tests.integration.simulators.mail_support import controlling
 from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, OWNER, fault
 

@@ -21,6 +21,7 @@ from butlers.channels.email.mailbox.bounces import BounceWatch
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.daemon.compose.base import base_migrations
@@ -28,7 +29,6 @@ from butlers.errors import ClassifiedError, TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.operations.operation import Role
-from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database

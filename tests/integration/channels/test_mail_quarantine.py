@@ -15,10 +15,10 @@ import httpx2
 import pytest
 
 from butlers.butler.surface import ToolBox
+from butlers.channels.email.simulator import MailSimulator, serve_mail
 from butlers.clock import SystemClock
 from butlers.daemon.compose.base import base_migrations
 from butlers.errors import InternalError, TargetUnavailable, ValidationError
-from butlers.simulators.mail import MailSimulator, serve_mail
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri

@@ -15,9 +15,9 @@ import pytest
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
 from butlers.channels.telegram.adapter import TelegramChannel
 from butlers.channels.telegram.answers import DEFAULT_WAIT
+from butlers.channels.telegram.simulator.faults import FaultKind
 from butlers.clock import ManualClock
 from butlers.errors import LeaseLost, TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.simulators.telegram.faults import FaultKind
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving
 
 ONE, TWO, THREE = "one " * 900, "two " * 900, "three " * 600

@@ -11,13 +11,13 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
+from butlers.channels.webhook.simulator import WebhookSimulator, serve_webhook
+from butlers.channels.webhook.simulator.server import RECEIPT_KEY
 from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable
 from butlers.messenger.receipts import Receipt, ReceiptIntake, ReceiptOutcome, receipt_routes
 from butlers.messenger.receipts.door import BODY_LIMIT
 from butlers.serving.server import GuestServer, listen
-from butlers.simulators.webhook import WebhookSimulator, serve_webhook
-from butlers.simulators.webhook.server import RECEIPT_KEY
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database
 from tests.integration.channels.receipt_rows import MIGRATIONS, SCHEMA, Rows

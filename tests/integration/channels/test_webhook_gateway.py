@@ -14,10 +14,10 @@ import pytest
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.webhook.adapter import WebhookChannel, make_channel
+from butlers.channels.webhook.simulator import Fault, FaultKind, WebhookSimulator, serve_webhook
+from butlers.channels.webhook.simulator.server import SIGNING_KEY
 from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.simulators.webhook import Fault, FaultKind, WebhookSimulator, serve_webhook
-from butlers.simulators.webhook.server import SIGNING_KEY
 
 HOST = "127.0.0.1"
 Make = Callable[..., WebhookChannel]

@@ -10,13 +10,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from butlers.channels.email.simulator import serve_mail
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN, serve_telegram
+from butlers.channels.webhook.simulator import serve_webhook
+from butlers.channels.webhook.simulator.gateway import Gateway
 from butlers.clock import SystemClock
 from butlers.serving.guard import foreign_page, form_of_a_page, other_origin
 from butlers.simulators.calendar import serve_calendar
-from butlers.simulators.mail import serve_mail
-from butlers.simulators.telegram import DEFAULT_TOKEN, serve_telegram
-from butlers.simulators.webhook import serve_webhook
-from butlers.simulators.webhook.gateway import Gateway
 
 HOST = "127.0.0.1"
 ADDRESS = "butler@home.example"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import uvloop
 
+from butlers.channels.email.simulator import serve_mail
+from butlers.channels.telegram.simulator import serve_telegram
 from butlers.clock import SystemClock
-from butlers.simulators.mail import serve_mail
-from butlers.simulators.telegram import serve_telegram
 
 ACCOUNTS = {"butler@home.example": "p", "owner@home.example": "p"}
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import httpx2
 from starlette.applications import Starlette
 
-from butlers.simulators.mail import MailSimulator
+from butlers.channels.email.simulator import MailSimulator
 
 DEADLINE = 10.0  # seconds a test waits for a signal before it fails
 T = TypeVar("T")

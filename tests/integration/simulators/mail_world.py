@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.clock import SystemClock
-from butlers.simulators.mail import Fault, FaultKind, MailSimulator, Server, serve_mail
 from tests.integration.simulators.mail_support import DEADLINE, controlling
 
 BUTLER, OWNER, STRANGER = "butler@home.example", "owner@home.example", "friend@elsewhere.example"

@@ -11,7 +11,7 @@ from aiogram.client.session.aiohttp import AiohttpSession
 from aiogram.client.telegram import TelegramAPIServer
 from telegram.request import HTTPXRequest
 
-from butlers.simulators.telegram import TelegramSimulator
+from butlers.channels.telegram.simulator import TelegramSimulator
 
 
 def aiogram_bot(simulator: TelegramSimulator, *, token: str | None = None) -> aiogram.Bot:

@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx2
 
+from butlers.channels.telegram.simulator import TelegramSimulator, World, serve_telegram
+from butlers.channels.telegram.simulator.faults import FaultKind
+from butlers.channels.telegram.simulator.methods import METHODS, Call
+from butlers.channels.telegram.simulator.model import User
+from butlers.channels.telegram.simulator.params import Params
+from butlers.channels.telegram.simulator.posting import Post, Posted, post
 from butlers.clock import Clock, SystemClock
-from butlers.simulators.telegram import TelegramSimulator, World, serve_telegram
-from butlers.simulators.telegram.faults import FaultKind
-from butlers.simulators.telegram.methods import METHODS, Call
-from butlers.simulators.telegram.model import User
-from butlers.simulators.telegram.params import Params
-from butlers.simulators.telegram.posting import Post, Posted, post
 
 DEADLINE = 10.0  # seconds a test waits for a signal before it fails
 TOKEN = "42:unit-test"

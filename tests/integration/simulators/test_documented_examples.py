@@ -10,9 +10,9 @@ from pathlib import Path
 
 import httpx2
 
+from butlers.channels.email.simulator import serve_mail
+from butlers.channels.telegram.simulator import serve_telegram
 from butlers.clock import SystemClock
-from butlers.simulators.mail import serve_mail
-from butlers.simulators.telegram import serve_telegram
 from tests.integration.simulators.telegram_support import DEADLINE
 
 PAGE = Path(__file__).parents[3] / "docs" / "simulators.md"

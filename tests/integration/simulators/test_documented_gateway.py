@@ -6,9 +6,9 @@ import re
 
 import httpx2
 
+from butlers.channels.webhook.simulator import serve_webhook
 from butlers.clock import SystemClock
 from butlers.daemon.settings import GATEWAY_PORTS
-from butlers.simulators.webhook import serve_webhook
 from tests.integration.simulators.test_documented_examples import PAGE, called
 
 

@@ -25,8 +25,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN
 from butlers.serving.server import GuestServer, listen
-from butlers.simulators.telegram import DEFAULT_TOKEN
 from tests.integration.simulators.telegram_support import DEADLINE
 
 BUTLER, OWNER = "butler@home.example", "owner@home.example"

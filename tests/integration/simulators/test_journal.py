@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.telegram.simulator import serve_telegram
 from butlers.clock import SystemClock
 from butlers.errors import ConfigurationError
 from butlers.simulators.journal import Entry, FileJournal
-from butlers.simulators.mail import MailSimulator, serve_mail
-from butlers.simulators.telegram import serve_telegram
 from tests.integration.simulators.telegram_support import DEADLINE, serving
 
 OWNER = "owner@home.example"
@@ -138,7 +138,7 @@ async def test_a_journal_has_one_user_at_a_time(tmp_path: Path, serve: Serve) ->
 
 async def test_a_second_process_is_refused_without_a_stack_trace(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    command = [sys.executable, "-m", "butlers.simulators.telegram", "--port", "0", "--journal", str(path)]
+    command = [sys.executable, "-m", "butlers.channels.telegram.simulator", "--port", "0", "--journal", str(path)]
     async with telegram_at(journal_path=path):
         second = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=3 * DEADLINE, check=False

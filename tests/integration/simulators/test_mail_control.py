@@ -8,9 +8,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from butlers.channels.email.simulator import FaultBook, FaultKind, MailSimulator, Server, serve_mail
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
-from butlers.simulators.mail import FaultBook, FaultKind, MailSimulator, Server, serve_mail
 from tests.integration.simulators.mail_support import DEADLINE, blocking
 from tests.integration.simulators.mail_world import (
     ACCOUNTS,

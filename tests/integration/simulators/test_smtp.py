@@ -23,10 +23,10 @@ import httpx2
 import pytest
 import uvloop
 
+from butlers.channels.email.simulator import FaultBook, FaultKind, MailSimulator, MailStore, serve_mail
+from butlers.channels.email.simulator.smtp import SmtpServer, SmtpSettings
 from butlers.clock import ManualClock, SystemClock
 from butlers.simulators.journal import FileJournal
-from butlers.simulators.mail import FaultBook, FaultKind, MailSimulator, MailStore, serve_mail
-from butlers.simulators.mail.smtp import SmtpServer, SmtpSettings
 from butlers.simulators.pauses import Pauses
 from tests.integration.simulators.mail_support import DEADLINE, blocking, poke
 from tests.integration.simulators.mail_world import (
@@ -300,7 +300,7 @@ _CHILD = """
 import asyncio, sys
 from pathlib import Path
 from butlers.clock import SystemClock
-from butlers.simulators.mail import serve_mail
+from butlers.channels.email.simulator import serve_mail
 
 async def main():
     accounts = {"butler@home.example": "p", "owner@home.example": "p"}

@@ -11,8 +11,8 @@ import telegram.error
 import uvloop
 from aiogram.exceptions import TelegramNetworkError
 
+from butlers.channels.telegram.simulator.faults import FaultKind
 from butlers.clock import ManualClock
-from butlers.simulators.telegram.faults import FaultKind
 from tests.integration.simulators.telegram_clients import aiogram_bot, ptb_bot
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving, until
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from butlers.channels.email.simulator import serve_mail
+from butlers.channels.telegram.simulator import serve_telegram
 from butlers.clock import ManualClock
 from butlers.errors import ConfigurationError
-from butlers.simulators.mail import serve_mail
-from butlers.simulators.telegram import serve_telegram
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, says, serving
 
 

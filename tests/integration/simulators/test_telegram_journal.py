@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx2
 
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN, World
+from butlers.channels.telegram.simulator.posting import migrate, set_blocked
 from butlers.clock import ManualClock
 from butlers.simulators.journal import FileJournal
-from butlers.simulators.telegram import DEFAULT_TOKEN, World
-from butlers.simulators.telegram.posting import migrate, set_blocked
 from tests.integration.simulators.telegram_support import DEADLINE, TOKEN, calls, says
 
 
@@ -116,7 +116,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def own_process(journal: Path) -> AsyncIterator[Running]:
-    command = ("-m", "butlers.simulators.telegram", "--port", "0", "--journal", str(journal))
+    command = ("-m", "butlers.channels.telegram.simulator", "--port", "0", "--journal", str(journal))
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from butlers.channels.telegram.simulator import World
+from butlers.channels.telegram.simulator.methods.reactions import ALLOWED_REACTIONS
+from butlers.channels.telegram.simulator.model import ApiError, User
+from butlers.channels.telegram.simulator.posting import migrate, set_blocked
+from butlers.channels.telegram.simulator.updates import fetch
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
-from butlers.simulators.telegram import World
-from butlers.simulators.telegram.methods.reactions import ALLOWED_REACTIONS
-from butlers.simulators.telegram.model import ApiError, User
-from butlers.simulators.telegram.posting import migrate, set_blocked
-from butlers.simulators.telegram.updates import fetch
 from tests.integration.simulators.telegram_support import TOKEN, calls, says
 
 GROUP, SUPERGROUP = -77, -1_000_000_000_077

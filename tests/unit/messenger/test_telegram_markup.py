@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from butlers.channels.telegram.simulator.formatting import format_text
 from butlers.channels.telegram.text import parts
 from butlers.channels.telegram.text.markup import marked
-from butlers.simulators.telegram.formatting import format_text
 
 
 def html(message: str) -> str:

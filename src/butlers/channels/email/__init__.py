@@ -47,4 +47,5 @@ CHANNEL = Channel(
         *("imap_host", "imap_port", "imap_tls"),
         *("mail_tls_ca", "mail_login", "mail_from_name"),
     ),
+    simulator="butlers.channels.email.simulator:serve_mail",
 )

@@ -29,4 +29,5 @@ CHANNEL = Channel(
     ),
     credentials={"bot": ("token",), "user": ("token",)},
     settings=("telegram_api_url", "telegram_poll_s"),
+    simulator="butlers.channels.telegram.simulator:serve_telegram",
 )

@@ -19,6 +19,7 @@ def _number_problem(address: str) -> str | None:
     return None if _NUMBER.fullmatch(address) else "is not a phone number: digits, with + and the country first"
 
 
+_SIMULATOR = "butlers.channels.webhook.simulator:serve_webhook"
 # An outage of a provider lasts minutes: fourteen attempts over some quarter of an hour.
 _OUTBOUND = Outbound(
     capabilities=Capabilities(receipts=True, idempotency_key=True), retry=Retry(max_attempts=14, max_delay_s=120.0)
@@ -29,5 +30,6 @@ SMS = Channel(
     address=AddressForm(canonical=_plain_number, problem=_number_problem),
     answers_go=AnswersGo.TO_SENDER,
     outbound=_OUTBOUND,
+    simulator=_SIMULATOR,
 )
-CHAT = Channel(name="chat", title="Chat", outbound=_OUTBOUND)
+CHAT = Channel(name="chat", title="Chat", outbound=_OUTBOUND, simulator=_SIMULATOR)

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from butlers.simulators.calendar.faults import ApiError, Fault, FaultKind
 from butlers.simulators.calendar.world import Event, Tokens, World
-from butlers.simulators.telegram.connection import DroppedConnection
+from butlers.simulators.connection import DroppedConnection
 from butlers.simulators.wire import decoded
 
 ROOT = "/calendar/v3"

@@ -19,11 +19,11 @@ from butlers.simulators.calendar.api import ROOT, CalendarApi
 from butlers.simulators.calendar.control import ControlApi
 from butlers.simulators.calendar.faults import ApiError
 from butlers.simulators.calendar.world import World
+from butlers.simulators.connection import DroppableHttpTools
 from butlers.simulators.control import guarded
 from butlers.simulators.credentials import CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN
 from butlers.simulators.journal import open_journal
 from butlers.simulators.ports import listen_as
-from butlers.simulators.telegram.connection import DroppableHttpTools
 
 DEFAULT_PORT = 40183
 CLIENT_ID = CALENDAR_CLIENT_ID

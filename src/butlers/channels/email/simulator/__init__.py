@@ -1,0 +1,21 @@
+"""A simulated mail world: SMTP in, IMAP out, one store between them, and faults on request."""
+
+from butlers.channels.email.simulator.control import control_routes
+from butlers.channels.email.simulator.faults import Fault, FaultBook, FaultKind, Server
+from butlers.channels.email.simulator.mailbox import AcceptedMail, RecipientResult, StoredMessage
+from butlers.channels.email.simulator.server import MailSimulator, serve_mail
+from butlers.channels.email.simulator.store import MailStore
+
+__all__ = [
+    "AcceptedMail",
+    "Fault",
+    "FaultBook",
+    "FaultKind",
+    "MailSimulator",
+    "MailStore",
+    "RecipientResult",
+    "Server",
+    "StoredMessage",
+    "control_routes",
+    "serve_mail",
+]

@@ -1,0 +1,191 @@
+"""The control API: what a test, a demo or a person does to the simulated mail world.
+
+| request                                      | effect                                                      |
+|----------------------------------------------|-------------------------------------------------------------|
+| POST   /control/mail/messages                | an outside sender writes to one or more local mailboxes     |
+| POST   /control/mail/messages/raw?to=&from=  | the same, the body (message/rfc822) byte for byte           |
+| GET    /control/mail/accepted[?after=N]      | what SMTP accepted, oldest first                            |
+| GET    /control/mail/accepted/{N}/raw        | one of them, byte for byte                                  |
+| POST   /control/mail/accepted/{N}/report     | a mail server reports on it to its sender (RFC 3464)        |
+| GET    /control/mail/mailboxes[/{address}]   | accounts, folders and messages                              |
+| POST   GET DELETE /control/mail/faults[/{id}]| add, list and remove faults                                 |
+| POST   /control/mail/uidvalidity             | make remembered UIDs worthless                              |
+| POST   /control/mail/reset                   | empty mailboxes, empty transcript, no faults                |
+
+Refusals are those of every control API (`simulators/control.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from butlers.channels.email.simulator.control_bodies import FaultBody, MessageBody, ReportBody, UidvalidityBody
+from butlers.channels.email.simulator.faults import FaultBook
+from butlers.channels.email.simulator.letter import Letter, compose, summary
+from butlers.channels.email.simulator.mailbox import AcceptedMail, Mailbox, StoredMessage
+from butlers.channels.email.simulator.report import Report, write_report
+from butlers.channels.email.simulator.store import MailStore
+from butlers.ids import Uuid7Factory
+from butlers.simulators.control import Endpoint, control_route, invalid, parsed_body, read_body, unknown
+
+
+def control_routes(store: MailStore, faults: FaultBook) -> list[Route]:
+    """The routes, to be mounted alone or beside another simulator's."""
+    control = _Control(store, faults)
+    table: tuple[tuple[str, str, Endpoint], ...] = (
+        ("POST", "/messages", control.send),
+        ("POST", "/messages/raw", control.send_raw),
+        ("GET", "/accepted", control.list_accepted),
+        ("GET", "/accepted/{number:int}/raw", control.read_accepted),
+        ("POST", "/accepted/{number:int}/report", control.report),
+        ("GET", "/mailboxes", control.list_accounts),
+        ("GET", "/mailboxes/{address}", control.read_account),
+        ("POST", "/faults", control.add_fault),
+        ("GET", "/faults", control.list_faults),
+        ("DELETE", "/faults", control.clear_faults),
+        ("DELETE", "/faults/{id:int}", control.remove_fault),
+        ("POST", "/uidvalidity", control.renew_uidvalidity),
+        ("POST", "/reset", control.reset),
+    )
+    return [control_route(verb, f"/mail{path}", do) for verb, path, do in table]
+
+
+class _Control:
+    def __init__(self, store: MailStore, faults: FaultBook) -> None:
+        self._store = store
+        self._faults = faults
+        self._new_id = Uuid7Factory(store.clock)
+
+    async def send(self, request: Request) -> Response:
+        body = await parsed_body(request, MessageBody)
+        self._require_local(body.recipients)
+        letter = Letter(
+            sender=body.sender,
+            recipients=body.recipients,
+            subject=body.subject,
+            text=body.text,
+            message_id=body.message_id or f"<{self._new_id()}@{body.sender.rpartition('@')[2]}>",
+            in_reply_to=body.in_reply_to,
+            headers=body.headers,
+        )
+        raw = compose(letter, now=self._store.clock.now())
+        return self._delivered(body.recipients, raw, body.sender, letter.message_id)
+
+    async def send_raw(self, request: Request) -> Response:
+        to = request.query_params.getlist("to")
+        if not to:
+            raise invalid("to", "name at least one local mailbox")
+        self._require_local(tuple(to))
+        sender = request.query_params.get("from", "")
+        if not sender.isprintable() or any(character in sender for character in "<> "):
+            raise invalid("from", "must be an address, or empty for a bounce")
+        raw = await read_body(request, kind="message/rfc822")
+        return self._delivered(tuple(to), raw, sender, summary(raw)["message_id"])
+
+    async def list_accepted(self, request: Request) -> Response:
+        after = request.query_params.get("after", "0")
+        if not (after.isascii() and after.isdigit()):
+            raise invalid("after", "must be a number")
+        mails = [_accepted_view(mail) for mail in self._store.accepted if mail.number > int(after)]
+        return JSONResponse({"accepted": mails})
+
+    async def read_accepted(self, request: Request) -> Response:
+        return Response(self._accepted(request).raw, media_type="message/rfc822")
+
+    async def report(self, request: Request) -> Response:
+        mail, body = self._accepted(request), await parsed_body(request, ReportBody)
+        if not self._store.is_local(mail.envelope_from):
+            raise invalid("number", "its sender has no mailbox here")
+        recipient = body.recipient or next((r.address for r in mail.recipients if r.accepted), "")
+        report = Report(
+            recipient=recipient, action=body.action, status=body.status, diagnostic=body.diagnostic, whole=body.whole
+        )
+        raw = write_report(mail, report, report_id=str(self._new_id()), now=self._store.clock.now())
+        return self._delivered((mail.envelope_from,), raw, "", summary(raw)["message_id"])
+
+    async def list_accounts(self, _request: Request) -> Response:
+        return JSONResponse({"addresses": list(self._store.addresses)})
+
+    async def read_account(self, request: Request) -> Response:
+        address = request.path_params["address"]
+        if not self._store.is_local(address):
+            raise unknown("address", "no such mailbox")
+        mailboxes = self._store.mailboxes(address).values()
+        return JSONResponse({"address": address, "mailboxes": [_mailbox_view(m) for m in mailboxes]})
+
+    async def add_fault(self, request: Request) -> Response:
+        body = await parsed_body(request, FaultBody)
+        return JSONResponse(asdict(self._faults.add(body.fault())), status_code=201)
+
+    async def list_faults(self, _request: Request) -> Response:
+        return JSONResponse({"faults": [asdict(fault) for fault in self._faults.waiting()]})
+
+    async def clear_faults(self, _request: Request) -> Response:
+        self._faults.clear()
+        return Response(status_code=204)
+
+    async def remove_fault(self, request: Request) -> Response:
+        if not self._faults.remove(request.path_params["id"]):
+            raise unknown("id", "no such fault")
+        return Response(status_code=204)
+
+    async def renew_uidvalidity(self, request: Request) -> Response:
+        body = await parsed_body(request, UidvalidityBody)
+        try:
+            uidvalidity = self._store.renew_uidvalidity(body.address, body.mailbox)
+        except KeyError:
+            raise unknown("mailbox", "no such mailbox") from None
+        return JSONResponse({"uidvalidity": uidvalidity})
+
+    async def reset(self, _request: Request) -> Response:
+        self._faults.clear()
+        self._store.reset()
+        return Response(status_code=204)
+
+    def _accepted(self, request: Request) -> AcceptedMail:
+        number = request.path_params["number"]
+        for mail in self._store.accepted:
+            if mail.number == number:
+                return mail
+        raise unknown("number", "no such message")
+
+    def _require_local(self, recipients: tuple[str, ...]) -> None:
+        if not all(self._store.is_local(address) for address in recipients):
+            raise invalid("to", "every recipient must be a local mailbox")
+
+    def _delivered(self, recipients: tuple[str, ...], raw: bytes, sender: str, message_id: str | None) -> Response:
+        uids = {a: self._store.deliver(a, raw, envelope_from=sender).uid for a in recipients}
+        return JSONResponse({"message_id": message_id, "uids": uids}, status_code=201)
+
+
+def _accepted_view(mail: AcceptedMail) -> dict[str, Any]:
+    return {
+        "number": mail.number,
+        "at": mail.at.isoformat(),
+        "from": mail.envelope_from,
+        "recipients": [asdict(r) | {"accepted": r.accepted} for r in mail.recipients],
+        **{key: value for key, value in summary(mail.raw).items() if key not in ("from", "to")},
+    }
+
+
+def _mailbox_view(mailbox: Mailbox) -> dict[str, Any]:
+    return {
+        "name": mailbox.name,
+        "uidvalidity": mailbox.uidvalidity,
+        "uidnext": mailbox.uidnext,
+        "messages": [_message_view(message) for message in mailbox.messages.values()],
+    }
+
+
+def _message_view(message: StoredMessage) -> dict[str, Any]:
+    return {
+        "uid": message.uid,
+        "flags": sorted(message.flags),
+        "internal_date": message.internal_date.isoformat(),
+        **summary(message.raw),
+    }

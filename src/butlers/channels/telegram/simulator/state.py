@@ -1,0 +1,202 @@
+"""What the simulated Telegram remembers, and the only way it changes.
+
+A change is a plain JSON object, `{"change": <name>, ...}`: what the journal holds is what `apply` reads, so a
+replayed world equals the one that wrote it. Changes carry every id and time; applying one decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from butlers.channels.telegram.simulator.faults import Fault, FaultKind
+from butlers.channels.telegram.simulator.model import Bot, Chat, ChatKind, Message, Settings, Update, User, Webhook
+from butlers.simulators.faults import strike
+
+Change = dict[str, Any]
+
+FIRST_UPDATE_ID = 100_000_001
+
+
+@dataclass(slots=True, kw_only=True)
+class ChatState:
+    chat: Chat
+    messages: dict[int, Message] = field(default_factory=dict)  # by message_id, oldest first
+    last_message_id: int = 0  # supergroups count for themselves
+
+
+@dataclass(slots=True, kw_only=True)
+class BotState:
+    """The world as one bot sees it."""
+
+    bot: Bot
+    chats: dict[int, ChatState] = field(default_factory=dict)
+    pending: deque[Update] = field(default_factory=deque)  # ids strictly increasing
+    next_update_id: int = FIRST_UPDATE_ID
+    last_update_at: int | None = None  # Unix seconds
+    last_message_id: int = 0  # private chats and basic groups share one count
+    allowed_updates: tuple[str, ...] = ()  # () is the default set
+    webhook: Webhook | None = None
+    webhook_error: tuple[int, str] | None = None  # Unix seconds and text; not journaled
+    blocked: set[int] = field(default_factory=set)  # user ids
+    migrated: dict[int, int] = field(default_factory=dict)  # group id -> supergroup id
+
+    @property
+    def id(self) -> int:
+        return self.bot.user.id
+
+    def message_id_for(self, chat: Chat) -> int:
+        if chat.kind is ChatKind.SUPERGROUP:
+            held = self.chats.get(chat.id)
+            return (held.last_message_id if held else 0) + 1
+        return self.last_message_id + 1
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    bots: dict[int, BotState] = field(default_factory=dict)  # the first is the default one
+    settings: Settings = field(default_factory=Settings)
+    faults: dict[int, Fault] = field(default_factory=dict)
+    next_fault_id: int = 1
+
+
+def apply(state: State, change: Change) -> None:
+    _APPLIERS[change["change"]](state, change)
+
+
+def _bot_added(state: State, change: Change) -> None:
+    user = User(id=change["bot"], first_name=change["username"], username=change["username"], is_bot=True)
+    bot = Bot(token=change["token"], user=user)
+    if user.id in state.bots:
+        state.bots[user.id].bot = bot
+    else:
+        state.bots[user.id] = BotState(bot=bot)
+
+
+def _chat_opened(state: State, change: Change) -> None:
+    chat = Chat(**change["chat"])
+    chats = state.bots[change["bot"]].chats
+    if chat.id in chats:
+        chats[chat.id].chat = chat
+    else:
+        chats[chat.id] = ChatState(chat=chat)
+
+
+def _message_stored(state: State, change: Change) -> None:
+    message = message_from(change["message"])
+    bot = state.bots[change["bot"]]
+    held = bot.chats[message.chat_id]
+    held.messages[message.message_id] = message
+    if held.chat.kind is ChatKind.SUPERGROUP:
+        held.last_message_id = max(held.last_message_id, message.message_id)
+    else:
+        bot.last_message_id = max(bot.last_message_id, message.message_id)
+
+
+def message_from(record: dict[str, Any]) -> Message:
+    parts = record | {"sender": User(**record["sender"]), "entities": tuple(record["entities"])}
+    return Message(**parts)
+
+
+def _message_deleted(state: State, change: Change) -> None:
+    del state.bots[change["bot"]].chats[change["chat_id"]].messages[change["message_id"]]
+
+
+def _update_queued(state: State, change: Change) -> None:
+    bot = state.bots[change["bot"]]
+    update = Update(**change["update"])
+    bot.pending.append(update)
+    bot.next_update_id = update.update_id + 1
+    bot.last_update_at = update.date
+
+
+def _updates_dropped(state: State, change: Change) -> None:
+    pending = state.bots[change["bot"]].pending
+    for _ in range(change["count"]):
+        pending.popleft()
+
+
+def _updates_numbered(state: State, change: Change) -> None:
+    state.bots[change["bot"]].next_update_id = change["next"]
+
+
+def _allowed_updates_set(state: State, change: Change) -> None:
+    state.bots[change["bot"]].allowed_updates = tuple(change["allowed"])
+
+
+def _webhook_set(state: State, change: Change) -> None:
+    bot = state.bots[change["bot"]]
+    bot.webhook = Webhook(**change["webhook"]) if change["webhook"] else None
+    bot.webhook_error = None
+
+
+def _user_blocked(state: State, change: Change) -> None:
+    blocked = state.bots[change["bot"]].blocked
+    (blocked.add if change["blocked"] else blocked.discard)(change["user_id"])
+
+
+def _chat_migrated(state: State, change: Change) -> None:
+    state.bots[change["bot"]].migrated[change["from"]] = change["to"]
+
+
+def _settings_changed(state: State, change: Change) -> None:
+    state.settings = state.settings.changed(change["settings"])
+
+
+def _fault_added(state: State, change: Change) -> None:
+    record = change["fault"]
+    fault = Fault(**record | {"kind": FaultKind(record["kind"])})
+    state.faults[fault.fault_id] = fault
+    state.next_fault_id = fault.fault_id + 1
+
+
+def _fault_used(state: State, change: Change) -> None:
+    strike(state.faults, change["fault_id"])
+
+
+def _fault_passed(state: State, change: Change) -> None:
+    fault = state.faults[change["fault_id"]]
+    state.faults[fault.fault_id] = replace(fault, skip=fault.skip - 1)
+
+
+def _faults_cleared(state: State, change: Change) -> None:
+    state.faults.clear()
+
+
+def _reset(state: State, change: Change) -> None:
+    """Forget everything but the bots and their counts: a number once used must not mean something else."""
+    for bot in state.bots.values():
+        _empty(bot)
+    state.settings = Settings()
+    state.faults.clear()
+
+
+def _empty(bot: BotState) -> None:
+    """In place, because a waiting poll holds on to its bot."""
+    for held in (bot.chats, bot.pending, bot.blocked, bot.migrated):
+        held.clear()
+    bot.allowed_updates = ()
+    bot.webhook = bot.webhook_error = None
+
+
+_APPLIERS: dict[str, Callable[[State, Change], None]] = {
+    "bot_added": _bot_added,
+    "chat_opened": _chat_opened,
+    "message_stored": _message_stored,
+    "message_deleted": _message_deleted,
+    "update_queued": _update_queued,
+    "updates_dropped": _updates_dropped,
+    "updates_numbered": _updates_numbered,
+    "allowed_updates_set": _allowed_updates_set,
+    "webhook_set": _webhook_set,
+    "user_blocked": _user_blocked,
+    "chat_migrated": _chat_migrated,
+    "settings_changed": _settings_changed,
+    "fault_added": _fault_added,
+    "fault_used": _fault_used,
+    "fault_passed": _fault_passed,
+    "faults_cleared": _faults_cleared,
+    "reset": _reset,
+}
