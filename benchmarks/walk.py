@@ -42,7 +42,8 @@ ROOT = Path(butlers.__file__).parent
 TEXT = "I paid the baker 12,50 euros"
 IDLE_S, DEADLINE_S, NEVER_S = 3.0, 60.0, 1e6
 SETTLE_S = 2.0  # after the answer, its request and its delivery come to their end
-OUTSIDE = ("simulators/", "serving/", "telemetry/", "clock.py", "ids.py")  # the simulator, and what every line uses
+# The simulators, and what every line uses.
+OUTSIDE = ("simulators/", "channels/telegram/simulator/", "serving/", "telemetry/", "clock.py", "ids.py")
 CONTROL = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "START")
 
 
