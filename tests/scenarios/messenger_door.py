@@ -68,8 +68,7 @@ async def beside(running: RunningSystem, names: Sequence[str], **ports: int) -> 
 
 async def forget(running: RunningSystem) -> None:
     """Empty what earlier tests left in a system they share: deliveries, chats, mail and faults."""
-    while await _deliveries_left(running):
-        pass
+    await forget_deliveries(running)
     for table in ("throttles", "recipient_rules", "admission_outcomes", "pending_actions", "approval_rules"):
         await running.database.execute(f"delete from messenger.{table}")
     await running.database.execute("delete from messenger.rate_buckets where name <> 'lock'")
@@ -81,6 +80,11 @@ async def forget(running: RunningSystem) -> None:
     await running.control("POST", "/reset")
     response = await running.http.post(f"{running.mail.control_url}/reset")
     assert response.status_code == 204, response.text
+
+
+async def forget_deliveries(running: RunningSystem) -> None:
+    while await _deliveries_left(running):
+        pass
 
 
 async def _deliveries_left(running: RunningSystem) -> bool:

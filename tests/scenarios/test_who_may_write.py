@@ -14,6 +14,7 @@ import httpx2
 from butlers.butler.identity import Grant
 from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.scenarios.messenger_door import forget_deliveries
 from tests.scenarios.switchboard_door import all_finished, call, counts, post
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
 
@@ -97,9 +98,7 @@ async def test_an_approval_that_comes_again_after_a_crash_gets_the_same_answer(
         event = await running.database.fetchval("select used_event from switchboard.sender_pairings")
 
         # As the connector hands it in again, because the process died before the answer left.
-        await running.database.execute("delete from messenger.delivery_receipts")
-        for table in ("delivery_attempts", "delivery_dead_letter", "delivery_requests"):
-            await running.database.execute(f"delete from messenger.{table}")
+        await forget_deliveries(running)
         again = running.envelope(f"approve {CODE.findall(offer)[0]}", external_event_id=event) | {
             "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
             "sender": {"identity": str(OWNER_CHAT_ID)},
@@ -122,7 +121,8 @@ async def test_what_the_owner_forwards_approves_nobody(tmp_path: Path, postgres_
         forwarded["payload"]["raw"] = {"message": {"forward_origin": {"type": "user"}}}
         token = running.issue_token("telegram", Role.CONNECTOR, Grant(channel="telegram"))
         assert (await post(running, forwarded, Authorization=f"Bearer {token}")).status_code == 202
-        assert await served(running, OWNER_CHAT_ID, 1) == [f"[general] Noted: {words}"]
+        [answer] = await served(running, OWNER_CHAT_ID, 1)
+        assert answer.endswith(f"] Noted: {words}")  # by whichever butler such words are for
         assert await running.database.fetchval("select used_at from switchboard.sender_pairings") is None
         await all_finished(running)
 

@@ -441,8 +441,8 @@ async def test_the_watch_reads_bounces_and_leaves_the_rest_to_the_router(world: 
 async def test_the_watch_finds_what_it_missed_while_the_mailbox_was_away(world: World) -> None:
     delivery = await world.sent("ann")
     await world.reported(1)
-    for command in ("LOGIN", "FETCH"):
-        world.mail.faults.add(Fault(server=Server.IMAP, moment=command, kind=FaultKind.DROP_BEFORE))
+    for command, times in (("LOGIN", 3), ("FETCH", 2)):  # each look asks again for one mail, and what there is
+        world.mail.faults.add(Fault(server=Server.IMAP, moment=command, kind=FaultKind.DROP_BEFORE, times=times))
         with pytest.raises(TargetUnavailable):
             await world.watch.run_once()
     assert (await world.watch.run_once())["recorded"] == 1
