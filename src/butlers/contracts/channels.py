@@ -9,14 +9,15 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticKnownError, core_schema
 
-from butlers.channels.registry import inbound_names, outbound_names, provider_names
+from butlers.channels.registry import inbound_names, outbound_names, provider_names, written_names
 
 # The contract names it beside the installed ones, so that records of a package that was removed can be read.
 _RESERVED_SOURCES = ("slack",)
 
 
 def source_names() -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*inbound_names(), *_RESERVED_SOURCES)))
+    people, programs = written_names(), inbound_names()
+    return tuple(dict.fromkeys((*people, *_RESERVED_SOURCES, *programs)))
 
 
 @dataclass(frozen=True, slots=True)

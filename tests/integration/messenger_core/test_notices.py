@@ -87,9 +87,10 @@ async def test_a_delivery_that_is_in_doubt_again_is_told_again(core: Core) -> No
 
 async def test_a_notice_that_does_not_pass_is_not_lost(core: Core) -> None:
     await doubtful(core, "7")
-    assert await notices(core, room=1).tell() is not None
+    notice = await notices(core, room=1).tell()
+    assert notice is not None
     await doubtful(core, "8")
-    await core.set("delivery_requests", "status", "in_progress", where="origin_butler = 'messenger'")
+    await core.begin_as(notice, "in_progress")
     core.clock.advance(INTERVAL_S)
     assert await notices(core, room=1).tell() is None
     assert await notices(core, room=9).tell() is not None

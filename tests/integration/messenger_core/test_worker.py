@@ -75,9 +75,7 @@ async def test_a_claim_whose_answer_was_lost_is_tried_again_and_not_doubted(core
 
 async def test_an_older_delivery_released_later_waits_for_the_one_under_way(core: Core, tmp_path: Path) -> None:
     older, newer = await core.take(), await core.take()
-    await core.database.execute(
-        f"update {SCHEMA}.delivery_requests set status = 'pending_approval' where id = $1", older
-    )
+    await core.begin_as(older, "pending_approval")
     provider = Provider()
     ours = worker(core, tmp_path, provider)
     await ours.run_once()

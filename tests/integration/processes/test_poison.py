@@ -77,12 +77,29 @@ async def test_three_deaths_are_enough_and_the_innocent_are_served(
             assert last.returncode is None
         # Mended meanwhile: the same request, replayed by an operator, is worked on once more and ends well.
         await running.start()
-        replay = running.url(path=f"/api/requests/dead-letters/{letter['id']}/replay")
-        replayed = await running.http.post(replay, json={"reason": "mended"}, headers=running.bearer())
-        assert replayed.status_code == 200, replayed.text
+        assert await replayed(running, poison) == "parsed"
 
-        async def parsed() -> bool:
-            trace = await running.http.get(running.url(path=f"/api/requests/{poison}"))
-            return bool(trace.json()["lifecycle_state"] == "parsed")
 
-        await running.until(parsed)
+async def replayed(running: RunningSystem, request_id: str) -> str:
+    """How the request ends when an operator replays it, a second time if need be.
+
+    Where Switchboard gave up before the butler did, the butler's own count of deaths answers the first replay.
+    """
+
+    async def ended() -> str:
+        trace = (await running.http.get(running.url(path=f"/api/requests/{request_id}"))).json()
+        return str(trace["lifecycle_state"]) if trace["lifecycle_state"] in ("parsed", "errored") else ""
+
+    state = ""
+    while state != "parsed":
+        letters = await running.http.get(
+            running.url(path="/api/requests/dead-letters"), params={"request_id": request_id}
+        )
+        open_letters = [letter for letter in letters.json()["dead_letters"] if letter["replay_count"] == 0]
+        if not open_letters:
+            break
+        replay = running.url(path=f"/api/requests/dead-letters/{open_letters[0]['id']}/replay")
+        answer = await running.http.post(replay, json={"reason": "mended"}, headers=running.bearer())
+        assert answer.status_code == 200, answer.text
+        state = await running.until(ended)
+    return state
