@@ -1,7 +1,8 @@
 """The OS account of a caller on this machine, from the kernel's own table of connections.
 
 A connection over loopback has both its ends in that table, and each end names the account that opened it. Linux answers
-for one connection by `sock_diag` without reading the others. The server asks when it takes a connection, by the
+for one connection by `sock_diag` without reading the others; where a sandbox has no `sock_diag`, the whole table is in
+`/proc/net/tcp`. The server asks when it takes a connection, by the
 addresses of the socket itself: what a request says about its origin (`X-Forwarded-For`) counts for nothing.
 
 Only a connection that stands and has an owner says who that is: the kernel calls the account of an end that was closed
@@ -17,6 +18,7 @@ import socket
 import struct
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 _KEY = "butlers.peer_account"  # in a scope's state
@@ -46,15 +48,25 @@ def is_own_account(scope: Mapping[str, Any]) -> bool:
 
 
 def _account(theirs: Any, ours: Any) -> int | None:
-    """The account that owns the end of the connection that is not ours."""
+    """The account that owns the end of the connection that is not ours; None when it does not stand, or is unknown."""
     try:
         ends, family = _packed(theirs, ours)
+    except (ValueError, TypeError, struct.error):  # from another machine, or no TCP at all
+        return None
+    try:
+        return _asked(ends, family)
+    except (OSError, AttributeError):  # no `sock_diag` here
+        return _listed(ends, family)
+
+
+def _asked(ends: bytes, family: int) -> int | None:
+    try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as kernel:
             kernel.settimeout(1)
             kernel.send(_question(ends, family))
             answer = kernel.recv(8192)
         state, answered, account, inode = _ANSWER.unpack_from(answer)
-    except (OSError, ValueError, TypeError, AttributeError, struct.error):  # no Linux, or no such connection
+    except struct.error:  # a refusal, which is shorter: there is no such connection
         return None
     stands = state == _ESTABLISHED and answered == ends and inode != 0
     return int(account) if stands and _HEADER.unpack_from(answer)[1] == _SOCK_DIAG_BY_FAMILY else None
@@ -66,6 +78,26 @@ def _packed(theirs: Any, ours: Any) -> tuple[bytes, int]:
         raise ValueError("the connection comes from another machine")
     ends = _ENDS.pack(theirs[1], ours[1], *(address.packed for address in addresses))
     return ends, socket.AF_INET6 if addresses[0].version == 6 else socket.AF_INET
+
+
+def _listed(ends: bytes, family: int) -> int | None:
+    """The same from the table of all connections: address and port as `0100007F:1F90`, state, account, inode."""
+    their_port, our_port, theirs, ours = _ENDS.unpack(ends)
+    size, table = (16, "tcp6") if family == socket.AF_INET6 else (4, "tcp")
+    named = [f"{_hexadecimal(theirs[:size])}:{their_port:04X}", f"{_hexadecimal(ours[:size])}:{our_port:04X}"]
+    try:
+        lines = Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines[1:]:
+        fields = line.split()
+        if fields[1:3] == named and int(fields[3], 16) == _ESTABLISHED and fields[9] != "0":
+            return int(fields[7])
+    return None
+
+
+def _hexadecimal(address: bytes) -> str:
+    return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))
 
 
 def _question(ends: bytes, family: int) -> bytes:
