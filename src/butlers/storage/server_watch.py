@@ -6,7 +6,8 @@ A thread of its own does it, so a busy event loop does not keep the server down.
 watches it; `EmbeddedPostgres.revive` lets one of them start it, and the others find it started. Nobody can lose work by
 this: what was committed is on disk, and connections that broke are opened again by the pools.
 
-A server that cannot stay up (a full disk, broken files) is tried again more and more slowly.
+A server that dies again and again waits a few seconds before each start, so that requests are served again soon. One
+that does not even start (a full disk, broken files) is tried more and more slowly.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from butlers.clock import Clock
 _LOOK_EVERY_S = 0.2
 _SETTLED_S = 30.0  # a server that lived this long is not in a loop of crashes
 _FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = 4.0  # after the death of a server that had started
+_LONGEST_AFTER_FAILED_START_S = 30.0
 
 
 class Server(Protocol):
@@ -44,9 +46,10 @@ class ServerState:
     problem: Exception | None = None  # why the last start failed; of a server that is up, why the last look failed
 
 
-def pause_before_restart(deaths: int) -> float:
-    """Seconds to wait before a start: none after the first death, then doubling up to half a minute."""
-    return 0.0 if deaths <= 1 else float(min(_FIRST_PAUSE_S * 2 ** (deaths - 2), _LONGEST_PAUSE_S))
+def pause_before_restart(deaths: int, *, had_started: bool) -> float:
+    """Seconds to wait before a start: none after the first death, then doubling up to the longest."""
+    longest = _LONGEST_PAUSE_S if had_started else _LONGEST_AFTER_FAILED_START_S
+    return 0.0 if deaths <= 1 else float(min(_FIRST_PAUSE_S * 2 ** (deaths - 2), longest))
 
 
 class ServerWatch:
@@ -95,7 +98,7 @@ class ServerWatch:
     def _restart(self) -> bool:
         """Wait as long as a server that keeps dying deserves, then try once."""
         deaths = self.state.deaths + 1
-        pause = pause_before_restart(deaths)
+        pause = pause_before_restart(deaths, had_started=self.state.is_up)
         self._change(is_up=False, deaths=deaths, pause_s=pause)
         if self._ended.wait(pause):
             return False

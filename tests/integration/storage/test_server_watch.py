@@ -128,12 +128,33 @@ def test_a_start_that_fails_is_reported_and_tried_again(monkeypatch: pytest.Monk
     assert not any(state.is_up for state in problems)
 
 
-def test_the_pauses_grow_and_have_an_end() -> None:
-    pauses = [pause_before_restart(deaths) for deaths in range(1, 12)]
+@pytest.mark.parametrize(("had_started", "longest"), [(True, 4.0), (False, 30.0)])
+def test_the_pauses_grow_and_have_an_end(had_started: bool, longest: float) -> None:
+    pauses = [pause_before_restart(deaths, had_started=had_started) for deaths in range(1, 12)]
 
     assert pauses[:4] == [0.0, 0.5, 1.0, 2.0]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == 30.0
+    assert pauses[-1] == longest
+
+
+class MortalServer(BrokenServer):
+    """Starts every time, and is dead at the next look until it has died so many times."""
+
+    def __init__(self, deaths: int) -> None:
+        super().__init__(failures=0)
+        self._deaths = deaths
+
+    def is_alive(self) -> bool:
+        return self._alive and self.tries > self._deaths
+
+
+def test_a_server_that_starts_and_dies_again_and_again_never_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_LOOK_EVERY_S", 0.001), ("_FIRST_PAUSE_S", 0.001), ("_LONGEST_PAUSE_S", 0.004)):
+        monkeypatch.setattr(server_watch, name, seconds)
+    with watched(MortalServer(deaths=8)) as reports:
+        reports.wait_until(lambda state: state.is_up and state.restarts == 9)
+    assert [state.deaths for state in reports.states if not state.is_up] == list(range(1, 10))
+    assert max(state.pause_s for state in reports.states) == 0.004
 
 
 def test_a_server_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
