@@ -31,8 +31,8 @@ from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
 from butlers.operations.operation import Role
-from butlers.switchboard.api import Api
-from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.ingress.api import Api
+from butlers.switchboard.ingress.ingress import Ingress
 from butlers.telemetry import configure_logging
 
 HOST = "127.0.0.1"

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from butlers.switchboard.routing.features import Token, tokens
-from butlers.switchboard.routing.folding import fold
+from butlers.switchboard.routing.features import Token, fold, tokens
 from butlers.switchboard.routing.lexicon import BEGINNING, STEM, Levels, Lexicon, stem_of_term, term_hash
 from butlers.switchboard.routing.model import CLASSES, WIDTH
 

@@ -18,7 +18,7 @@ from butlers.messenger.deliveries import DELIVERY_CLAIMS
 from butlers.storage.database import Executor
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
-from butlers.switchboard.inbox import MESSAGE_CLAIMS
+from butlers.switchboard.requests.inbox import MESSAGE_CLAIMS
 from tests.architecture.source import PACKAGE, last_name, source_files
 from tests.database import cloned_database
 

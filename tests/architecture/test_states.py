@@ -17,11 +17,11 @@ from butlers.contracts import request_state as requests
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
 from butlers.messenger.deliveries import DELIVERY_CLAIMS
-from butlers.messenger.tools.standing import STANDINGS
+from butlers.messenger.tools.why import STANDINGS
 from butlers.reliability.idempotency import VERDICTS
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.inbox import MESSAGE_CLAIMS
+from butlers.switchboard.requests.inbox import MESSAGE_CLAIMS
 from tests.architecture.source import PACKAGE
 from tests.database import cloned_database
 

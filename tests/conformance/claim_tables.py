@@ -17,7 +17,7 @@ from butlers.messenger.deliveries import DELIVERY_CLAIMS
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.inbox import MESSAGE_CLAIMS
+from butlers.switchboard.requests.inbox import MESSAGE_CLAIMS
 
 LEASE_S = 10.0
 LIMIT = 3

@@ -23,9 +23,9 @@ from butlers.switchboard.extraction import local as extraction
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.ellipsis import says_nothing_itself
-from butlers.switchboard.routing.llm.data import message_data
-from butlers.switchboard.routing.question import RoutingQuestion
+from butlers.switchboard.routing.clauses import says_nothing_itself
+from butlers.switchboard.routing.decision import RoutingQuestion
+from butlers.switchboard.routing.llm.answer import message_data
 from tests.fuzz.hostile_texts import hostile_message
 from tests.fuzz.tries import dice_of, hostile_messages
 

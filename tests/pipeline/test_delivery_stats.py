@@ -17,7 +17,7 @@ from butlers.butler.surface import ToolBox
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.statistics import StatisticsTools
+from butlers.messenger.tools.tracking import StatisticsTools
 from butlers.operations.operation import Role
 from butlers.pipeline.jobs.delivery_stats import JOB
 from butlers.pipeline.table_contracts.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES

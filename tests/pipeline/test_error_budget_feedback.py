@@ -11,8 +11,7 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from butlers.messenger.service_levels.budget import Standing, Windows, judge_channel
-from butlers.messenger.service_levels.long_budget import FRESH_FOR, LongWindow, Strain, strain
+from butlers.messenger.error_budget import FRESH_FOR, LongWindow, Standing, Strain, Windows, judge_channel, strain
 from butlers.pipeline.jobs.service_levels import JOB
 from butlers.pipeline.windows import Window
 from butlers.reliability.error_budget import BudgetPolicy, Reason, Stance

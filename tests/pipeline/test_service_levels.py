@@ -21,8 +21,8 @@ from butlers.reliability.error_budget import Window as Events
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
-from butlers.switchboard.service_levels.accept_times import AcceptTimes
-from butlers.switchboard.service_levels.levels import ServiceLevels as RequestLevels
+from butlers.switchboard.requests.service_levels import AcceptTimes
+from butlers.switchboard.requests.service_levels import ServiceLevels as RequestLevels
 from butlers.telemetry import Telemetry
 from tests.pipeline.delivery_records import NOTHING, SUMMER_TIME, Records, context_of, database_of, for_few_rows, oracle
 
@@ -162,7 +162,7 @@ async def messengers_answer(database: Database, window: Window) -> Row:
 
 async def switchboards_answer(database: Database, window: Window) -> Row:
     times = AcceptTimes(database=database, schema="switchboard", clock=ManualClock(window.end))
-    queries = Queries.load("butlers.switchboard.service_levels", schema="switchboard")
+    queries = Queries.load("butlers.switchboard.requests.service_levels", schema="switchboard")
     return await RequestLevels(database=database, queries=queries, accept_times=times).slis(window.start, window.end)
 
 

@@ -15,7 +15,7 @@ from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import Simulated
 from butlers.errors import ConfigurationError
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.buffer import DurableBuffer
+from butlers.switchboard.ingress.buffer import DurableBuffer
 from tests.integration.runtimes.stand_ins import CODEX, StandIn
 from tests.scenarios.messenger_door import changed_roster
 from tests.scenarios.switchboard_door import call

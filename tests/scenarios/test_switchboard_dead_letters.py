@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.partitions import add_months, ensure_month_partitions
-from butlers.switchboard.operators.retention import RecordKeeper
+from butlers.switchboard.operators.audit import RecordKeeper
 from tests.scenarios.operator_door import (
     act,
     audited,

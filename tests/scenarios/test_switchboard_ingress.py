@@ -12,7 +12,7 @@ import pytest_asyncio
 from butlers.butler.identity import Grant
 from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.ingest_batch import BODY_FACTOR, MAX_MESSAGES
+from butlers.switchboard.ingress.api import BODY_FACTOR, MAX_MESSAGES
 from tests.scenarios.messenger_door import call as tool
 from tests.scenarios.overload import hand_in_all
 from tests.scenarios.switchboard_door import all_finished, call, counts, post, row

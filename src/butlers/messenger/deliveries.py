@@ -13,7 +13,8 @@ from butlers.clock import Clock
 from butlers.errors import TargetUnavailable
 from butlers.messenger import circuits
 from butlers.messenger.circuits import Report
-from butlers.messenger.delivery import ClaimedDelivery, Ended, Outcome, claimed
+from butlers.messenger.delivery import ClaimedDelivery, claimed
+from butlers.messenger.settlement import Ended, Outcome
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.dead_letter import QuarantineReason
 from butlers.storage.claims import Claim, Claims, ClaimTable

@@ -15,9 +15,9 @@ from butlers.channels.adapter import Certainty, NotSent
 from butlers.errors import TimeoutExceeded
 from butlers.messenger import wire_log
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import ClaimedDelivery, Ended, Settlement
-from butlers.messenger.observing import Observer
-from butlers.messenger.settling import Circumstances, parked, settle
+from butlers.messenger.delivery import ClaimedDelivery
+from butlers.messenger.observer import Observer
+from butlers.messenger.settlement import Circumstances, Ended, Settlement, parked, settle
 from butlers.messenger.wire_log import Evidence
 
 MOST_LOST = 20  # attempts; what kills its process every time must not do so for ever

@@ -9,12 +9,12 @@ from datetime import timedelta
 from butlers.butler.approvals.approvals import Approvals
 from butlers.clock import Clock
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.execution import DeliveryWorker
 from butlers.messenger.notices import Notices
-from butlers.messenger.observing import Observer
+from butlers.messenger.observer import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.release import Readmission
 from butlers.messenger.retention import Retention
+from butlers.messenger.worker import DeliveryWorker
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 

@@ -31,10 +31,9 @@ class Queries(Mapping[str, str]):
         self._source = source
 
     @classmethod
-    def load(cls, package: str, filename: str = "queries.sql", *, schema: str | None = None) -> Self:
-        """Read a file that lies next to a package's code."""
-        source = f"{package}/{filename}"
-        return cls(_read(package, filename, schema, source), source=source)
+    def load(cls, owner: str, *, schema: str | None = None) -> Self:
+        """Read the file of a package (`queries.sql` in its folder) or of a module (`<module>.sql` beside it)."""
+        return cls(_read(owner, schema), source=owner)
 
     @classmethod
     def parse(cls, text: str, *, source: str, schema: str | None = None) -> Self:
@@ -59,10 +58,12 @@ class Queries(Mapping[str, str]):
 
 
 @functools.cache
-def _read(package: str, filename: str, schema: str | None, source: str) -> Mapping[str, str]:
+def _read(owner: str, schema: str | None) -> Mapping[str, str]:
     """Once in a process: several of its parts use the same file."""
-    text = resources.files(package).joinpath(filename).read_text(encoding="utf-8")
-    return _texts(text, source=source, schema=schema)
+    package, _, module = owner.rpartition(".")
+    beside = resources.files(package).joinpath(f"{module}.sql")
+    file = beside if beside.is_file() else resources.files(owner).joinpath("queries.sql")
+    return _texts(file.read_text(encoding="utf-8"), source=f"{owner} ({file.name})", schema=schema)
 
 
 def _texts(text: str, *, source: str, schema: str | None) -> dict[str, str]:

@@ -26,8 +26,8 @@ from butlers.errors import ClassifiedError, InternalError, OverloadRejected, Tar
 from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.dispatch import parse_response, result_of
-from butlers.switchboard.lineage import LineageReader
+from butlers.switchboard.dispatch.outcome import parse_response, result_of
+from butlers.switchboard.requests.reader import LineageReader
 from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.notify")

@@ -10,9 +10,15 @@ from uuid import UUID
 
 from pydantic import Field
 
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.surface import AnyTool, Tool
 from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Value, invalid
+from butlers.errors import NotFound, ValidationError
+from butlers.operations import butlers as operations
+from butlers.operations.butlers import HistoryArguments, HoldArguments
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
@@ -163,3 +169,69 @@ def _refuse_channel_tools(card: ButlerCard) -> None:
 def _is_channel_tool(tool: str) -> bool:
     name = tool.removeprefix("user_").removeprefix("bot_")
     return name.startswith(tuple(f"{channel}_{verb}" for channel in outbound_names() for verb in _CHANNEL_VERBS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    database: Database
+    queries: Queries
+    clock: Clock
+    new_id: Callable[[], UUID]
+
+    async def hold(self, butler: str, *, operator: str, reason: str) -> dict[str, Any]:
+        if butler in NOT_ROUTABLE:
+            raise invalid("butler", f"{butler} takes no routes anyway")
+        held = {"operator": operator, "reason": reason, "at": self.clock.now().isoformat()}
+        async with self.database.transaction() as connection:
+            state = await connection.fetchval(self.queries.hold_butler, butler, held)
+            if state is None:
+                raise await self._not_possible(connection, butler, "is held already")
+            await self._note(connection, butler, state, "held", f"held by {operator}: {reason}")
+        return {"butler": butler, "held": held, "eligibility_state": state}
+
+    async def release(self, butler: str, *, operator: str, reason: str) -> dict[str, Any]:
+        async with self.database.transaction() as connection:
+            state = await connection.fetchval(self.queries.release_butler, butler)
+            if state is None:
+                raise await self._not_possible(connection, butler, "is not held")
+            await self._note(connection, butler, "held", state, f"released by {operator}: {reason}")
+        return {"butler": butler, "held": None, "eligibility_state": state}
+
+    async def history(self, butler: str, *, before: UUID | None, limit: int) -> dict[str, Any]:
+        if await self.database.fetchrow(self.queries.butler_held, butler) is None:
+            raise _unknown(butler)
+        rows = await self.database.fetch(self.queries.history_of_butler, butler, before, limit + 1)
+        page = [dict(row) for row in rows[:limit]]
+        return {"butler": butler, "history": page, "next_cursor": page[-1]["id"] if len(rows) > limit else None}
+
+    async def _not_possible(self, connection: Executor, butler: str, why: str) -> ValidationError:
+        known = await connection.fetchrow(self.queries.butler_held, butler)
+        return invalid("butler", f"{butler} {why}") if known else _unknown(butler)
+
+    async def _note(self, connection: Executor, butler: str, previous: str, new: str, reason: str) -> None:
+        await connection.execute(self.queries.note_hold, self.new_id(), butler, previous, new, reason, self.clock.now())
+
+
+def _unknown(butler: str) -> ValidationError:
+    return NotFound.of("butler", f"no such butler: {butler}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldTools:
+    holds: Holds
+
+    def tools(self) -> list[AnyTool]:
+        return [
+            Tool.of(operations.HOLD, self._hold),
+            Tool.of(operations.RELEASE, self._release),
+            Tool.of(operations.HISTORY, self._history),
+        ]
+
+    async def _hold(self, caller: Caller, given: HoldArguments) -> dict[str, Any]:
+        return wire(await self.holds.hold(given.butler, operator=caller.name, reason=given.reason))
+
+    async def _release(self, caller: Caller, given: HoldArguments) -> dict[str, Any]:
+        return wire(await self.holds.release(given.butler, operator=caller.name, reason=given.reason))
+
+    async def _history(self, _caller: Caller, given: HistoryArguments) -> dict[str, Any]:
+        return wire(await self.holds.history(given.butler, before=given.cursor, limit=given.limit))

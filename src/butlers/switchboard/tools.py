@@ -16,11 +16,11 @@ from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.errors import NotFound
 from butlers.operations.operation import ADDS_ONCE, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Result, Role, Row
-from butlers.switchboard.ingest_batch import IngestBatch, accept_batch
-from butlers.switchboard.ingress import Ingress
-from butlers.switchboard.lineage import LineageReader
+from butlers.switchboard.ingress.api import IngestBatch, accept_batch
+from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import ButlerCard, Registry
+from butlers.switchboard.requests.reader import LineageReader
 
 MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
 

@@ -30,7 +30,7 @@ from butlers.operations.approvals import OPERATIONS
 from butlers.operations.http import HttpDoor, add_operations
 from butlers.operations.operation import Role
 from butlers.serving.server import GuestServer, listen
-from butlers.switchboard.operation_calls import OperationCalls, may_decide
+from butlers.switchboard.ingress.api import OperationCalls, may_decide
 from tests.integration.approvals.conftest import Desk
 from tests.integration.approvals.test_gate import GENERAL, SWITCHBOARD, Butler, Post
 

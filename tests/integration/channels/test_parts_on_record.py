@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from butlers.messenger.attempting import GRACE_S
+from butlers.messenger.attempt import GRACE_S
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, deliver, quick, rows, wish
 from tests.system import RunningSystem, running_system

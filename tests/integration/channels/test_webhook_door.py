@@ -15,8 +15,7 @@ from butlers.channels.webhook.simulator import WebhookSimulator, serve_webhook
 from butlers.channels.webhook.simulator.server import RECEIPT_KEY
 from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable
-from butlers.messenger.receipts import Receipt, ReceiptIntake, ReceiptOutcome, receipt_routes
-from butlers.messenger.receipts.door import BODY_LIMIT
+from butlers.messenger.receipts import BODY_LIMIT, Receipt, ReceiptIntake, ReceiptOutcome, receipt_routes
 from butlers.serving.server import GuestServer, listen
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database

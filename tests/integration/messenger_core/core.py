@@ -14,13 +14,14 @@ from butlers.errors import TargetUnavailable
 from butlers.ids import Uuid7Factory
 from butlers.messenger.admission.admission import Admission, Taken
 from butlers.messenger.admission.rules import Limits
-from butlers.messenger.admission.slots import Executor
+from butlers.messenger.admission.slots import DeliveryExecutor
 from butlers.messenger.admission.state import AdmissionPolicy
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import ClaimedDelivery, Ended, NewDelivery, Settlement
+from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.messenger.release import Readmission
+from butlers.messenger.settlement import Ended, Settlement
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
@@ -75,7 +76,7 @@ class Core:
         *,
         database: Database | None = None,
         recipients: RecipientPolicy | None = None,
-        executor: Executor | None = None,
+        executor: DeliveryExecutor | None = None,
     ) -> Admission:
         policy = AdmissionPolicy(limits=given, breaker=BREAKER, recipients=recipients or RecipientPolicy())
         return Admission(

@@ -13,9 +13,9 @@ from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import TimeoutExceeded
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
-from butlers.messenger.execution import DeliveryWorker, ExecutionPolicy
-from butlers.messenger.observing import Observer
-from butlers.messenger.settling import ChannelPolicy
+from butlers.messenger.observer import Observer
+from butlers.messenger.settlement import ChannelPolicy
+from butlers.messenger.worker import DeliveryWorker, ExecutionPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.claims import LeasePolicy
 from butlers.telemetry import Telemetry

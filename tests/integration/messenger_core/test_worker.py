@@ -13,8 +13,7 @@ import pytest
 from butlers.channels.adapter import AttemptResult, Outgoing, Sent, Wire
 from butlers.messenger.admission.slots import SlotAssignment
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.receipts import ReceiptIntake
-from butlers.messenger.receipts.receipt import Receipt
+from butlers.messenger.receipts import Receipt, ReceiptIntake
 
 from .core import LEASE_S, SCHEMA, Core
 from .given_worker import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from butlers.channels.adapter import Certainty, NotSent
-from butlers.messenger.attempting import attempt
-from butlers.messenger.settling import ChannelPolicy
+from butlers.messenger.attempt import attempt
+from butlers.messenger.settlement import ChannelPolicy
 from butlers.messenger.wire_log import WireLog
 from butlers.reliability.retry import RetryPolicy
 

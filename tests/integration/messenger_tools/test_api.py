@@ -18,7 +18,7 @@ from butlers.errors import ClassifiedError, TargetUnavailable, from_wire_documen
 from butlers.operations.http import HttpDoor, add_operations
 from butlers.operations.operation import Role
 from butlers.operations.table import OPERATIONS
-from butlers.switchboard.operation_calls import OperationCalls, may_decide
+from butlers.switchboard.ingress.api import OperationCalls, may_decide
 from tests.integration.messenger_tools.world import SWITCHBOARD, World
 
 ROLES = {"operator": Role.OPERATOR, "health": Role.BUTLER, "phone": Role.CLIENT}

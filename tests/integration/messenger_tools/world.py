@@ -16,8 +16,7 @@ from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.health import HealthTools
 from butlers.messenger.tools.recipients import RecipientTools
 from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.statistics import StatisticsTools
-from butlers.messenger.tools.tracking import TrackingTools
+from butlers.messenger.tools.tracking import StatisticsTools, TrackingTools
 from butlers.messenger.tools.why import WhyTools
 from butlers.operations.operation import Role
 from butlers.reliability.circuit_breaker import BreakerPolicy

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from butlers.clock import ManualClock
-from butlers.messenger.service_levels.budget import Windows
-from butlers.messenger.service_levels.levels import ServiceLevels
+from butlers.messenger.error_budget import Windows
+from butlers.messenger.service_levels import ServiceLevels
 from butlers.reliability.error_budget import BudgetPolicy, Reason, Stance, Window
 from butlers.storage.queries import Queries
 

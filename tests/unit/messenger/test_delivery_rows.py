@@ -13,16 +13,8 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
 from butlers.contracts.delivery_state import OPEN, PARKED, DeliveryState, DeliveryStatus
 from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.messenger.deliveries import outcome_of
-from butlers.messenger.delivery import (
-    Decision,
-    Ended,
-    NewDelivery,
-    Outcome,
-    Settlement,
-    channel_tool,
-    claimed,
-    restored,
-)
+from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, claimed, restored
+from butlers.messenger.settlement import Ended, Outcome, Settlement
 from butlers.reliability.error_budget import Stance
 
 from .given import START, at, claimed_delivery, new_delivery, notify, row

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import TargetUnavailable, ValidationError
-from butlers.messenger.provider_words import LONGEST_NAME, LONGEST_TEXT, storable, text
+from butlers.messenger.attempt import LONGEST_NAME, LONGEST_TEXT, storable, text
 
 anything = st.recursive(
     st.none()

@@ -11,7 +11,7 @@ import pytest
 
 from butlers.channels.adapter import Outgoing
 from butlers.errors import ValidationError
-from butlers.messenger.release.remainder import anything_left
+from butlers.messenger.release import anything_left
 
 
 @dataclass

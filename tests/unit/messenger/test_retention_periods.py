@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from butlers.butler.delivery_config import RetentionSection
 from butlers.contracts.delivery_state import FINISHED
-from butlers.messenger.retention.periods import (
+from butlers.messenger.retention import (
     Cutoffs,
     RetentionPolicy,
     cutoffs,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import ValidationError
-from butlers.messenger.service_levels import report
-from butlers.messenger.service_levels.budget import BURN_MOVED, Standing, Windows, judge_channel
+from butlers.messenger import service_levels
+from butlers.messenger.error_budget import BURN_MOVED, Standing, Windows, judge_channel
 from butlers.operations.time_range import LONGEST, TimeRangeArguments
 from butlers.reliability.error_budget import BudgetPolicy, Stance, Window
 
@@ -23,15 +23,15 @@ CLEAN = Windows(short=Window(good=30), long=Window(good=30))
 
 
 def test_a_rate_over_nothing_is_unknown() -> None:
-    assert report.rate(0, 0) is None
-    assert report.rate(0, 4) == 0.0
+    assert service_levels.rate(0, 0) is None
+    assert service_levels.rate(0, 4) == 0.0
 
 
 @pytest.mark.parametrize(
     ("name", "parts"), [("telegram.bot", ("telegram", "bot")), ("a.chat.user", ("a.chat", "user"))]
 )
 def test_a_channel_s_name_is_channel_and_scope(name: str, parts: tuple[str, str]) -> None:
-    assert report.split_name(name) == parts
+    assert service_levels.split_name(name) == parts
 
 
 endings = st.fixed_dictionaries(
@@ -42,8 +42,8 @@ endings = st.fixed_dictionaries(
 @given(endings)
 def test_success_is_a_share_of_what_ended_and_nothing_excused_moves_it(counts: dict[str, int]) -> None:
     row = {"channel": "telegram", "identity_scope": "bot", **counts}
-    (shown,) = report.success([row], ["telegram.bot"])
-    (without,) = report.success([row | {"excused": 0}], ["telegram.bot"])
+    (shown,) = service_levels.describe_success([row], ["telegram.bot"])
+    (without,) = service_levels.describe_success([row | {"excused": 0}], ["telegram.bot"])
     assert shown["success_rate"] == without["success_rate"]
     bad = sum(counts[ending] for ending in ("failed", "dead_lettered", "expired", "uncertain"))
     if counts["delivered"] + bad == 0:
@@ -54,7 +54,7 @@ def test_success_is_a_share_of_what_ended_and_nothing_excused_moves_it(counts: d
 
 def test_channels_in_use_are_shown_even_when_silent_and_others_when_they_are_not() -> None:
     row = {"channel": "sms", "identity_scope": "bot", "delivered": 1}
-    shown = report.success([row], ["telegram.bot"])
+    shown = service_levels.describe_success([row], ["telegram.bot"])
     assert [(s["channel"], s["delivered"], s["success_rate"]) for s in shown] == [
         ("sms", 1, 1.0),
         ("telegram", 0, None),
@@ -63,7 +63,7 @@ def test_channels_in_use_are_shown_even_when_silent_and_others_when_they_are_not
 
 def test_rejection_rates_are_not_averaged_over_channels() -> None:
     rows = [{"channel": "a", "admitted": 99, "rejected": 1}, {"channel": "b", "admitted": 0, "rejected": 1}]
-    assert report.admission(rows, [])["rejection_rate"] == pytest.approx(2 / 101)
+    assert service_levels.describe_admission(rows, [])["rejection_rate"] == pytest.approx(2 / 101)
 
 
 # --- judging ---------------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
 from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import ClassifiedError, ErrorClass, InternalError, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.delivery import Settlement
-from butlers.messenger.settling import ChannelPolicy, Circumstances, settle
+from butlers.messenger.settlement import ChannelPolicy, Circumstances, Settlement, settle
 from butlers.reliability.error_budget import RETRY_RULE, Stance
 from butlers.reliability.retry import RetryPolicy
 

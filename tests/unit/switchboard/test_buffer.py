@@ -12,9 +12,9 @@ from uuid import UUID
 import pytest
 
 from butlers.clock import ManualClock
-from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
-from butlers.switchboard.inbox import MessageInbox
-from butlers.switchboard.ingress import MessageRef
+from butlers.switchboard.ingress.buffer import BufferPolicy, DurableBuffer
+from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.requests.inbox import MessageInbox
 from butlers.telemetry import Telemetry
 
 DEADLINE_S = 10.0

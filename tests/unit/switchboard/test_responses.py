@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from butlers.errors import ErrorClass, InternalError, OverloadRejected, ValidationError
-from butlers.switchboard.dispatch import parse_response, result_of
+from butlers.switchboard.dispatch.outcome import parse_response, result_of
 
 REQUEST = UUID("01a1e150-b5f2-768e-8f34-66c68d12a2b7")
 OTHER = UUID("01a1e150-b5f2-768e-8f34-66c68d12a2b8")

@@ -16,8 +16,7 @@ from butlers.errors import RoutingError
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade, LlmAnswer
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Decision
-from butlers.switchboard.routing.question import RoutingQuestion
+from butlers.switchboard.routing.decision import Decision, RoutingQuestion
 
 
 def butler(name: str, *triggers: str, state: str = "active", capabilities: tuple[str, ...] = ("route.execute",)) -> Any:

@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from butlers.channels.email.authentication import vouches_for, written_by_a_machine
-from butlers.switchboard.senders.codes import LETTERS, new_code, read_approval, read_code, shown
-from butlers.switchboard.senders.policy import Decision, Known, Outcome, Policy, Reason, decide
+from butlers.switchboard.senders.gate import (
+    LETTERS,
+    Decision,
+    Known,
+    Outcome,
+    Policy,
+    Reason,
+    decide,
+    new_code,
+    read_approval,
+    read_code,
+    shown,
+)
 
 SERVED = (Outcome.SERVED, None)
 STRANGE = (Outcome.REFUSED, Reason.UNKNOWN)

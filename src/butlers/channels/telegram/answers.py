@@ -23,7 +23,7 @@ import httpx2
 
 from butlers.channels.adapter import NotSent, Throttle
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.messenger.provider_words import text
+from butlers.messenger.attempt import text
 
 DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
 _LONGEST_WAIT = 10**9  # seconds; more is not meant as a time

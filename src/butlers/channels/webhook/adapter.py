@@ -23,7 +23,7 @@ from butlers.channels.plugins import ChannelSettings
 from butlers.channels.webhook.answers import Answer, decoded, judge, retry_after
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
 from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, reason
-from butlers.messenger.receipts.signature import signed_headers
+from butlers.messenger.receipts import signed_headers
 from butlers.serving.server import is_loopback
 from butlers.trust import authorities
 

@@ -122,7 +122,7 @@ def _must_be_whole(text: str, where: str) -> None:
 
 
 def _print(message: Mapping[str, Any], cascade: Cascade, butlers: list[RegisteredButler], *, as_json: bool) -> None:
-    from butlers.switchboard.routing.question import RoutingQuestion
+    from butlers.switchboard.routing.decision import RoutingQuestion
 
     decision = asyncio.run(_decide(cascade, RoutingQuestion(**message), butlers))
     told = described(decision, message["text"])

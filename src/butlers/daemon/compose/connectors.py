@@ -11,13 +11,11 @@ from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.pipeline import pipeline_jobs, service_levels_job
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.backfill_jobs import BackfillJobs
-from butlers.switchboard.connectors.backfill_surface import BackfillDesk
+from butlers.switchboard.connectors.backfill import BackfillJobs, BackfillTools
 from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths, Heartbeats
-from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.registry import Connectors, ConnectorTools
 from butlers.switchboard.connectors.rollups import Rollups
-from butlers.switchboard.connectors.speakers import Speakers
-from butlers.switchboard.connectors.surface import ConnectorDesk
+from butlers.switchboard.ingress.authority import Speakers
 
 MONTHS_CHECK_S = 3600.0
 
@@ -37,8 +35,8 @@ def add_connectors(butler: Butler) -> ConnectorParts:
         database=process.database, queries=queries, speakers=speakers, clock=process.clock, new_id=process.new_id
     )
     connectors = Connectors(database=process.database, queries=queries, clock=process.clock)
-    desk = ConnectorDesk(heartbeats=heartbeats, connectors=connectors)
-    backfill = BackfillDesk(
+    desk = ConnectorTools(heartbeats=heartbeats, connectors=connectors)
+    backfill = BackfillTools(
         jobs=BackfillJobs(database=process.database, queries=queries, clock=process.clock, new_id=process.new_id),
         connectors=connectors,
         speakers=speakers,

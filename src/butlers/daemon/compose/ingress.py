@@ -19,18 +19,14 @@ from butlers.daemon.compose.channels import channel_settings
 from butlers.daemon.compose.orchestration import Orchestration
 from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
-from butlers.switchboard.admission.admission import Admission
-from butlers.switchboard.admission.decision import AdmissionPolicy
-from butlers.switchboard.api import Api, ApiPolicy
 from butlers.switchboard.connectors.heartbeats import Heartbeats
-from butlers.switchboard.ingress import Ingress
-from butlers.switchboard.operation_calls import OperationCalls
+from butlers.switchboard.ingress.admission import Admission, AdmissionPolicy
+from butlers.switchboard.ingress.api import Api, ApiPolicy, OperationCalls
+from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests import RequestReader
+from butlers.switchboard.requests.reader import RequestReader
+from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels, ServiceLevelTools
 from butlers.switchboard.senders.gate import SenderGate
-from butlers.switchboard.service_levels.accept_times import AcceptTimes
-from butlers.switchboard.service_levels.levels import ServiceLevels
-from butlers.switchboard.service_levels.surface import ServiceLevelDesk
 
 
 def add_admission(butler: Butler) -> Admission:
@@ -46,17 +42,17 @@ def add_admission(butler: Butler) -> Admission:
     return admission
 
 
-def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevelDesk]:
+def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevelTools]:
     process, schema = butler.process, butler.config.schema_name
     accept_times = AcceptTimes(database=process.database, schema=schema, clock=process.clock)
     levels = ServiceLevels(
         database=process.database,
-        queries=Queries.load("butlers.switchboard.service_levels", schema=schema),
+        queries=Queries.load("butlers.switchboard.requests.service_levels", schema=schema),
         accept_times=accept_times,
     )
     butler.loops["accept times"] = accept_times.run
     butler.drains.append(accept_times.flush)
-    return accept_times, ServiceLevelDesk(levels=levels, clock=process.clock)
+    return accept_times, ServiceLevelTools(levels=levels, clock=process.clock)
 
 
 def door_in(

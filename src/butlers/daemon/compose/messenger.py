@@ -33,17 +33,16 @@ from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.channel_watch import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
-from butlers.messenger.execution import DeliveryWorker
-from butlers.messenger.intake import Intake
+from butlers.messenger.intake import Intake, Preparation
 from butlers.messenger.notices import Notices
-from butlers.messenger.observing import Observer
+from butlers.messenger.observer import Observer
 from butlers.messenger.parking import Parking
-from butlers.messenger.preparation import Preparation
 from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.release import Readmission
 from butlers.messenger.retention import Retention
 from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.upkeep import Upkeep
+from butlers.messenger.worker import DeliveryWorker
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.storage.server_roles import PASSWORD_FILE, read_secret

@@ -11,10 +11,10 @@ from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.rules import AnswerBrake, Limits
 from butlers.messenger.admission.state import AdmissionPolicy
-from butlers.messenger.execution import ExecutionPolicy
 from butlers.messenger.recipients import RecipientPolicy
 from butlers.messenger.retention import RetentionPolicy
-from butlers.messenger.settling import ChannelPolicy
+from butlers.messenger.settlement import ChannelPolicy
+from butlers.messenger.worker import ExecutionPolicy
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.error_budget import BudgetPolicy
 from butlers.reliability.retry import RetryPolicy

@@ -15,13 +15,11 @@ from butlers.messenger.channel_tools import ChannelTools
 from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release
 from butlers.messenger.service_levels import ServiceLevels, ServiceLevelTools
-from butlers.messenger.tools.dead_letters import DeadLetterTools
-from butlers.messenger.tools.deeds import DeedTools
+from butlers.messenger.tools.dead_letters import DeadLetterTools, DeedTools
 from butlers.messenger.tools.health import HealthTools
 from butlers.messenger.tools.recipients import RecipientTools
 from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.statistics import StatisticsTools
-from butlers.messenger.tools.tracking import TrackingTools
+from butlers.messenger.tools.tracking import StatisticsTools, TrackingTools
 from butlers.messenger.tools.why import WhyTools
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.queries import Queries

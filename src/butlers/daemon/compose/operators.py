@@ -8,17 +8,15 @@ from butlers.butler.surface import AnyTool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
-from butlers.switchboard.buffer import DurableBuffer
-from butlers.switchboard.ingress import MessageRef
-from butlers.switchboard.lifecycle import RequestProcessor
-from butlers.switchboard.operators.audit import OperatorAudit
-from butlers.switchboard.operators.dashboard import AuditLog
+from butlers.switchboard.ingress.buffer import DurableBuffer
+from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.operators.audit import AuditLog, OperatorAudit, RecordKeeper
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.overrides import OnEnd, Operators
-from butlers.switchboard.operators.retention import RecordKeeper
 from butlers.switchboard.operators.tools import OperatorTools
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.signals.signals import Signals, ended_of
+from butlers.switchboard.requests.lifecycle import RequestProcessor
+from butlers.switchboard.requests.signals import Signals, ended_of
 
 RETENTION_CHECK_S = 3600.0
 

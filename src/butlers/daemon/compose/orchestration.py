@@ -14,25 +14,23 @@ from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.queries import Queries
 from butlers.storage.worker_locks import WorkerLock, dead_workers, forget
-from butlers.switchboard.admission.admission import Admission
-from butlers.switchboard.buffer import BufferPolicy, DurableBuffer
-from butlers.switchboard.dispatch import Dispatcher
-from butlers.switchboard.fanout.circuits import Circuits
-from butlers.switchboard.fanout.executor import Fanout
-from butlers.switchboard.fanout.targets import TargetReader
-from butlers.switchboard.inbox import ClaimedMessage, MessageInbox
-from butlers.switchboard.ingress import MessageRef
-from butlers.switchboard.lifecycle import RequestProcessor
-from butlers.switchboard.lineage import LineageReader
+from butlers.switchboard.dispatch.dispatcher import Dispatcher, TargetReader
+from butlers.switchboard.dispatch.executor import Circuits, Fanout
+from butlers.switchboard.ingress.admission import Admission
+from butlers.switchboard.ingress.buffer import BufferPolicy, DurableBuffer
+from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.remembering import Remembering
-from butlers.switchboard.request_telemetry import RequestTelemetry
+from butlers.switchboard.requests.inbox import ClaimedMessage, MessageInbox
+from butlers.switchboard.requests.lifecycle import RequestProcessor
+from butlers.switchboard.requests.memory_capture import MemoryCapture
+from butlers.switchboard.requests.reader import LineageReader
+from butlers.switchboard.requests.service_levels import RequestTelemetry
+from butlers.switchboard.requests.signals import Signals
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
 from butlers.switchboard.routing.decision import Decision
-from butlers.switchboard.signals.signals import Signals
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
@@ -102,7 +100,7 @@ def _after(butler: Butler, routing: Routing) -> Callable[[ClaimedMessage, Decisi
     memory = memory_of(butler)
     if memory is None:
         return routing.extractor.offer
-    remembering = Remembering(episodes=memory.episodes, clock=butler.process.clock)
+    remembering = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
     butler.loops["remembering"] = remembering.run
 
     def after(message: ClaimedMessage, decision: Decision) -> None:
@@ -175,7 +173,7 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
         notifier=notify,
         lineage=notify.lineage,
         database=process.database,
-        queries=Queries.load("butlers.switchboard.signals", schema=butler.config.schema_name),
+        queries=Queries.load("butlers.switchboard.requests.signals", schema=butler.config.schema_name),
         clock=process.clock,
     )
     butler.loops["signals"] = repeated(process.clock, SIGNAL_SWEEP_S, signals.sweep)

@@ -9,22 +9,24 @@ from pathlib import Path
 from butlers.butler.surface import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.storage.queries import Queries
-from butlers.switchboard.extraction.extractor import Extractor
-from butlers.switchboard.extraction.model import EXTRACTOR, PROMPT_VERSION, ModelExtractor
-from butlers.switchboard.extraction.queue import ExtractionQueue
-from butlers.switchboard.extraction.surface import ExtractionDesk
-from butlers.switchboard.routing.history import Conversations
-from butlers.switchboard.routing.llm.asking import Asker, build_askers
-from butlers.switchboard.routing.llm.rollout import Rollout
-from butlers.switchboard.routing.llm.router import TRIAGE, ModelRouter, models_of, prompts_of
-from butlers.switchboard.routing.llm.skill import Skill
-from butlers.switchboard.routing.surface import RoutingDesk
-from butlers.switchboard.routing.threads import Threads
+from butlers.switchboard.extraction.extractor import ExtractionQueue, ExtractionTools, Extractor
+from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
+from butlers.switchboard.routing.conversations import Conversations, ConversationThreads
+from butlers.switchboard.routing.llm.rollout import Rollout, RoutingTools
+from butlers.switchboard.routing.llm.router import (
+    TRIAGE,
+    Asker,
+    ModelRouter,
+    Skill,
+    build_askers,
+    models_of,
+    prompts_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    threads: Threads
+    threads: ConversationThreads
     llm: ModelRouter | None  # None: no model is asked
     extractor: Extractor
     tools: Sequence[Tool]
@@ -46,15 +48,15 @@ def add_routing(butler: Butler) -> Routing:
     extractor = _extractor(butler, askers[None] if askers else None)
     butler.loops["extraction"] = extractor.run
     runtime = butler.config.butler.runtime
-    desk = RoutingDesk(
+    desk = RoutingTools(
         rollout=rollout,
         runtime=runtime.type if askers else None,
         model=runtime.model if askers else None,
         skills=butler.config.skills,
     )
-    extractions = ExtractionDesk(queue=extractor.queue, confirmed=extractor.wake)
+    extractions = ExtractionTools(queue=extractor.queue, confirmed=extractor.wake)
     return Routing(
-        threads=Threads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
+        threads=ConversationThreads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
         llm=llm,
         extractor=extractor,
         tools=[*desk.tools(), *extractions.tools()],

@@ -10,12 +10,9 @@ from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries
 from butlers.switchboard.notify import NotifyDispatcher
-from butlers.switchboard.senders.codes import shown
-from butlers.switchboard.senders.gate import SenderGate, SenderPolicies
-from butlers.switchboard.senders.messages import SenderMessages
-from butlers.switchboard.senders.policy import Policy
+from butlers.switchboard.senders.gate import Policy, SenderGate, SenderPolicies, shown
 from butlers.switchboard.senders.records import SenderRecords
-from butlers.switchboard.senders.tools import SenderTools
+from butlers.switchboard.senders.tools import SenderMessages, SenderTools
 
 FORGET_EVERY_S = 3600.0
 DRAIN_S = 5.0

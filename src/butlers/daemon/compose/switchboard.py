@@ -28,13 +28,11 @@ from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.holds.holds import Holds
-from butlers.switchboard.holds.surface import HoldTools
-from butlers.switchboard.ingress import Ingress
+from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.operators.audit import OperatorAudit
-from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests import RequestReader
-from butlers.switchboard.retention import InboxKeeper
+from butlers.switchboard.registry import Holds, HoldTools, Registry
+from butlers.switchboard.requests.inbox import InboxKeeper
+from butlers.switchboard.requests.reader import RequestReader
 from butlers.switchboard.tools import SwitchboardTools
 
 RETENTION_CHECK_S = 3600.0
@@ -137,7 +135,7 @@ def _holds(butler: Butler) -> Holds:
     process = butler.process
     return Holds(
         database=process.database,
-        queries=Queries.load("butlers.switchboard.holds", schema=butler.config.schema_name),
+        queries=Queries.load("butlers.switchboard.registry", schema=butler.config.schema_name),
         clock=process.clock,
         new_id=process.new_id,
     )

@@ -20,7 +20,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.messenger.admission import rules
 from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Refused
-from butlers.messenger.admission.slots import Executor, SlotAssignment
+from butlers.messenger.admission.slots import DeliveryExecutor, SlotAssignment
 from butlers.messenger.admission.state import AdmissionPolicy, AdmissionState, Known, decide, moved, state_of_row
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance
@@ -105,7 +105,7 @@ class Admission:
         clock: Clock,
         policy: AdmissionPolicy,
         new_id: Callable[[], UUID],
-        executor: Executor | None = None,  # starts what is claimed at once; None: all are claimed in their turn
+        executor: DeliveryExecutor | None = None,  # starts what is claimed at once; None: all are claimed in their turn
         reached: Callable[[Sequence[NewDelivery], Step], None] | None = None,  # is called with how far a batch has come
     ) -> None:
         self._reached = reached or (lambda _new, _step: None)

@@ -17,7 +17,8 @@ from uuid import UUID
 
 from butlers.messenger.admission.rules import Budgets
 from butlers.messenger.admission.state import AdmissionState
-from butlers.messenger.delivery import ClaimedDelivery, FirstClaim, NewDelivery, Outcome
+from butlers.messenger.delivery import ClaimedDelivery, FirstClaim, NewDelivery
+from butlers.messenger.settlement import Outcome
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import Stance
 
@@ -56,7 +57,7 @@ class ClaimSlots:
     channels: Collection[str]  # with scope, that the worker serves
 
 
-class Executor(Protocol):
+class DeliveryExecutor(Protocol):
     """The worker that makes the attempts."""
 
     def wake(self) -> None:

@@ -15,15 +15,26 @@ from butlers.clock import Clock
 from butlers.contracts.delivery_state import QUARANTINABLE
 from butlers.contracts.envelope import invalid
 from butlers.errors import ErrorClass, NotFound
-from butlers.messenger.tools.cursor import page, place
-from butlers.messenger.tools.records import DeliveryRecords, decided_by
+from butlers.messenger.preflight import Preflight
+from butlers.messenger.release import Release
+from butlers.messenger.tools.records import DeliveryRecords, decided_by, page, place
 from butlers.operations import dead_letters as operations
 from butlers.operations.dead_letters import (
+    REPLAY,
     DeadLetterArguments,
     DiscardArguments,
     ListArguments,
+    ReplayArguments,
 )
-from butlers.operations.deliveries import QUARANTINE, QuarantineArguments
+from butlers.operations.deliveries import (
+    DRY_RUN,
+    QUARANTINE,
+    SETTLE,
+    VALIDATE,
+    NotifyArguments,
+    QuarantineArguments,
+    SettleArguments,
+)
 from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
 from butlers.telemetry import get_logger
 
@@ -172,3 +183,30 @@ def _check_quarantinable(status: str | None) -> None:
         raise invalid("delivery_id", "is in a provider call; wait for its outcome")
     if status not in QUARANTINABLE:
         raise invalid("delivery_id", f"is {status}; only {', '.join(sorted(QUARANTINABLE))} can be set aside")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeedTools:
+    release: Release
+    preflight: Preflight
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool.of(REPLAY, self._replay),
+            Tool.of(SETTLE, self._settle),
+            Tool.of(VALIDATE, self._validate),
+            Tool.of(DRY_RUN, self._dry_run),
+        ]
+
+    async def _replay(self, caller: Caller, arguments: ReplayArguments) -> dict[str, Any]:
+        return wire(await self.release.replay(arguments.dead_letter_id, by=decided_by(caller, arguments)))
+
+    async def _settle(self, caller: Caller, arguments: SettleArguments) -> dict[str, Any]:
+        by = decided_by(caller, arguments)
+        return wire(await self.release.settle(arguments.delivery_id, arguments.outcome, by=by))
+
+    async def _validate(self, caller: Caller, arguments: NotifyArguments) -> dict[str, Any]:
+        return wire(await self.preflight.validate(caller, arguments.notify_request))
+
+    async def _dry_run(self, caller: Caller, arguments: NotifyArguments) -> dict[str, Any]:
+        return wire(await self.preflight.dry_run(caller, arguments.notify_request))

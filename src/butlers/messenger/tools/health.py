@@ -6,23 +6,151 @@ A circuit or a budget without a row was never used or has rested long enough: it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.surface import Tool
 from butlers.clock import Clock
+from butlers.contracts.delivery_state import IN_FLIGHT, NEEDS_PERSON, OPEN
 from butlers.contracts.envelope import invalid
-from butlers.messenger.tools.limits import bucket_of, channel_layer, global_layer, in_flight_layer, recipient_layer
-from butlers.messenger.tools.queue import summary
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState, snapshot
-from butlers.reliability.token_bucket import Bucket
+from butlers.reliability.error_budget import Stance, admission_factor
+from butlers.reliability.token_bucket import Bucket, available
+
+
+def bucket_of(row: Mapping[str, Any]) -> Bucket:
+    fields = ("capacity", "refill_per_second", "tokens", "updated_at")
+    return Bucket(**{field: row[field] for field in fields})
+
+
+def layer(bucket: Bucket | None, limit: float, now: datetime) -> dict[str, Any]:
+    """One budget: consumed, total, remaining, and when it is whole again (None: it is)."""
+    remaining = min(limit, available(bucket, now)) if bucket is not None else limit
+    missing = limit - remaining
+    whole_at = now + timedelta(seconds=missing / (limit / 60)) if missing > 0 else None
+    return {
+        "consumed": round(missing, 3),
+        "total": limit,
+        "remaining": round(remaining, 3),
+        "resets_at": whole_at,
+    }
+
+
+def global_layer(bucket: Bucket | None, limits: Mapping[str, float], now: datetime) -> dict[str, Any]:
+    return layer(bucket, limits["global"], now) | {"throttled_until": None}
+
+
+def in_flight_layer(in_flight: int, limits: Mapping[str, float]) -> dict[str, Any]:
+    total = limits.get("in_flight")
+    remaining = max(0, int(total) - in_flight) if total is not None else None
+    return {"consumed": in_flight, "total": total, "remaining": remaining}
+
+
+def channel_layer(
+    name: str,
+    bucket: Bucket | None,
+    *,
+    limits: Mapping[str, float],
+    state: Mapping[str, Any] | None,
+    throttles: Sequence[Mapping[str, Any]],
+    now: datetime,
+) -> dict[str, Any]:
+    configured = limits[f"channel:{name}"]
+    stance = Stance(state["stance"]) if state is not None else Stance.NORMAL
+    window = next((line for line in throttles if line["scope"] == name), None)
+    return layer(bucket, max(1.0, configured * admission_factor(stance)), now) | {
+        "configured": configured,
+        "stance": stance.value,
+        "stance_reason": state["stance_reason"] if state is not None else None,
+        "burn_rate": state["burn_rate"] if state is not None else None,
+        "throttled_until": window["until"] if window else None,
+        "throttle_reason": window["reason"] if window else None,
+    }
+
+
+def recipient_layer(
+    crowded: Sequence[Mapping[str, Any]],
+    throttles: Sequence[Mapping[str, Any]],
+    limits: Mapping[str, float],
+    now: datetime,
+) -> dict[str, Any]:
+    """Whether the limits per recipient hold anybody back, and whom the most."""
+    held = {line["scope"]: line for line in throttles if line["scope"] != line["channel"]}
+    at_limit = crowded[0]["at_limit"] if crowded else 0
+    return {
+        "total": limits["recipient"],
+        "active": bool(at_limit or held),
+        "at_limit": at_limit,
+        "throttled": len(held),
+        "worst": [_recipient(row, limits["recipient"], now) for row in crowded],
+        "throttles": [_throttled(line) for line in held.values()],
+    }
+
+
+def _recipient(row: Mapping[str, Any], limit: float, now: datetime) -> dict[str, Any]:
+    _, channel, target = row["name"].split(":", 2)
+    return {"channel": channel, "target": target, **layer(bucket_of(row), limit, now)}
+
+
+def _throttled(line: Mapping[str, Any]) -> dict[str, Any]:
+    target = line["scope"].removeprefix(f"{line['channel']}:")
+    return {"channel": line["channel"], "target": target, "throttled_until": line["until"], "reason": line["reason"]}
+
+
+PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
+
+Group = Mapping[str, Any]  # channel, status, admitted, deliveries, oldest
+
+
+def summary(groups: Sequence[Group], now: datetime) -> dict[str, Any]:
+    moving = [group for group in groups if group["status"] in OPEN]
+    oldest = min((group["oldest"] for group in moving), default=None)
+    channels = sorted({group["channel"] for group in moving})
+    return {
+        "total": _in_flight(groups),
+        "by_status": _counts(moving, "status", OPEN),
+        "by_phase": _phases(moving),
+        "by_channel": {name: _of_channel([g for g in moving if g["channel"] == name]) for name in channels},
+        "parked": _counts(groups, "status", NEEDS_PERSON),
+        "oldest_age_s": round(max(0.0, (now - oldest).total_seconds()), 3) if oldest else None,
+    }
+
+
+def _of_channel(groups: Sequence[Group]) -> dict[str, int]:
+    return {"total": _in_flight(groups)} | _counts(groups, "status", OPEN)
+
+
+def _in_flight(groups: Iterable[Group]) -> int:
+    return sum(group["deliveries"] for group in groups if group["status"] in IN_FLIGHT)
+
+
+def _phases(groups: Iterable[Group]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for group in groups:
+        counts[_phase(group)] += group["deliveries"]
+    return {phase: counts[phase] for phase in PHASES}
+
+
+def _phase(group: Group) -> str:
+    if group["status"] == "pending":
+        return "admitted" if group["admitted"] else "awaiting_admission"
+    return "in_provider_call" if group["status"] == "in_progress" else "awaiting_retry"
+
+
+def _counts(groups: Iterable[Group], field: str, names: Iterable[str]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for group in groups:
+        counts[group[field]] += group["deliveries"]
+    return {name: counts[name] for name in names}
+
 
 WORST_SHOWN = 5  # recipients at their limit
 

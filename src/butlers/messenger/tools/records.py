@@ -1,11 +1,12 @@
-"""What the tools read: one delivery, and what was tried and heard about it."""
+"""What the tools read: one delivery with its attempts and receipts, and pages of a list."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
 from uuid import UUID
 
 from butlers.butler.identity import Caller
@@ -74,3 +75,43 @@ def _by_delivery(deliveries: Iterable[UUID], rows: Iterable[Mapping[str, Any]]) 
     for row in rows:
         lines[row["delivery_id"]].append({name: value for name, value in row.items() if name != "delivery_id"})
     return lines
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Fourteen digits of microseconds reach into the year 4253.
+_FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """A place in a list: just behind this row."""
+
+    created_at: datetime
+    id: UUID
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise invalid("cursor", "is not the next_cursor of an earlier page")
+        return cls(created_at=_EPOCH + int(match["moment"], 16) * _MICROSECOND, id=UUID(match["id"]))
+
+    def write(self) -> str:
+        return f"{(self.created_at - _EPOCH) // _MICROSECOND:x}-{self.id.hex}"
+
+
+def place(text: str | None) -> tuple[datetime | None, UUID | None]:
+    """The row a page begins behind; nothing for the first page."""
+    if text is None:
+        return None, None
+    cursor = Cursor.read(text)
+    return cursor.created_at, cursor.id
+
+
+def page(rows: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """The rows of a page and where the next begins; it takes one row more than the page holds to know."""
+    shown = [*rows[:limit]]
+    if len(rows) <= limit:
+        return shown, None
+    return shown, Cursor(created_at=shown[-1]["created_at"], id=shown[-1]["id"]).write()

@@ -25,9 +25,8 @@ from butlers.errors import RoutingError
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Decision
+from butlers.switchboard.routing.decision import Decision, RoutingQuestion
 from butlers.switchboard.routing.model import load
-from butlers.switchboard.routing.question import RoutingQuestion
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]

@@ -40,7 +40,7 @@ from butlers.switchboard.connectors.deltas import (
     moment,
     to_json,
 )
-from butlers.switchboard.connectors.speakers import Speakers
+from butlers.switchboard.ingress.authority import Speakers
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.connectors")

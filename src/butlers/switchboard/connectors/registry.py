@@ -9,11 +9,19 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from butlers.butler.core_tools import wire
 from butlers.butler.health import Finding
+from butlers.butler.identity import Caller
+from butlers.butler.surface import AnyTool, EnvelopeTool, Tool
 from butlers.clock import Clock
+from butlers.contracts.heartbeat import HeartbeatEnvelope
 from butlers.errors import Conflict, NotFound
+from butlers.operations import connectors as operations
+from butlers.operations.connectors import ConnectorArguments
+from butlers.operations.operation import NoArguments
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
+from butlers.switchboard.connectors.heartbeats import Heartbeats
 from butlers.switchboard.connectors.rollups import midnight, rest_of_today
 
 FIGURES = (
@@ -112,3 +120,25 @@ def _described(row: dict[str, Any], today: Figures, now: datetime) -> dict[str, 
         "liveness": liveness(row["last_heartbeat_at"], now).value,
         "today": today[row["connector_type"], row["endpoint_identity"]],
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorTools:
+    heartbeats: Heartbeats
+    connectors: Connectors
+
+    def tools(self) -> list[AnyTool]:
+        return [
+            EnvelopeTool.of(operations.HEARTBEAT, self._heartbeat),
+            Tool.of(operations.LIST, self._list),
+            Tool.of(operations.DEREGISTER, self._deregister),
+        ]
+
+    async def _heartbeat(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        return (await self.heartbeats.accept(HeartbeatEnvelope.parse(raw), caller)).to_wire()
+
+    async def _list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return wire(await self.connectors.list())
+
+    async def _deregister(self, _caller: Caller, given: ConnectorArguments) -> dict[str, Any]:
+        return wire(await self.connectors.deregister(given.connector_type, given.endpoint_identity))

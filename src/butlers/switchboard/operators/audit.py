@@ -1,17 +1,20 @@
-"""What operators did about requests: who, when, why, and how it went, also when it was refused."""
+"""The record of what operators and butlers did: who, when, why, how it went, and how long it is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+from butlers.butler.activity import Activity, ActivityQueue
+from butlers.clock import Clock
 from butlers.operations.requests import Action
 from butlers.storage.database import Database, Executor
+from butlers.storage.pruning import AgingTable, forget
 from butlers.storage.queries import Queries
-from butlers.switchboard.operators.paging import page, place
+from butlers.switchboard.operators.tools import page, place
 
 ActionOutcome = Literal["success", "failed", "rejected", "partial"]
 
@@ -78,3 +81,96 @@ class OperatorAudit:
         actions, following = page(rows, limit)
         shown = [{key: value for key, value in row.items() if key != "created_at"} for row in actions]
         return {"actions": shown, "next_cursor": following}
+
+
+class AuditLog:
+    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
+        self._database = database
+        self._queries = Queries.load("butlers.switchboard.operators", schema=schema)
+        self._clock = clock
+        self._new_id = new_id
+        self._queue = ActivityQueue(sink=self._store)
+        self.report = self._queue.report
+        self.run = self._queue.run
+        self.close = self._queue.close
+
+    def write(
+        self,
+        *,
+        butler: str,
+        operation: str,
+        request_summary: Mapping[str, Any],
+        result: str,
+        error: str | None = None,
+        actor: str | None = None,
+    ) -> None:
+        activity = Activity(
+            butler=butler,
+            operation=operation,
+            request_summary=request_summary,
+            result=result,
+            error=error,
+            actor=actor,
+            at=self._clock.now(),
+        )
+        self.report(activity)
+
+    async def list(
+        self,
+        *,
+        butler: str | None = None,
+        operation: str | None = None,
+        result: str | None = None,
+        since: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        values = (butler, operation, result, since, *place(cursor), limit + 1)
+        rows = [dict(row) for row in await self._database.fetch(self._queries.list_activity, *values)]
+        entries, following = page(rows, limit)
+        return {"entries": entries, "next_cursor": following}
+
+    async def _store(self, entries: Sequence[Activity]) -> None:
+        rows = [
+            (
+                self._new_id(),
+                entry.butler,
+                entry.operation,
+                entry.request_summary,
+                entry.result,
+                entry.error,
+                entry.actor,
+                entry.at,
+            )
+            for entry in entries
+        ]
+        await self._database.executemany(self._queries.record_activity, rows)
+
+
+KEPT = timedelta(days=365)
+BATCH = 1_000
+RECORDS = (
+    AgingTable(table="dead_letter"),
+    AgingTable(table="operator_audit_log", moment="performed_at"),
+    AgingTable(table="dashboard_audit_log"),
+    AgingTable(table="routing_log"),
+    AgingTable(table="routing_model_calls"),
+    AgingTable(table="extraction_queue"),
+    AgingTable(table="extraction_log"),
+    AgingTable(table="extraction_runs", key="request_id"),
+    AgingTable(table="butler_eligibility_log", moment="observed_at"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordKeeper:
+    database: Database
+    schema: str
+    clock: Clock
+    batch: int = BATCH
+
+    async def keep(self) -> None:
+        """Forget what is older."""
+        before = self.clock.now() - KEPT
+        for aging in RECORDS:
+            await forget(self.database, self.schema, aging, before=before, batch=self.batch)

@@ -20,9 +20,8 @@ from butlers.operations.requests import Action
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress import MessageRef
-from butlers.switchboard.operators.audit import ActionOutcome, OperatorAudit, Wish
-from butlers.switchboard.operators.dashboard import AuditLog
+from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.operators.audit import ActionOutcome, AuditLog, OperatorAudit, Wish
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import (
     Beginning,

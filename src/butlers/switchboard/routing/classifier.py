@@ -19,11 +19,9 @@ from butlers.switchboard.registry import FALLBACK, RegisteredButler
 from butlers.switchboard.routing.cascade import LocalAnswer
 from butlers.switchboard.routing.clauses import FAINT, HARD, SOFT, Clause, clauses
 from butlers.switchboard.routing.decision import Segment
-from butlers.switchboard.routing.features import Token, tokens
-from butlers.switchboard.routing.folding import Folded, fold
+from butlers.switchboard.routing.features import Folded, Token, fold, holds_phrase, side_by_side, tokens, words
+from butlers.switchboard.routing.injection_guard import BUTLER_NAMES, InjectionGuard, ordered
 from butlers.switchboard.routing.model import CLASSES, Model, shipped, softmax
-from butlers.switchboard.routing.orders import BUTLER_NAMES, Orders, ordered
-from butlers.switchboard.routing.words import holds_phrase, side_by_side, words
 
 # The subject of a message is clear by then. Classifying runs on the event loop: these bound what one message can take.
 READ_AT_MOST = 4_096  # characters
@@ -281,7 +279,7 @@ def _no_idea(why: str) -> LocalAnswer:
 
 
 def _heard(
-    said: Sequence[Token], pieces: Sequence[Clause], orders: Orders
+    said: Sequence[Token], pieces: Sequence[Clause], orders: InjectionGuard
 ) -> tuple[list[Token], list[tuple[int, int]]]:
     """The tokens that count, and per clause which of them are its own."""
     heard = [token for token in said if not orders.spans or _is_honest(token, orders)]
@@ -294,7 +292,7 @@ def _heard(
     return heard, ranges
 
 
-def _is_honest(token: Token, orders: Orders) -> bool:
+def _is_honest(token: Token, orders: InjectionGuard) -> bool:
     return token.text not in BUTLER_NAMES and not orders.hold(token.start)
 
 

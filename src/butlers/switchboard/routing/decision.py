@@ -1,10 +1,14 @@
-"""The routing decision as a value, as it is stored and as it is dispatched."""
+"""What is to be routed, and the decision about it as it is stored and dispatched."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from typing import Any, Literal
+from uuid import UUID
+
+from butlers.butler.runtime import Turn
 
 Router = Literal["policy", "thread", "local", "llm", "fallback"]
 FallbackReason = Literal["ambiguous", "classification_failed"]
@@ -57,3 +61,18 @@ def whole(
         segment_id="s1", butler=butler, start=0, end=len(text), confidence=round(confidence, 3), rationale=why
     )
     return Decision(router=router, segments=(segment,), why=why, fallback_reason=fallback_reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingQuestion:
+    text: str
+    channel: str = "api"
+    sender: str = ""
+    endpoint: str = ""
+    thread: str | None = None
+    pinned_target: str | None = None
+    policy_tier: str = "default"
+    request_id: UUID | None = None  # none: nothing is stored, somebody only asks
+    received_at: datetime | None = None
+    raw_payload: Mapping[str, Any] | None = None
+    history: Sequence[Turn] = ()  # what was said before, oldest first: context, never routed

@@ -1,15 +1,11 @@
-"""What the classifier sees of a text: tokens, and for each token the features that begin there.
-
-Words count as they are, with their neighbours, and by the pieces of three to five letters they are made of, so that an
-unseen form of a known word still speaks. What varies without end has a name instead: amounts of money, times, dates,
-measurements, phone numbers, flight numbers. Scripts that write without spaces are read character by character.
-"""
+"""What the classifier and the rules see of a text: one spelling for lookalikes, words, tokens, features."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
@@ -130,3 +126,144 @@ def _together(texts: Sequence[str], index: int, *, far: bool) -> Iterator[int]:
         yield bucket(f"2 {first} {following[0]}")
     if len(following) > 1:
         yield bucket(f"3 {first} {following[0]} {following[1]}" if far else f"s {first} {following[1]}")
+
+
+_LOOKALIKES = str.maketrans(
+    "аеорсухісԁѕјӏһԛԝвкмнтгзбАВЕКМНОРСТУХІЅЈαβγεηικνορτυχωΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcyxicdsjlhqwbkmhtr3bABEKMHOPCTYXISJabyenikvoptuxwABEZHIKMNOPTYX",
+)
+_LONE_LOOKALIKES = {
+    "ı": "i",
+    "ø": "o",
+    "đ": "d",
+    "ł": "l",
+    "ß": "ss",
+    "æ": "ae",
+    "œ": "oe",
+    "’": "'",
+    "‘": "'",
+    "ʼ": "'",
+}
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_DISGUISED = re.compile(r"[\u0370-\u03ff\u0400-\u052f]")
+_PLAIN = re.compile(r"[\x00-\x7f]*\Z")
+_ARABIC_MARKS = re.compile("[\u064b-\u0652]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    text: str
+    origin: tuple[int, ...] | range  # one more than there are characters: the last is the original's length
+
+    def cut(self, end: int) -> Folded:
+        """Its beginning."""
+        return self if end >= len(self.text) else Folded(text=self.text[:end], origin=self.origin[: end + 1])
+
+
+def fold(text: str) -> Folded:
+    if _PLAIN.match(text):
+        return Folded(text=text, origin=range(len(text) + 1))
+    pieces: list[str] = []
+    origin: list[int] = []
+    base = ""
+    for index, character in enumerate(text):
+        plain = _plain(character)
+        if not plain or (_is_stacked(character) and _takes_no_marks(base)):
+            continue
+        base = plain[-1]
+        pieces.append(plain)
+        origin.extend([index] * len(plain))
+    return Folded(text=_undisguised("".join(pieces)), origin=(*origin, len(text)))
+
+
+@lru_cache(maxsize=8192)
+def _plain(character: str) -> str:
+    """What one character comes to; nothing for what cannot be seen."""
+    if character in _LONE_LOOKALIKES:
+        return _LONE_LOOKALIKES[character]
+    if unicodedata.category(character) in {"Cf", "Cs", "Co", "Cn"} or _ARABIC_MARKS.match(character):
+        return ""
+    if "\ufe00" <= character <= "\ufe0f" or character in "\u0640\u034f\u115f\u1160\u3164\uffa0":
+        return ""
+    plain = unicodedata.normalize("NFKC", character)
+    return "".join(_unmarked(part) for part in plain)
+
+
+def _unmarked(character: str) -> str:
+    """A Latin or Greek letter without its accents; other scripts need theirs."""
+    decomposed = unicodedata.normalize("NFD", character)
+    return decomposed[0] if len(decomposed) > 1 and _takes_no_marks(decomposed[0]) else character
+
+
+def _is_stacked(character: str) -> bool:
+    return "\u0300" <= character <= "\u036f" or "\u20d0" <= character <= "\u20ff"
+
+
+def _takes_no_marks(base: str) -> bool:
+    return base < "\u0400" or base in "\u2190\u2191"
+
+
+def _undisguised(text: str) -> str:
+    """Same length: only letters within words that are mostly or partly Latin change."""
+    if not _DISGUISED.search(text):
+        return text
+    return _WORD.sub(lambda match: _latin(match.group()), text)
+
+
+def _latin(word: str) -> str:
+    strange = sum(map(_is_strange, word))
+    if not strange or strange == len(word):
+        return word
+    return word.translate(_LOOKALIKES)
+
+
+def _is_strange(character: str) -> bool:
+    return "\u0370" <= character <= "\u052f"
+
+
+_SPOKEN_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+# Two letters that stand for a whole sentence: written out, a text of them would be eighteen times as long.
+_SENTENCES = ("\ufdfa", "\ufdfb")
+
+
+def words(text: str) -> list[str]:
+    return _SPOKEN_WORD.findall(_compatibility_form(text))
+
+
+def says_one_of(text: str, phrases: Iterable[str]) -> bool:
+    """Whether a text of any length holds one of the phrases.
+
+    Whatever has not even the letters of a phrase is not taken apart: that is most of the work.
+    """
+    letters = _letters(text)
+    possible = [phrase for phrase in phrases if _letters(phrase) <= letters]
+    plain = _compatibility_form(text) if possible else ""
+    likely = [phrase for phrase in possible if all(word in plain for word in words(phrase))]
+    said = side_by_side(_SPOKEN_WORD.findall(plain)) if likely else ""
+    return any(holds_phrase(said, phrase) for phrase in likely)
+
+
+def _compatibility_form(text: str) -> str:
+    if not text.isascii():
+        for letter in _SENTENCES:
+            text = text.replace(letter, " ")
+        text = unicodedata.normalize("NFKC", text)
+    return text.casefold()
+
+
+def _letters(text: str) -> set[str]:
+    """What its words are made of, taken apart as far as it goes: a letter and its accent are two."""
+    different = set(text).difference(_SENTENCES)
+    plain = unicodedata.normalize("NFKC", "".join(different)).casefold()
+    return {letter for letter in unicodedata.normalize("NFKD", plain) if letter.isalnum()}
+
+
+def side_by_side(said: Iterable[str]) -> str:
+    """Words in the form in which phrases are looked for."""
+    return f" {' '.join(said)} "
+
+
+def holds_phrase(said: str, phrase: str) -> bool:
+    """Whether the words of a phrase stand in `side_by_side` words, in order."""
+    wanted = words(phrase)
+    return bool(wanted) and side_by_side(wanted) in said

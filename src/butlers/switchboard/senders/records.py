@@ -15,8 +15,7 @@ from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.senders.codes import LIFETIME, new_code, shown
-from butlers.switchboard.senders.policy import Known
+from butlers.switchboard.senders.gate import LIFETIME, Known, new_code, shown
 
 CODES_AN_HOUR = 10  # for strangers, all together: a crowd of them must not make the bot write to a crowd
 KEPT = timedelta(days=90)  # a refused sender that is silent for so long is forgotten

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import ValidationError
-from butlers.messenger.tools.cursor import Cursor, page, place
+from butlers.messenger.tools.records import Cursor, page, place
 
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 MOMENTS = st.integers(0, 16**14 - 1).map(lambda number: EPOCH + number * MICROSECOND)

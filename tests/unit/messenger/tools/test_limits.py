@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.messenger.tools.limits import in_flight_layer, layer
+from butlers.messenger.tools.health import in_flight_layer, layer
 from butlers.reliability.token_bucket import Bucket, available
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

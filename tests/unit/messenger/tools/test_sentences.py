@@ -8,8 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from butlers.contracts.delivery_state import DeliveryStatus
-from butlers.messenger.tools.sentences import Story, history
-from butlers.messenger.tools.standing import standing
+from butlers.messenger.tools.why import Story, history, standing
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

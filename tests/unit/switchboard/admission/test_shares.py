@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.switchboard.admission.decision import AdmissionPolicy, Outcome, decide
-from butlers.switchboard.admission.shares import Shares
+from butlers.switchboard.ingress.admission import AdmissionPolicy, Outcome, Shares, decide
 
 CHANNELS = ("telegram", "email", "api", "mcp")
 moves = st.lists(st.tuples(st.sampled_from(CHANNELS), st.booleans()), max_size=300)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from butlers.errors import ClassificationError
-from butlers.switchboard.extraction.model import read_extractions
+from butlers.switchboard.extraction.signals import read_extractions
 
 DATA: dict[str, dict[str, Any]] = {
     "contact": {"name": "Carla", "details": "the new designer"},

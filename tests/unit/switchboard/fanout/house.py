@@ -13,15 +13,12 @@ from butlers.clock import SystemClock
 from butlers.contracts.context import RequestContext
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
-from butlers.switchboard.dispatch import Dispatcher
-from butlers.switchboard.fanout.circuits import Circuits
-from butlers.switchboard.fanout.executor import Fanout, FanoutResult
-from butlers.switchboard.fanout.limits import DispatchLimits
-from butlers.switchboard.fanout.outcome import SegmentOutcome
-from butlers.switchboard.fanout.plan import FanoutPlan
-from butlers.switchboard.fanout.targets import TargetCard
-from butlers.switchboard.inbox import ClaimedMessage
-from butlers.switchboard.ingress import MessageRef
+from butlers.switchboard.dispatch.dispatcher import Dispatcher, TargetCard
+from butlers.switchboard.dispatch.executor import Circuits, DispatchLimits, Fanout, FanoutResult
+from butlers.switchboard.dispatch.outcome import SegmentOutcome
+from butlers.switchboard.dispatch.plan import FanoutPlan
+from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.telemetry import Telemetry
 from tests.unit.switchboard.fanout.parts import REQUEST, node, plan
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from butlers.switchboard.fanout.arbitration import arbitrate, unresolved
-from butlers.switchboard.fanout.plan import FanoutNode
+from butlers.switchboard.dispatch.plan import FanoutNode
+from butlers.switchboard.dispatch.reply import arbitrate, unresolved
 from tests.unit.switchboard.fanout.parts import failed, node, ok, plan
 
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from butlers.errors import ErrorClass, TargetUnavailable
-from butlers.switchboard.fanout.limits import DispatchLimits
-from butlers.switchboard.fanout.outcome import SegmentOutcome
+from butlers.switchboard.dispatch.executor import DispatchLimits
+from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from tests.unit.switchboard.fanout.house import (
     TWO,
     Bench,

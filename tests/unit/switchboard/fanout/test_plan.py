@@ -13,7 +13,7 @@ from butlers.butler.config import load_butler
 from butlers.butler.routing_config import PlanSection
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
-from butlers.switchboard.fanout.plan import FanoutPlan, make_plan
+from butlers.switchboard.dispatch.plan import FanoutPlan, make_plan
 from tests.unit.switchboard.fanout.parts import decision
 
 

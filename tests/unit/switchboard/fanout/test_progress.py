@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.contracts.route import FanoutMode
-from butlers.switchboard.fanout.plan import FanoutNode, FanoutPlan, RunIf
-from butlers.switchboard.fanout.progress import End, advance
+from butlers.switchboard.dispatch.plan import End, FanoutNode, FanoutPlan, RunIf, advance
 from tests.unit.switchboard.fanout.parts import node, plan
 
 NAMES = ("finance", "travel", "health", "general", "relationship")

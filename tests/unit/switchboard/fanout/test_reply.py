@@ -14,8 +14,8 @@ from butlers.errors import (
     TimeoutExceeded,
     ValidationError,
 )
-from butlers.switchboard.fanout.outcome import skipped
-from butlers.switchboard.fanout.reply import aggregate, in_words
+from butlers.switchboard.dispatch.outcome import skipped
+from butlers.switchboard.dispatch.reply import aggregate, in_words
 from tests.unit.switchboard.fanout.parts import REQUEST, failed, node, ok, plan, segment
 
 BOTH = plan(node(1, "finance"), node(2, "travel"))

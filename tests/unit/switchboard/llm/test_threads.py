@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from butlers.switchboard.routing.question import RoutingQuestion
-from butlers.switchboard.routing.threads import one_butler, replied_to
+from butlers.switchboard.routing.conversations import one_butler, replied_to
+from butlers.switchboard.routing.decision import RoutingQuestion
 
 BOT = {"id": 1, "is_bot": True, "username": "ButlersBot"}
 

@@ -13,9 +13,9 @@ from butlers.butler.runtime import Speaker
 from butlers.butler.runtimes import DIALECTS
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
-from butlers.switchboard.routing.history import Said, newest, tokens_of
+from butlers.switchboard.routing.conversations import Said, newest, tokens_of
 from butlers.switchboard.routing.llm.rollout import Figures, is_chosen, is_worse
-from butlers.switchboard.routing.llm.skill import Skill
+from butlers.switchboard.routing.llm.router import Skill
 
 CANARY = CanarySection(share=0.2, max_failure_rate=0.1, min_requests=20)
 START = datetime(2026, 3, 1, tzinfo=UTC)

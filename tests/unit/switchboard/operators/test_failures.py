@@ -17,7 +17,7 @@ from butlers.errors import (
     TimeoutExceeded,
     ValidationError,
 )
-from butlers.switchboard.operators.failures import failures_of, first_name
+from butlers.switchboard.operators.dead_letters import failures_of, first_name
 
 REQUEST = UUID("01890000-0000-7000-8000-000000000001")
 ANSWERED = {"status": "error"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.switchboard.routing.folding import fold
+from butlers.switchboard.routing.features import fold
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.switchboard.routing.clauses import clauses
-from butlers.switchboard.routing.orders import Orders, ordered
+from butlers.switchboard.routing.injection_guard import InjectionGuard, ordered
 
 
-def orders(text: str) -> Orders:
+def orders(text: str) -> InjectionGuard:
     return ordered(text, clauses(text))
 
 
@@ -58,7 +58,7 @@ def test_talk_to_the_router_is_recognised(text: str) -> None:
     ],
 )
 def test_ordinary_talk_is_not(text: str) -> None:
-    assert orders(text) == Orders(spans=())
+    assert orders(text) == InjectionGuard(spans=())
 
 
 def test_honest_sentences_are_kept_and_the_order_goes_with_its_whole_sentence() -> None:

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -23,7 +25,61 @@ from typing import Any, NoReturn
 from butlers.errors import ClassificationError
 from butlers.switchboard.registry import FALLBACK
 from butlers.switchboard.routing.decision import Segment
-from butlers.switchboard.routing.llm.data import clean_line
+
+# Where one thought may end: after a full stop and the like, or at a line break.
+_BORDER = re.compile(r"(?:(?<![.!?…。！？])[.!?…。！？]+[\"'»”’)\]]*(?:\s+|$))|\n+")
+_ORDINAL_DAY = re.compile(r"\d\.\s+(?:jan|feb|mär|apr|mai|jun|jul|aug|sep|okt|nov|dez)", re.IGNORECASE)
+_UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+_UNSEEN_LETTERS = (
+    frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+    | {chr(code) for code in range(0x180B, 0x1810)}
+    | {chr(code) for code in range(0xFE00, 0xFE10)}  # variation selectors, and more of them
+    | {chr(code) for code in range(0xE0100, 0xE01F0)}
+)
+
+
+def message_data(text: str) -> str:
+    """The message to be routed, with the offsets to choose from."""
+    pieces = [{"start": start, "end": end, "text": text[start:end]} for start, end in pieces_of(text)]
+    return as_data({"length": len(text), "pieces": pieces})
+
+
+def as_data(document: Any) -> str:
+    """JSON in one line of characters that can be seen."""
+    written = json.dumps(document, ensure_ascii=False)
+    unseen = {ord(letter): _escaped(letter) for letter in set(written) if _is_unseen(letter)}
+    return written.translate(unseen) if unseen else written
+
+
+def pieces_of(text: str) -> Iterator[tuple[int, int]]:
+    """The spans of a text, side by side from beginning to end."""
+    start = 0
+    for border in _BORDER.finditer(text):
+        is_day = _ORDINAL_DAY.match(text, max(border.start() - 1, 0)) is not None
+        if text[start : border.end()].strip() and not is_day:
+            yield start, border.end()
+            start = border.end()
+    if start < len(text):
+        yield start, len(text)
+
+
+def clean_line(text: str, limit: int) -> str:
+    """One line of what can be seen, cut to a length: for what a model says about a text."""
+    seen = "".join(" " if _is_unseen(letter) else letter for letter in unicodedata.normalize("NFC", text))
+    flat = " ".join(seen.split())
+    return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
+
+
+def _is_unseen(letter: str) -> bool:
+    if letter.isascii():
+        return not letter.isprintable()
+    return unicodedata.category(letter) in _UNSEEN_CATEGORIES or letter in _UNSEEN_LETTERS
+
+
+def _escaped(letter: str) -> str:
+    """As JSON escapes it."""
+    return json.dumps(letter)[1:-1]
+
 
 MAX_ANSWER = 20_000  # characters
 MAX_PARTS = 12

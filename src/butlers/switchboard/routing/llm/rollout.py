@@ -11,15 +11,21 @@ judged by what comes after. Another version in butler.toml is another trial.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
 from butlers.butler.routing_config import CanarySection, LlmRouterSection
+from butlers.butler.surface import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
+from butlers.operations import routing as operations
+from butlers.operations.operation import NoArguments
+from butlers.operations.routing import ReasonArguments
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
@@ -207,3 +213,31 @@ class Rollout:
 
 def _told(figures: Figures) -> dict[str, Any]:
     return asdict(figures) | {"failure_rate": round(figures.failure_rate, 4)}
+
+
+_UNSAID = "the operator's decision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutingTools:
+    rollout: Rollout
+    runtime: str | None  # which program is asked; None: no model is
+    model: str | None
+    skills: Sequence[str]
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool.of(operations.STATUS, self._status),
+            Tool.of(operations.ROLLBACK, self._rollback),
+            Tool.of(operations.RESUME, self._resume),
+        ]
+
+    async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        llm = {"enabled": self.runtime is not None, "runtime": self.runtime, "model": self.model}
+        return wire({"llm": llm, "skills": list(self.skills), **await self.rollout.status()})
+
+    async def _rollback(self, caller: Caller, arguments: ReasonArguments) -> dict[str, Any]:
+        return wire(await self.rollout.rollback(by=caller.name, reason=arguments.reason or _UNSAID))
+
+    async def _resume(self, caller: Caller, arguments: ReasonArguments) -> dict[str, Any]:
+        return wire(await self.rollout.resume(by=caller.name, reason=arguments.reason or _UNSAID))

@@ -10,23 +10,133 @@ encoded (`data.py`); the answer can only name spans of the message and butlers t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
 
+from butlers.butler.activity import Report
+from butlers.butler.config import RuntimeSection
 from butlers.butler.routing_config import RoutingSection, TierSection
 from butlers.butler.runtime import Prompt, RuntimeResult, Turn
+from butlers.butler.runtimes import build_runtime
+from butlers.butler.sessions import Spawner, Wish
 from butlers.clock import Clock
-from butlers.errors import ClassificationError, ClassifiedError, ErrorClass
+from butlers.errors import ClassificationError, ClassifiedError, ConfigurationError, ErrorClass
+from butlers.storage.database import Database
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import LlmAnswer
-from butlers.switchboard.routing.decision import Segment
-from butlers.switchboard.routing.history import Conversations
-from butlers.switchboard.routing.llm.answer import read_segments
-from butlers.switchboard.routing.llm.asking import Asker
-from butlers.switchboard.routing.llm.data import as_data, message_data
+from butlers.switchboard.routing.conversations import Conversations
+from butlers.switchboard.routing.decision import RoutingQuestion, Segment
+from butlers.switchboard.routing.llm.answer import as_data, message_data, read_segments
 from butlers.switchboard.routing.llm.rollout import ModelCall, Rollout, Version
-from butlers.switchboard.routing.llm.skill import Skill, registry_text
-from butlers.switchboard.routing.question import RoutingQuestion
+from butlers.telemetry import Telemetry
+
+
+class Asker(Spawner):
+    """Sessions that answer one question each, recorded as all sessions are."""
+
+    async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
+        wish = Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
+        return await self._session(wish)
+
+
+def build_askers(
+    section: RuntimeSection,
+    models: Iterable[str | None],
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str],
+    hidden: tuple[Path, ...],
+    database: Database,
+    schema: str,
+    clock: Clock,
+    new_id: Callable[[], UUID],
+    telemetry: Telemetry,
+    report: Report,
+) -> dict[str | None, Asker]:
+    """One per model; None stands for the runtime's own."""
+    return {
+        model: Asker(
+            runtime=build_runtime(
+                section.type,
+                model or section.model,
+                section.command,
+                clock=clock,
+                environ=environ,
+                hidden=hidden,
+            ),
+            instructions="",
+            database=database,
+            schema=schema,
+            clock=clock,
+            new_id=new_id,
+            telemetry=telemetry,
+            max_concurrent=section.max_concurrent_sessions,
+            timeout_s=timeout_s,
+            report=report,
+        )
+        for model in {None, *models}
+    }
+
+
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    name: str
+    rules: str
+    prompts: Mapping[str, str]  # by version
+
+    @classmethod
+    def load(cls, folder: Path, name: str, versions: Iterable[str], *, key: str) -> Skill:
+        """Read the skill and these versions of its prompt; `key` is where butler.toml names them."""
+        home = folder / "skills" / name
+        prompts = {version: _read(_prompt(home, version, key), key) for version in sorted(set(versions))}
+        rules = _FRONT_MATTER.sub("", _read(home / "SKILL.md", key)).strip()
+        return cls(name=name, rules=rules, prompts=prompts)
+
+    def system(self, version: str, *more: str) -> str:
+        """The instructions: nothing else that a model reads is to be obeyed."""
+        return "\n\n".join([self.rules, self.prompts[version].strip(), *more])
+
+
+def registry_text(butlers: Sequence[RegisteredButler]) -> str:
+    """Who is there now and what each says of itself; one line of JSON per butler."""
+    lines = (
+        as_data(
+            {
+                "name": butler.name,
+                "description": butler.description,
+                "triggers": butler.triggers,
+                "required_information": butler.required_information,
+                "capabilities": butler.capabilities,
+            }
+        )
+        for butler in sorted(butlers, key=lambda butler: butler.name)
+    )
+    return "\n".join(["# Butlers", "", *lines])
+
+
+def _prompt(home: Path, version: str, key: str) -> Path:
+    if not _VERSION.fullmatch(version):
+        raise _missing(home / "prompts", key, "use letters, digits, dots and dashes")
+    return home / "prompts" / f"{version}.md"
+
+
+def _read(path: Path, key: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise _missing(path, key, "write the file, or name a version that is there") from None
+
+
+def _missing(path: Path, key: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError("there is no such prompt", source=str(path), key=key, remedy=remedy)
+
 
 TRIAGE = "message-triage"
 TRIGGER = "routing"  # as the sessions show where they come from

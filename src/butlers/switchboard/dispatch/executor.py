@@ -1,0 +1,263 @@
+"""A plan, executed: start what may start, wait for the next end, look again.
+
+`done` holds what ended before, under a worker that died or before the request was put off; it is not dispatched again.
+Whoever cancels `run` cancels every dispatch that is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from butlers.clock import Clock
+from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, TimeoutExceeded
+from butlers.reliability import circuit_breaker
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerSnapshot, BreakerState, Rejected
+from butlers.switchboard.dispatch.dispatcher import Dispatcher
+from butlers.switchboard.dispatch.outcome import SegmentOutcome, skipped
+from butlers.switchboard.dispatch.plan import End, FanoutNode, FanoutPlan, advance
+from butlers.switchboard.dispatch.reply import aggregate
+from butlers.switchboard.requests.inbox import ClaimedMessage
+from butlers.switchboard.routing.decision import Router
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import CIRCUIT_OPEN_TARGETS, CIRCUIT_TRANSITION
+
+
+@dataclass(slots=True)
+class Invocations:
+    """A request's calls of butlers and models; everybody who works on the request takes from the same count."""
+
+    left: int = sys.maxsize
+
+    def take(self) -> bool:
+        """One call more, or false when there is none left."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchLimits:
+    deadline: float | None = None  # on the monotonic clock; None: no limit
+    invocations: Invocations = field(default_factory=Invocations)
+    attempts: int = 3  # calls of one target, the first included
+    route_timeout_s: float | None = None  # for one call; None: the butler's own
+
+    def time_left(self, monotonic: float) -> float | None:
+        """Seconds until the deadline, never negative; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic)
+
+    def timeout_of_call(self, own_s: float, monotonic: float) -> float:
+        """Seconds that the next call may take."""
+        wanted = self.route_timeout_s if self.route_timeout_s is not None else own_s
+        left = self.time_left(monotonic)
+        return wanted if left is None else min(wanted, left)
+
+
+def time_used_up(butler: str, last: str | None = None) -> TimeoutExceeded:
+    """Final: waiting in the buffer gives the request no more time."""
+    after = f"; the last try: {last}" if last else ""
+    return TimeoutExceeded(f"the request's time was used up before {butler} was done{after}", retryable=False)
+
+
+def calls_used_up(butler: str, last: str | None = None) -> OverloadRejected:
+    after = f"; the last try: {last}" if last else ""
+    return OverloadRejected(f"the request's calls were used up before {butler} was done{after}", retryable=False)
+
+
+OnEnd = Callable[[SegmentOutcome], Awaitable[None]]
+Send = Callable[[FanoutNode], Coroutine[Any, Any, SegmentOutcome]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanoutResult:
+    plan: FanoutPlan
+    outcomes: tuple[SegmentOutcome, ...]  # in the order of the plan, the skipped ones among them
+    ended_now: tuple[SegmentOutcome, ...]  # dispatched in this run
+
+    @property
+    def ended(self) -> tuple[SegmentOutcome, ...]:
+        """Dispatched, now or before."""
+        return tuple(outcome for outcome in self.outcomes if outcome.skipped is None)
+
+    @property
+    def late(self) -> tuple[SegmentOutcome, ...]:
+        """What may be put right by waiting; nothing once another part has dealt with an `either or`."""
+        if self.plan.join == "first_success" and any(outcome.succeeded for outcome in self.outcomes):
+            return ()
+        return tuple(outcome for outcome in self.ended if outcome.worth_repeating)
+
+    @property
+    def settled(self) -> tuple[SegmentOutcome, ...]:
+        """What needs no repeat when the request is put off."""
+        return tuple(outcome for outcome in self.ended if not outcome.worth_repeating)
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds before a repeat makes sense."""
+        return max((outcome.error.retry_after or 0.0 for outcome in self.late if outcome.error), default=0.0)
+
+    @property
+    def error(self) -> ClassifiedError | None:
+        """Why the request failed, if it did."""
+        if self.plan.join == "first_success":
+            return None if any(outcome.succeeded for outcome in self.outcomes) else self._first_error(required=False)
+        return self._first_error(required=True) or self._cause_of_what_was_left_out()
+
+    @property
+    def reply(self) -> dict[str, Any] | None:
+        return aggregate(self.plan, self.outcomes)
+
+    def _first_error(self, *, required: bool) -> ClassifiedError | None:
+        needed = self._required()
+        errors = (outcome.error for outcome in self.outcomes if outcome.segment.segment_id in needed or not required)
+        return next((error for error in errors if error is not None), None)
+
+    def _cause_of_what_was_left_out(self) -> ClassifiedError | None:
+        """A required part that was never asked was not done; what stopped it is the reason."""
+        needed = self._required()
+        if any(outcome.skipped and outcome.segment.segment_id in needed for outcome in self.outcomes):
+            return self._first_error(required=False)
+        return None
+
+    def _required(self) -> frozenset[str]:
+        return frozenset(node.segment_id for node in self.plan.nodes if node.required)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fanout:
+    dispatcher: Dispatcher
+
+    async def run(
+        self,
+        message: ClaimedMessage,
+        plan: FanoutPlan,
+        *,
+        router: Router,
+        limits: DispatchLimits,
+        done: Sequence[SegmentOutcome] = (),
+        may_put_off: bool = False,  # what comes after a target that is away waits, so that the order holds later
+        on_end: OnEnd | None = None,  # told of each end as it comes, one after the other
+    ) -> FanoutResult:
+        """Everything that can be done now."""
+
+        async def send(node: FanoutNode) -> SegmentOutcome:
+            return await self.dispatcher.send(message, node.segment, router=router, mode=plan.mode, limits=limits)
+
+        before = {outcome.segment.segment_id: outcome for outcome in done if outcome.skipped is None}
+        now = await _execute(plan, before, send, on_end or _nobody, may_put_off=may_put_off)
+        ended = before | now
+        left_out = advance(plan, _ends(ended, may_put_off=may_put_off)).skipped
+        request_id = message.context.request_id
+        outcomes = [
+            ended.get(node.segment_id) or skipped(request_id, node.segment, plan.mode, left_out[node.segment_id])
+            for node in plan.nodes
+            if node.segment_id in ended or node.segment_id in left_out
+        ]
+        return FanoutResult(plan=plan, outcomes=tuple(outcomes), ended_now=tuple(now.values()))
+
+
+async def _execute(
+    plan: FanoutPlan, before: Mapping[str, SegmentOutcome], send: Send, on_end: OnEnd, *, may_put_off: bool
+) -> dict[str, SegmentOutcome]:
+    """What this run dispatched, as it ended."""
+    ended: dict[str, SegmentOutcome] = {}
+    running: dict[str, asyncio.Task[SegmentOutcome]] = {}
+    try:
+        while True:
+            step = advance(plan, _ends({**before, **ended}, may_put_off=may_put_off), running)
+            for node in step.start:
+                running[node.segment_id] = asyncio.create_task(send(node), name=f"dispatch {node.segment_id}")
+            if not running:
+                return ended
+            await asyncio.wait(running.values(), return_when=asyncio.FIRST_COMPLETED)
+            for segment_id in [name for name, task in running.items() if task.done()]:
+                ended[segment_id] = running.pop(segment_id).result()
+                await on_end(ended[segment_id])
+    finally:
+        for task in running.values():
+            task.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+
+
+async def _nobody(_outcome: SegmentOutcome) -> None:
+    """Nobody wants to be told."""
+
+
+def _ends(outcomes: Mapping[str, SegmentOutcome], *, may_put_off: bool) -> dict[str, End]:
+    return {name: _end(outcome, may_put_off=may_put_off) for name, outcome in outcomes.items()}
+
+
+def _end(outcome: SegmentOutcome, *, may_put_off: bool) -> End:
+    if outcome.succeeded:
+        return End.SUCCEEDED
+    return End.AWAY if may_put_off and outcome.worth_repeating else End.FAILED
+
+
+log = get_logger("butlers.circuits")
+
+
+class Circuits:
+    def __init__(self, *, policy: BreakerPolicy, clock: Clock, telemetry: Telemetry) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._telemetry = telemetry
+        self._breakers: dict[str, Breaker] = {}
+        self._count_open()
+
+    def admit(self, butler: str) -> int:
+        """The generation to report the result with, or `CircuitOpenError` with the time until a probe is possible."""
+        admission, breaker = circuit_breaker.admit(self._of(butler), self._policy, self._clock.now())
+        self._move(butler, breaker)
+        if isinstance(admission, Rejected):
+            raise CircuitOpenError(
+                f"{butler} did not answer several times and is left alone for now", retry_after=admission.retry_after
+            )
+        return admission.generation
+
+    def answered(self, butler: str, generation: int) -> None:
+        self._move(butler, circuit_breaker.record_success(self._of(butler), self._policy, generation=generation))
+
+    def silent(self, butler: str, generation: int, reason: str) -> None:
+        """No answer came."""
+        now = self._clock.now()
+        failed = circuit_breaker.record_failure(
+            self._of(butler), self._policy, generation=generation, reason=reason, now=now
+        )
+        self._move(butler, failed)
+
+    def given_up(self, butler: str, generation: int) -> None:
+        """We stopped waiting for a reason of our own, which says nothing about the target."""
+        self._move(butler, circuit_breaker.record_ignored(self._of(butler), generation=generation))
+
+    def reset(self, butler: str) -> None:
+        """It has just registered, so it is there."""
+        old = self._of(butler)
+        self._move(butler, Breaker(generation=old.generation + 1))
+
+    def states(self) -> dict[str, BreakerSnapshot]:
+        now = self._clock.now()
+        return {
+            name: circuit_breaker.snapshot(breaker, self._policy, now)
+            for name, breaker in sorted(self._breakers.items())
+        }
+
+    def _of(self, butler: str) -> Breaker:
+        return self._breakers.get(butler, Breaker())
+
+    def _move(self, butler: str, breaker: Breaker) -> None:
+        before = self._of(butler).state
+        self._breakers[butler] = breaker
+        if breaker.state is before:
+            return
+        self._telemetry.count(CIRCUIT_TRANSITION, target_butler=butler, circuit_state=breaker.state.value)
+        self._count_open()
+        log.warning("circuit changed", target_butler=butler, status=breaker.state.value, reason=breaker.trip_reason)
+
+    def _count_open(self) -> None:
+        count = sum(1 for breaker in self._breakers.values() if breaker.state is not BreakerState.CLOSED)
+        self._telemetry.gauge(CIRCUIT_OPEN_TARGETS, count)

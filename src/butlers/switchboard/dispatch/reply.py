@@ -1,0 +1,202 @@
+"""What the butlers answered together: which answer wins when they disagree, what is stored, and what a person reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from butlers.errors import ClassifiedError, ErrorClass
+from butlers.switchboard.dispatch.outcome import SegmentOutcome
+from butlers.switchboard.dispatch.plan import FanoutPlan
+
+_ONE_MATTER = "decision"  # results that name no key decide the one matter of the message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arbitrated:
+    """One group that disagreed, and whose result stands."""
+
+    group: str
+    winner: SegmentOutcome
+    losers: tuple[SegmentOutcome, ...]
+    by: str  # priority | butler | subrequest_id: what made the difference
+
+    def to_wire(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "winner": _named(self.winner),
+            "losers": [_named(loser) for loser in self.losers],
+            "by": self.by,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """One matter that butlers decided differently, with nobody to choose."""
+
+    key: str
+    between: tuple[SegmentOutcome, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        decided = [_named(one) | {"decision": (one.result or {})["decision"]} for one in self.between]
+        return {"key": self.key, "between": decided}
+
+
+def arbitrate(plan: FanoutPlan, outcomes: Iterable[SegmentOutcome]) -> list[Arbitrated]:
+    """Every group whose results differ, in the order of the plan."""
+    nodes = {node.segment_id: node for node in plan.nodes}
+    groups: dict[str, list[SegmentOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        group = nodes[outcome.segment.segment_id].arbitration_group
+        if group is not None and outcome.succeeded:
+            groups[group].append(outcome)
+    priorities = {name: node.arbitration_priority for name, node in nodes.items()}
+    return [_judged(group, alike, priorities) for group, alike in groups.items() if _differ(map(_answer, alike))]
+
+
+def unresolved(plan: FanoutPlan, outcomes: Iterable[SegmentOutcome]) -> list[Conflict]:
+    """Matters outside every group that were decided differently."""
+    ungrouped = {node.segment_id for node in plan.nodes if node.arbitration_group is None}
+    matters: dict[str, list[SegmentOutcome]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.succeeded and outcome.segment.segment_id in ungrouped and "decision" in (outcome.result or {}):
+            matters[str((outcome.result or {}).get("key", _ONE_MATTER))].append(outcome)
+    return [
+        Conflict(key=key, between=tuple(sorted(deciders, key=_name)))
+        for key, deciders in sorted(matters.items())
+        if _differ((one.result or {})["decision"] for one in deciders)
+    ]
+
+
+def _judged(group: str, alternatives: Sequence[SegmentOutcome], priorities: Mapping[str, int]) -> Arbitrated:
+    ranked = sorted(alternatives, key=lambda one: (-priorities[one.segment.segment_id], *_name(one)))
+    first, second = ranked[0], ranked[1]
+    if priorities[first.segment.segment_id] != priorities[second.segment.segment_id]:
+        by = "priority"
+    else:
+        by = "butler" if first.segment.butler != second.segment.butler else "subrequest_id"
+    return Arbitrated(group=group, winner=first, losers=tuple(ranked[1:]), by=by)
+
+
+def _name(outcome: SegmentOutcome) -> tuple[str, str]:
+    return outcome.segment.butler, str(outcome.subrequest_id)
+
+
+def _answer(outcome: SegmentOutcome) -> Any:
+    """What is compared: what was decided, else what was said."""
+    result = outcome.result or {}
+    return result.get("decision", result.get("answer"))
+
+
+def _differ(values: Iterable[Any]) -> bool:
+    first, *others = values
+    return any(other != first for other in others)
+
+
+def _named(outcome: SegmentOutcome) -> dict[str, Any]:
+    return {
+        "butler": outcome.segment.butler,
+        "segment_id": outcome.segment.segment_id,
+        "subrequest_id": str(outcome.subrequest_id),
+    }
+
+
+_HAPPENED = {
+    ErrorClass.TIMEOUT: "took too long",
+    ErrorClass.TARGET_UNAVAILABLE: "could not be reached",
+    ErrorClass.OVERLOAD_REJECTED: "has too much to do",
+    ErrorClass.VALIDATION_ERROR: "could not take the request",
+    ErrorClass.ROUTING_ERROR: "could not be given the request",
+    ErrorClass.CLASSIFICATION_ERROR: "could not be chosen",
+    ErrorClass.INTERNAL_ERROR: "failed",
+}
+_TO_DO = {
+    ErrorClass.TIMEOUT: "Send it again in a few minutes, or in smaller parts.",
+    ErrorClass.TARGET_UNAVAILABLE: "Send it again later.",
+    ErrorClass.OVERLOAD_REJECTED: "Send it again later.",
+    ErrorClass.VALIDATION_ERROR: "Say it differently; sending it again as it is will not help.",
+    ErrorClass.ROUTING_ERROR: "Say which butler is meant.",
+    ErrorClass.CLASSIFICATION_ERROR: "Say it differently.",
+    ErrorClass.INTERNAL_ERROR: "Sending it again may not help; the operator can see why.",
+}
+
+
+def in_words(butler: str, error: ClassifiedError) -> str:
+    """What happened and what can be done about it."""
+    todo = _TO_DO[error.error_class]
+    if error.retry_after is not None and error.retryable:
+        todo = f"Send it again in {_span(error.retry_after)}."
+    return f"{butler} {_HAPPENED[error.error_class]} ({error.message}). {todo}"
+
+
+def aggregate(plan: FanoutPlan, outcomes: Sequence[SegmentOutcome]) -> dict[str, Any] | None:
+    """The reply; None when nobody has anything to say."""
+    arbitrated, conflicts = arbitrate(plan, outcomes), unresolved(plan, outcomes)
+    lost = {loser.subrequest_id for one in arbitrated for loser in one.losers}
+    standing = [one for one in outcomes if one.succeeded and one.subrequest_id not in lost]
+    told: dict[str, Any] = {
+        "failed": [_failed(one.segment.butler, one.segment.segment_id, one.error) for one in outcomes if one.error],
+        "skipped": [_skipped(one) for one in outcomes if one.skipped],
+        "arbitration": [one.to_wire() for one in arbitrated],
+        "conflicts": [one.to_wire() for one in conflicts],
+    }
+    told = {name: value for name, value in told.items() if value}
+    if told:
+        told["text"] = "\n".join(_sentences(standing, outcomes, arbitrated, conflicts))
+    answers = {"answers": _answers(standing)} if standing else {}
+    return answers | told or None
+
+
+def _answers(standing: Iterable[SegmentOutcome]) -> dict[str, Any]:
+    """By butler; one that got two parts answers with both."""
+    by_butler: dict[str, list[Any]] = {}
+    for outcome in standing:
+        by_butler.setdefault(outcome.segment.butler, []).append((outcome.result or {}).get("answer"))
+    return {butler: said[0] if len(said) == 1 else _together(said) for butler, said in by_butler.items()}
+
+
+def _together(said: Sequence[Any]) -> Any:
+    return "\n".join(said) if all(isinstance(one, str) for one in said) else list(said)
+
+
+def _failed(butler: str, segment_id: str, error: ClassifiedError) -> dict[str, Any]:
+    return {
+        "butler": butler,
+        "segment_id": segment_id,
+        "class": error.error_class.value,
+        "message": in_words(butler, error),
+    }
+
+
+def _skipped(outcome: SegmentOutcome) -> dict[str, Any]:
+    return {
+        "butler": outcome.segment.butler,
+        "segment_id": outcome.segment.segment_id,
+        "reason": outcome.skipped,
+    }
+
+
+def _sentences(
+    standing: Sequence[SegmentOutcome],
+    outcomes: Sequence[SegmentOutcome],
+    arbitrated: Sequence[Arbitrated],
+    conflicts: Sequence[Conflict],
+) -> Iterator[str]:
+    if standing:
+        yield f"Done: {_listed(standing)}."
+    yield from (in_words(one.segment.butler, one.error) for one in outcomes if one.error)
+    yield from (f"{one.segment.butler} was not asked: {one.skipped}." for one in outcomes if one.skipped)
+    for one in arbitrated:
+        yield f"{_listed(one.losers)} said otherwise than {one.winner.segment.butler}, whose answer stands."
+    for conflict in conflicts:
+        yield f"{_listed(conflict.between)} do not agree about {conflict.key}; please decide yourself."
+
+
+def _listed(outcomes: Iterable[SegmentOutcome]) -> str:
+    return ", ".join(dict.fromkeys(one.segment.butler for one in outcomes))
+
+
+def _span(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 120 else f"{round(seconds / 60)} minutes"

@@ -1,0 +1,357 @@
+"""Switchboard's HTTP API: `POST /api/ingest`, `/api/requests`, `/api/butlers`, with OpenAPI at `/api/openapi.json`.
+
+Bodies are read with a limit and checked by the contracts themselves; every refusal is JSON with class, message and
+the list of fields. Bodies must say that they are JSON; what else keeps web pages out is `serving/guard.py`, before all
+doors of a butler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from fastapi import Depends, FastAPI, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from butlers import __version__
+from butlers.butler.identity import Caller, TokenFile
+from butlers.butler.surface import ToolBox, authenticate
+from butlers.butler.transport import Transport
+from butlers.contracts.envelope import Value, invalid
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.errors import (
+    ClassifiedError,
+    Forbidden,
+    InternalError,
+    NotFound,
+    TimeoutExceeded,
+    UnknownTool,
+    ValidationError,
+)
+from butlers.operations.answers import Refused, bad_parameters, error_answer, json_answer, json_object
+from butlers.operations.http import HttpDoor, Served, add_operations
+from butlers.operations.openapi import describe, json_body, object_of
+from butlers.operations.operation import BUTLERS, SWITCHBOARD, Role, Target
+from butlers.operations.table import OPERATIONS
+from butlers.serving.guard import LOOPBACK, NUL
+from butlers.serving.peer_account import is_own_account
+from butlers.switchboard.ingress.ingress import Ingress
+from butlers.switchboard.registry import Registry
+from butlers.switchboard.requests.reader import COUNTED, RequestReader
+from butlers.telemetry import Telemetry, get_logger
+
+MAX_MESSAGES = 500  # in one batch: as many as one transaction takes
+BODY_FACTOR = 8  # a batch may be so many times as large as a single message's body
+
+
+class IngestBatch(Value):
+    """What a batch looks like; its messages are checked one by one."""
+
+    messages: list[IngestEnvelope] = Field(
+        min_length=1, max_length=MAX_MESSAGES, description="the messages, each an ingest.v1"
+    )
+
+
+def batch_schema() -> dict[str, Any]:
+    """The body of `POST /api/ingest/batch`: there a message that is wrong is no mistake of the others."""
+    one = {"description": "an IngestEnvelope; each is judged for itself, and has its own error in the answer"}
+    many = {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": one}
+    return object_of({"messages": many}, ("messages",)) | {"title": IngestBatch.__name__}
+
+
+async def accept_batch(ingress: Ingress, raw: dict[str, Any], *, submitted_by: Caller) -> dict[str, Any]:
+    """A result per message, in their order: the reply, or `error`."""
+    messages = _messages(raw)
+    results = await asyncio.gather(*(_accept_one(ingress, message, submitted_by) for message in messages))
+    return {"results": results, **_tally(results)}
+
+
+async def _accept_one(ingress: Ingress, message: Any, submitted_by: Caller) -> dict[str, Any]:
+    try:
+        if not isinstance(message, dict):
+            raise invalid("", "must be a JSON object")
+        return (await ingress.accept(IngestEnvelope.parse(message), submitted_by=submitted_by)).to_wire()
+    except ClassifiedError as error:
+        return _refused(ingress, error)
+    except Exception as error:
+        log.error("ingest failed", error=error)
+        return _refused(ingress, InternalError("the message could not be taken"))
+
+
+def _refused(ingress: Ingress, error: ClassifiedError) -> dict[str, Any]:
+    ingress.count_refusal(error)
+    return {"error": {"fields": []} | error.describe()}
+
+
+def _messages(raw: dict[str, Any]) -> list[Any]:
+    """The items of a batch that is one; what they hold is looked at later."""
+    if unknown := sorted(raw.keys() - {"messages"}):
+        raise invalid(unknown[0][:64], "is not a known field; there is messages")
+    messages = raw.get("messages")
+    if not isinstance(messages, list):
+        raise invalid("messages", "is required" if messages is None else "must be a list")
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise invalid("messages", f"must hold 1 to {MAX_MESSAGES} messages")
+    return messages
+
+
+def _tally(results: Sequence[dict[str, Any]]) -> dict[str, int]:
+    refused = sum("error" in result for result in results)
+    duplicates = sum(result.get("duplicate") is True for result in results)
+    return {"accepted": len(results) - refused - duplicates, "duplicates": duplicates, "refused": refused}
+
+
+async def refuse_unknown_keys(request: Request) -> None:
+    """422 for the first key that the route does not know: a filter with a slip of the pen would show everything."""
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    known = [parameter.alias for parameter in route.dependant.query_params]
+    if unknown := [key for key in request.query_params if key not in known]:
+        there = f"there are {', '.join(known)}" if known else "there are none here"
+        raise Refused(422, invalid(unknown[0][:64], f"is not a known parameter; {there}"))
+
+
+async def refuse_nul(request: Request) -> None:
+    """422 for a part of the path that cannot be stored; queries are judged before (`serving/guard.py`)."""
+    for name, value in request.path_params.items():
+        if "\x00" in str(value):
+            raise Refused(422, invalid(name, NUL))
+
+
+async def refuse_shadowed_names(request: Request) -> None:
+    """405 where a fixed name was taken for an id, because the fixed name does not have this method."""
+    route = request.scope.get("route")
+    if isinstance(route, APIRoute) and "{" in route.path and (methods := _methods(request, fixed=True)):
+        raise HTTPException(405, headers={"Allow": ", ".join(methods)})
+
+
+def allowed(request: Request) -> dict[str, str]:
+    """Which methods a path has, over all of its routes; the first of them alone would say less."""
+    methods = _methods(request, fixed=True) or _methods(request, fixed=False)
+    return {"Allow": ", ".join(methods)} if methods else {}
+
+
+def _methods(request: Request, *, fixed: bool) -> list[str]:
+    app: FastAPI = request.app
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
+    chosen = [route for route in routes if ("{" not in route.path) is fixed]
+    same = [route for route in chosen if route.path == chosen[0].path] if chosen else []
+    return sorted(_each(route.methods for route in same))
+
+
+def _each(groups: Iterable[set[str] | None]) -> set[str]:
+    return {method for group in groups for method in group or ()}
+
+
+ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
+LOCAL = Caller(name="local", role=Role.OPERATOR)  # whoever is on this machine and shows no token
+
+
+def may_decide(caller: Caller) -> bool:
+    """Only a person with a token: a butler's own session runs on this machine, too, and must not decide for itself."""
+    return caller.role is Role.OPERATOR and caller != LOCAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationCalls:
+    tools: ToolBox  # Switchboard's own
+    transport: Transport
+    butlers: Collection[str] = ()  # all that there are; none: one that is away is not told apart from one unknown
+
+    async def call(self, caller: Caller, target: Target, arguments: dict[str, Any]) -> dict[str, Any]:
+        if target.butler == SWITCHBOARD:
+            return await self.tools.call(target.operation, caller, arguments)
+        if self.butlers and target.butler not in self.butlers:
+            there = ", ".join(sorted(self.butlers))
+            raise NotFound.of("butler", f"is no butler here; there are {there}")
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await self.transport.call(target.butler, target.operation, arguments)
+        except TimeoutError:
+            raise TimeoutExceeded(f"{target.butler} gave no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        except UnknownTool:
+            problem = f"approvals are off for {target.butler}: add [modules.approvals] to its butler.toml"
+            raise NotFound.of("butler", f"{problem} and start it again") from None
+
+
+log = get_logger("butlers.api")
+
+LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPolicy:
+    max_body_bytes: int = 1_048_576
+    token_required: bool = False  # otherwise a caller on this machine needs none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    ingress: Ingress
+    requests: RequestReader
+    registry: Registry
+    tokens: TokenFile
+    calls: OperationCalls
+    telemetry: Telemetry
+    policy: ApiPolicy
+
+    def app(self) -> FastAPI:
+        app = FastAPI(
+            title="butlers",
+            version=__version__,
+            openapi_url="/openapi.json",
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,  # a redirect would repeat whatever Host it was asked for
+            dependencies=[Depends(refuse_nul), Depends(refuse_shadowed_names), Depends(refuse_unknown_keys)],
+        )
+        app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
+        app.add_exception_handler(HTTPException, _answer_http)
+        app.add_exception_handler(Exception, _answer_unexpected)
+        served = self._add_routes(app)
+        describing = functools.partial(describe, served=served, token_required=self.policy.token_required)
+        generate = app.openapi
+        app.openapi = functools.cache(lambda: describing(generate()))  # type: ignore[method-assign]
+        return app
+
+    def _add_routes(self, app: FastAPI) -> Served:
+        app.add_api_route(
+            "/ingest",
+            self._ingest,
+            methods=["POST"],
+            status_code=202,
+            response_model=IngestReply,
+            openapi_extra=json_body(IngestEnvelope.model_json_schema(by_alias=True)),
+            summary="Hand in one message (ingest.v1)",
+        )
+        app.add_api_route(
+            "/ingest/batch",
+            self._ingest_batch,
+            methods=["POST"],
+            status_code=202,
+            openapi_extra=json_body(batch_schema()),
+            summary="Hand in many messages: a result or an error for each, in their order",
+        )
+        door = HttpDoor(caller_of=self._caller, body_of=self._body, may_decide=may_decide, call=self.calls.call)
+        served = add_operations(app, OPERATIONS, door)
+        app.add_api_route("/requests", self._list, methods=["GET"], summary="Recent requests, newest first")
+        app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
+        app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")
+        app.add_api_route("/status", self._status, methods=["GET"], summary="Counts by state")
+        return served
+
+    async def _ingest(self, request: Request) -> Response:
+        caller = self._caller(request)
+        try:
+            envelope = IngestEnvelope.parse(await self._body(request))
+            reply = await self.ingress.accept(envelope, submitted_by=caller)
+        except ClassifiedError as error:
+            self.ingress.count_refusal(error)
+            raise
+        return json_answer(reply.to_wire(), 202)
+
+    async def _ingest_batch(self, request: Request) -> Response:
+        caller = self._caller(request)
+        body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
+        return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
+
+    async def _list(
+        self,
+        request: Request,
+        before: UUID | None = None,
+        state: LifecycleState | None = None,
+        limit: int = Query(default=50, ge=1, le=500),
+    ) -> Response:
+        self._reader(request)
+        return json_answer(await self.requests.list(before=before, state=state, limit=limit))
+
+    async def _trace(self, request: Request, request_id: UUID) -> Response:
+        self._reader(request)
+        trace = await self.requests.trace(request_id)
+        if trace is None:
+            raise NotFound.of("request_id", "no such request")
+        return json_answer(trace)
+
+    async def _butlers(self, request: Request) -> Response:
+        self._reader(request)
+        return json_answer({"butlers": await self.registry.rows()})
+
+    async def _status(self, request: Request) -> Response:
+        self._reader(request)
+        hours = COUNTED / timedelta(hours=1)
+        return json_answer({"requests": await self.requests.counts(), "ended_within_hours": hours})
+
+    def _reader(self, request: Request) -> Caller:
+        """Who may see what came in: not those that may only hand messages in."""
+        caller = self._caller(request)
+        if caller.role not in BUTLERS:
+            raise Forbidden.of("authorization", "this token may only hand in messages")
+        return caller
+
+    def _caller(self, request: Request) -> Caller:
+        """Who asks; refuses unknown tokens, and nobody where a token is required."""
+        try:
+            caller = authenticate(request, self.tokens)
+        except ValidationError as error:
+            raise Refused(401, error) from error
+        if caller is not None:
+            return caller
+        peer = request.client.host if request.client else ""
+        if self.policy.token_required or peer not in LOOPBACK:
+            raise Refused(401, invalid("authorization", "a bearer token is required"))
+        if not is_own_account(request.scope):
+            problem = "a bearer token is required from other accounts of this machine"
+            raise Refused(401, invalid("authorization", problem))
+        return LOCAL
+
+    async def _body(self, request: Request, *, limit: int | None = None) -> bytes:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in ("", "application/json"):
+            raise _not_json()
+        limit = limit or self.policy.max_body_bytes
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if body and not kind:  # only nothing at all needs no name
+                    raise _not_json()
+                if len(body) > limit:
+                    raise Refused(413, invalid("", f"is larger than {limit} bytes"))
+        except ClientDisconnect:  # nobody reads this answer
+            raise Refused(400, invalid("", "did not come to its end")) from None
+        return bytes(body)
+
+
+def _not_json() -> Refused:
+    return Refused(415, invalid("content-type", "must be application/json"))
+
+
+async def _answer_bad_parameter(_request: Request, error: Exception) -> Response:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    return error_answer(422, bad_parameters(problems))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = {404: "no such address", 405: "this method is not allowed here"}.get(status, "the request was refused")
+    answer = error_answer(status, ValidationError(what))
+    if status == 405:
+        answer.headers.update(allowed(request))
+    return answer
+
+
+async def _answer_unexpected(_request: Request, error: Exception) -> Response:
+    log.error("api failed", error=error)
+    return error_answer(500, InternalError("the request failed unexpectedly"))

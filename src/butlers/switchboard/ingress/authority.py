@@ -1,0 +1,150 @@
+"""For whom a caller may speak at the ingest door, and which token reports for which connector."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from butlers.butler.identity import Caller, Grant
+from butlers.channels.channel import AnswersGo
+from butlers.channels.registry import channel_of, channels, own_names, providers_of
+from butlers.contracts.ingest import IngestEnvelope
+from butlers.errors import FieldError, Forbidden, NotFound
+from butlers.operations.operation import Role
+from butlers.storage.database import Database
+from butlers.storage.queries import Queries
+
+
+def own_identity(caller: Caller) -> str:
+    """The endpoint and the sender of what a caller says for itself. No other channel's identities look like it."""
+    return f"{caller.role.value}:{caller.name}"
+
+
+def speaks_for_itself(caller: Caller, envelope: IngestEnvelope) -> bool:
+    own = own_identity(caller)
+    source = envelope.source
+    return source.channel in own_names() and source.endpoint_identity == own and envelope.sender.identity == own
+
+
+def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
+    """Raises `Forbidden` unless the caller may speak for the source and the sender that the envelope names."""
+    if caller.role is Role.OPERATOR or speaks_for_itself(caller, envelope):
+        return
+    source, sender = envelope.source, envelope.sender.identity
+    of_channel = [grant for grant in _grants(caller) if grant.channel == source.channel]
+    at_endpoint = [grant for grant in of_channel if _is(grant.endpoint, source.endpoint_identity)]
+    if not of_channel:
+        raise _not_itself(caller, envelope)
+    if not at_endpoint:
+        allowed = _listed(grant.endpoint or "" for grant in of_channel)
+        raise _forbidden(caller, ("source.endpoint_identity", f"must be {allowed} for this token"))
+    if not any(_includes(grant.senders, sender) for grant in at_endpoint):
+        allowed = _listed(name for grant in at_endpoint for name in grant.senders)
+        raise _forbidden(caller, ("sender.identity", f"must be {allowed} for this token"))
+    if caller.role is not Role.CONNECTOR and _answers_in_thread(source.channel):
+        _check_thread(caller, envelope)
+
+
+def may_report_for(caller: Caller, connector_type: str, endpoint: str) -> bool:
+    """Whether a connector's token is for this connector: its type names the channel, or a provider of it."""
+    return any(
+        _is(grant.endpoint, endpoint) and connector_type in {grant.channel, *providers_of(grant.channel)}
+        for grant in _grants(caller)
+    )
+
+
+def _grants(caller: Caller) -> tuple[Grant, ...]:
+    return (*caller.grants, *_read_by(caller.name)) if caller.role is Role.BUTLER else caller.grants
+
+
+def _read_by(butler: str) -> tuple[Grant, ...]:
+    """The channels that a butler brings in itself: Messenger reads the mailbox that it writes from."""
+    return tuple(
+        Grant(channel=name)
+        for name, channel in channels().items()
+        if channel.inbound is not None and channel.inbound.read_by == butler
+    )
+
+
+def _answers_in_thread(channel: str) -> bool:
+    return channel_of(channel).answers_go is AnswersGo.TO_CONVERSATION
+
+
+def _check_thread(caller: Caller, envelope: IngestEnvelope) -> None:
+    sender, thread = envelope.sender.identity, envelope.event.external_thread_id
+    if thread not in (None, sender):
+        problem = f"must be the sender's own ({sender!r}) or absent: only the channel's connector knows other ones"
+        raise _forbidden(caller, ("event.external_thread_id", problem))
+
+
+def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
+    """Every field in which the envelope is not the caller's own."""
+    own = own_identity(caller)
+    granted = sorted({grant.channel for grant in _grants(caller)})
+    own_channels = own_names()
+    allowed = [*own_channels, *(channel for channel in granted if channel not in own_channels)]
+    wrong: list[tuple[str, str]] = []
+    if envelope.source.channel not in allowed:
+        wrong.append(("source.channel", f"must be {_listed(allowed)} for this token"))
+    if envelope.source.endpoint_identity != own:
+        wrong.append(("source.endpoint_identity", f"must be {own!r} for this token"))
+    if envelope.sender.identity != own:
+        wrong.append(("sender.identity", f"must be {own!r} for this token"))
+    return _forbidden(caller, *wrong)
+
+
+def _forbidden(caller: Caller, *wrong: tuple[str, str]) -> Forbidden:
+    fields = tuple(FieldError(field=field, error=error) for field, error in wrong)
+    told = "; ".join(f"{field.field} {field.error}" for field in fields)
+    how = "an operator grants more with: butlers token issue NAME --channel CHANNEL --endpoint ENDPOINT"
+    return Forbidden(f"{own_identity(caller)} may not speak for this source: {told} ({how})", fields=fields)
+
+
+def _is(granted: str | None, said: str) -> bool:
+    return granted is None or granted.casefold() == said.casefold()
+
+
+def _includes(granted: Collection[str], said: str) -> bool:
+    return not granted or said.casefold() in {sender.casefold() for sender in granted}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " or ".join(repr(name) for name in dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speakers:
+    database: Database
+    queries: Queries
+
+    async def registering(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name; one that nobody spoke for yet becomes the caller's."""
+        _check_grant(caller, connector_type, endpoint_identity)
+        return _speaker(caller, await self._owner(connector_type, endpoint_identity))
+
+    async def registered(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name, when it has reported for this connector."""
+        _check_grant(caller, connector_type, endpoint_identity)
+        owner = await self._owner(connector_type, endpoint_identity)
+        name = _speaker(caller, owner)
+        if owner is None:
+            raise NotFound.of("endpoint_identity", "no such connector")
+        return name
+
+    async def _owner(self, connector_type: str, endpoint_identity: str) -> str | None:
+        owner: str | None = await self.database.fetchval(self.queries.principal_of, connector_type, endpoint_identity)
+        return owner
+
+
+def _check_grant(caller: Caller | None, connector_type: str, endpoint: str) -> None:
+    if caller is not None and caller.role is Role.CONNECTOR and not may_report_for(caller, connector_type, endpoint):
+        how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
+        raise Forbidden.of("authorization", f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})")
+
+
+def _speaker(caller: Caller | None, owner: str | None) -> str:
+    if caller is None or caller.role is not Role.CONNECTOR:
+        raise Forbidden.of("authorization", "only a connector may speak for a connector")
+    if owner not in (None, caller.name):
+        raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
+    return caller.name

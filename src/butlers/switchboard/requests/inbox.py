@@ -1,0 +1,265 @@
+"""The message rows: claimed (`butlers.storage.claims`), so that nothing is lost and nothing is finished twice.
+
+Messages of one thread are claimed in the order in which they came: while an earlier one is to be done or held by a
+worker, a later one cannot be claimed. One that is put off is not to be done now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+from butlers.clock import Clock
+from butlers.contracts.context import RequestContext
+from butlers.storage.claims import Claim, Claims, ClaimTable
+from butlers.storage.database import Database, Executor, Record
+from butlers.storage.partitions import add_months, drop_month_partitions_before, ensure_month_partitions
+from butlers.storage.queries import Queries
+from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.routing.decision import RoutingQuestion
+from butlers.telemetry import get_logger
+
+MESSAGE_CLAIMS = ClaimTable(
+    name="message_inbox",
+    key={"request_id": "uuid", "received_at": "timestamptz"},
+    state="lifecycle_state",
+    held="progress",
+    waiting="work.lifecycle_state = 'accepted' AND (work.not_before IS NULL OR work.not_before <= $1)",
+    order="""NOT EXISTS (
+        SELECT 1 FROM {schema}.message_inbox AS earlier
+        WHERE earlier.thread_key = work.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
+          AND (earlier.received_at, earlier.request_id) < (work.received_at, work.request_id)
+          AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $1))""",
+    on_claim={"progress_at": "coalesce(work.progress_at, $1)"},
+    returned=(
+        *("request_context", "normalized_text", "attachments", "pinned_target", "routing_output", "dispatch_outcomes"),
+        *("attempts", "last_failure", "raw_payload", "thread_key", "override", "progress_at", "calls", "updated_at"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedMessage:
+    """A message that this worker, and nobody else, may process now."""
+
+    ref: MessageRef
+    claim_token: UUID
+    context: RequestContext
+    text: str
+    attachments: Sequence[Mapping[str, Any]]
+    pinned_target: str | None
+    routing_output: Mapping[str, Any] | None  # an earlier worker's decision
+    attempts: int
+    dispatch_outcomes: Sequence[Mapping[str, Any]] = ()  # what an earlier worker had from whom
+    raw_payload: Mapping[str, Any] | None = None
+    thread_key: str | None = None
+    override: Mapping[str, Any] | None = None  # what an operator decided about it
+    progress_at: datetime | None = None  # when a worker first had it in hand
+    first: bool = True  # nobody had it in hand before
+    calls: int = 0  # of butlers and models that were made for it before
+    last_failure: str | None = None  # why the last attempt did not end, when its worker could still say so
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(key=(self.ref.request_id, self.ref.received_at), token=self.claim_token)
+
+    @property
+    def waiting_since(self) -> datetime:
+        """Since when it has been waiting: since it came, or since an operator put it back."""
+        again = (self.override or {}).get("at")
+        return datetime.fromisoformat(again) if isinstance(again, str) else self.ref.received_at
+
+    def question(self) -> RoutingQuestion:
+        """What is to be routed."""
+        context = self.context
+        return RoutingQuestion(
+            text=self.text,
+            channel=context.source_channel,
+            sender=context.source_sender_identity,
+            endpoint=context.source_endpoint_identity,
+            thread=context.source_thread_identity,
+            pinned_target=self.pinned_target,
+            policy_tier=self.ref.policy_tier,
+            request_id=context.request_id,
+            received_at=context.received_at,
+            raw_payload=self.raw_payload,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a request ended."""
+
+    state: str  # parsed | errored
+    outcomes: Sequence[Mapping[str, Any]]
+    reply: Mapping[str, Any] | None
+    error: Mapping[str, Any] | None
+    signal: bool = False  # its author is to be shown
+
+
+class MessageInbox:
+    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
+        self._database = database
+        self._queries = Queries.load("butlers.switchboard", schema=schema)
+        self._clock = clock
+        self._new_id = new_id
+        self._claims = Claims(MESSAGE_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id)
+
+    async def claim(
+        self, ref: MessageRef, *, worker: str, lease_s: float, suspect: bool = False
+    ) -> ClaimedMessage | None:
+        """None: another worker has it, it is not its turn, or it is a suspect and `suspect` is false."""
+        key = (ref.request_id, ref.received_at)
+        held = await self._claims.claim(key, worker=worker, lease_s=lease_s, suspects=suspect)
+        return _claimed(ref, *held) if held is not None else None
+
+    async def renew(self, messages: Sequence[ClaimedMessage], *, lease_s: float) -> set[UUID]:
+        """The requests whose claims still stand."""
+        standing = await self._claims.renew([message.claim for message in messages], lease_s=lease_s)
+        return {request_id for request_id, _ in standing}
+
+    async def release(self, workers: Sequence[str]) -> int:
+        """Free what these workers held; they are known to be dead."""
+        return await self._claims.end_leases_of(workers)
+
+    async def give_back(self, message: ClaimedMessage) -> None:
+        """The attempt ended early, and it was not the fault of the request: it does not count."""
+        await self._claims.give_back([message.claim])
+
+    async def record_failure(self, message: ClaimedMessage, failure: str) -> None:
+        """The attempt ended early, and it counts: the message is claimed again when its lease has run out."""
+        await self._claims.record(message.claim, {"last_failure": failure})
+
+    async def record_routing(self, message: ClaimedMessage, routing_output: Mapping[str, Any]) -> None:
+        """The decision is durable before anything is dispatched, so that a repeat dispatches the same."""
+        values = {
+            "routing_output": routing_output,
+            "prompt_version": routing_output.get("prompt_version"),
+            "model_version": routing_output.get("model_version"),
+            "updated_at": self._clock.now(),
+        }
+        await self._claims.record(message.claim, values)
+
+    async def record_outcomes(self, message: ClaimedMessage, outcomes: Sequence[Mapping[str, Any]]) -> None:
+        """How far the parts of a request have come, so that a repeat asks no butler again that has answered."""
+        values = {"dispatch_outcomes": list(outcomes), "updated_at": self._clock.now()}
+        await self._claims.record(message.claim, values)
+
+    async def put_off(
+        self,
+        message: ClaimedMessage,
+        *,
+        not_before: datetime,
+        waiting_for: Sequence[str] | None,  # None: not known
+        calls: int,  # that were made for it so far
+        settled: Sequence[Mapping[str, Any]] = (),
+        keep_decision: bool = False,
+    ) -> None:
+        """Back into the queue for later; what is settled stays so, and the count of dead workers starts anew. It is
+        decided anew, unless a butler has had a part of it, an operator decided, or the caller keeps the decision.
+        """
+        anew = not (keep_decision or settled or message.override is not None)
+        values = {
+            "lifecycle_state": "accepted",
+            "not_before": not_before,
+            "waiting_for": None if waiting_for is None else list(waiting_for),
+            "dispatch_outcomes": list(settled),
+            "attempts": 0,
+            "last_failure": None,
+            "calls": calls,
+            "updated_at": self._clock.now(),
+            **({"routing_output": None} if anew else {}),
+        }
+        await self._claims.settle(message.claim, values)
+
+    async def finish(self, connection: Executor, message: ClaimedMessage, end: End) -> None:
+        """Within the caller's transaction, beside whatever else belongs to the end."""
+        now = self._clock.now()
+        values = {
+            "lifecycle_state": end.state,
+            "dispatch_outcomes": list(end.outcomes),
+            "aggregated_reply": end.reply,
+            "lifecycle_error": end.error,
+            "final_state_at": now,
+            "signal_pending": end.signal,
+            "waiting_for": None,
+            "updated_at": now,
+        }
+        await self._claims.settle(message.claim, values, connection=connection)
+
+    async def waiting(self, *, grace_s: float, limit: int) -> list[MessageRef]:
+        now = self._clock.now()
+        waiting = self._claims.fill(self._queries.waiting_messages)
+        rows = await self._database.fetch(waiting, now, now - timedelta(seconds=grace_s), limit)
+        return [MessageRef(**dict(row)) for row in rows]
+
+    async def next_in_thread(self, message: ClaimedMessage) -> MessageRef | None:
+        if message.thread_key is None:
+            return None
+        row = await self._database.fetchrow(self._queries.next_in_thread, message.thread_key, self._clock.now())
+        return MessageRef(**dict(row)) if row else None
+
+    async def held_up_until(self, message: ClaimedMessage, butlers: Sequence[str]) -> datetime | None:
+        """Until when an earlier message of the same thread waits for one of these butlers."""
+        if message.thread_key is None:
+            return None
+        ref, now = message.ref, self._clock.now()
+        values = (message.thread_key, ref.received_at, ref.request_id, now, list(butlers))
+        until: datetime | None = await self._database.fetchval(self._queries.held_up_in_thread, *values)
+        return until
+
+    async def log_routing(self, lines: Sequence[tuple[Any, ...]]) -> None:
+        await self._database.executemany(self._queries.log_routing, [(self._new_id(), *line) for line in lines])
+
+
+def _claimed(ref: MessageRef, claim: Claim, row: Record) -> ClaimedMessage:
+    return ClaimedMessage(
+        ref=ref,
+        claim_token=claim.token,
+        context=RequestContext.model_validate(row["request_context"], strict=False),
+        text=row["normalized_text"],
+        attachments=row["attachments"],
+        pinned_target=row["pinned_target"],
+        routing_output=row["routing_output"],
+        dispatch_outcomes=row["dispatch_outcomes"] or (),
+        attempts=row["attempts"],
+        raw_payload=row["raw_payload"],
+        thread_key=row["thread_key"],
+        override=row["override"],
+        progress_at=row["progress_at"],
+        first=row["progress_at"] == row["updated_at"],
+        calls=row["calls"],
+        last_failure=row["last_failure"],
+    )
+
+
+log = get_logger("butlers.retention")
+
+MONTHS_AHEAD = 2
+INBOX = "message_inbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxKeeper:
+    database: Database
+    schema: str
+    queries: Queries
+    clock: Clock
+    keep_months: int  # whole months kept beside the present one
+    keep_dedupe_days: int
+
+    async def keep(self) -> None:
+        """Make the coming months, drop the old ones."""
+        this_month = self.clock.now().date().replace(day=1)
+        async with self.database.connection() as connection:
+            await ensure_month_partitions(connection, self.schema, INBOX, this_month, MONTHS_AHEAD)
+            oldest = add_months(this_month, -self.keep_months)
+            dropped = await drop_month_partitions_before(connection, self.schema, INBOX, oldest)
+        for partition in dropped:
+            log.info("inbox month dropped", partition=partition.name, count=partition.rows)
+        await self.database.execute(self.queries.forget_notifications, datetime.combine(oldest, time(), UTC))
+        cutoff = self.clock.now() - timedelta(days=self.keep_dedupe_days)
+        await self.database.execute(self.queries.forget_dedupe_keys, cutoff)
