@@ -30,10 +30,9 @@ from benchmarks.planning import people
 from benchmarks.planning.house import HORIZON, Answers, answers, read_plan, run_job, settle
 from butlers.clock import SystemClock
 from butlers.outbound import MIGRATIONS
-from butlers.outbound.service import MessageDeliveryService
-from butlers.outbound.store import OutboundStore
+from butlers.outbound.service import MessageDeliveryService, OutboundStore
 from butlers.pipeline.session import SessionSettings, spark_session
-from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import migrate

@@ -29,7 +29,7 @@ import uvloop
 from benchmarks.ingress.bare import BareInserts
 from benchmarks.ingress.door import Door, open_door
 from benchmarks.ingress.load import Load, Measured
-from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 

@@ -31,7 +31,7 @@ from benchmarks.delivery.bare import BareLoop
 from benchmarks.delivery.load import closed_loop
 from benchmarks.delivery.plane import running_plane
 from butlers.clock import SystemClock
-from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 

@@ -23,12 +23,12 @@ from uuid import uuid4
 
 import asyncpg
 
-from butlers.storage.connecting import Connection, open_connection
+from butlers.storage.connection import Connection, open_connection
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.file_lock import FileLock
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.locks import FileLock
 from butlers.storage.migrations import MigrationSet, migrate
+from butlers.storage.queries import quote_identifier
 
 SESSION_DIRECTORY = "BUTLERS_TEST_SESSION_DIRECTORY"
 _PREFIX = "butlers-tests-"

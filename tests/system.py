@@ -27,7 +27,7 @@ from pydantic_core import to_json
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.delivery_config import LimitsSection
 from butlers.butler.identity import OPERATOR, Caller, Grant, TokenFile
-from butlers.butler.surface import PendingApproval, ToolBox
+from butlers.butler.toolbox import PendingApproval, ToolBox
 from butlers.channels.email.simulator import MailSimulator, serve_mail
 from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import Clock, SystemClock

@@ -26,7 +26,7 @@ from benchmarks.chaos.hostile_messages import as_mail, hostile_mails, hostile_te
 from benchmarks.chaos.report import Plan, say
 from benchmarks.chaos.verdict import percentile
 from butlers.butler.identity import OPERATOR, TokenFile
-from butlers.butler.transports.mcp import McpTransport
+from butlers.butler.transport import McpTransport
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.places import Places
 from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, OWNER_CHAT

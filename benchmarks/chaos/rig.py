@@ -32,7 +32,7 @@ from butlers.daemon.tour.instance import PortRange, clean_environment
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.operations.operation import Role
 from butlers.storage.address import with_database
-from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 

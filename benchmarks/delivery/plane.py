@@ -14,7 +14,7 @@ from benchmarks.chaos.roster import lifted_roster
 from benchmarks.delivery.instant import ADAPTER, CHANNEL, install
 from butlers.butler.config import load_roster
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings

@@ -11,8 +11,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from benchmarks.planning import people
-from butlers.outbound.service import SendResult
-from butlers.outbound.store import OutboundStore
+from butlers.outbound.service import OutboundStore, SendResult
 from butlers.pipeline.job import JobContext, JobResult
 from butlers.pipeline.jobs.audience_plan import JOB
 from butlers.pipeline.sources.snapshots import snapshots

@@ -7,6 +7,8 @@ change: what they read goes through `_Unpacking`, which unpacks piece by piece a
 
 from __future__ import annotations
 
+import functools
+import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
@@ -118,3 +120,18 @@ class _Bounded(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._stream.close()
+
+
+@functools.cache
+def authorities(*, trust_env: bool) -> ssl.SSLContext:
+    """Those of the machine; with `trust_env` those that SSL_CERT_FILE or SSL_CERT_DIR name."""
+    return httpx2.create_ssl_context(trust_env=trust_env)
+
+
+@functools.lru_cache(maxsize=8)
+def authorities_and(pem: str) -> ssl.SSLContext:
+    """Those of the machine, and further ones."""
+    context = ssl.create_default_context()
+    if pem:
+        context.load_verify_locations(cadata=pem)
+    return context

@@ -22,9 +22,8 @@ WAITS = frozenset({"asyncio.sleep", "time.sleep"})
 
 MAY_WAIT = {
     "serving/server.py": "sleep(0): one turn of the loop, in which sockets close",
-    "channels/email/simulator/attention.py": "asyncio gives no sign when a task begins to wait; this is real time",
+    "channels/email/simulator/smtp.py": "asyncio gives no sign when a task begins to wait; this is real time",
     "channels/email/simulator/imap.py": "sleep(0): one turn of the loop, in which sockets close",
-    "channels/email/simulator/smtp.py": "sleep(0): one turn of the loop, in which sockets close",
     "storage/embedded.py": "a synchronous start that waits for another process, in a thread of its own",
 }
 

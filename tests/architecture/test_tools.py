@@ -13,7 +13,7 @@ import pytest_asyncio
 from fastmcp.client.transports import StreamableHttpTransport
 
 from butlers import __version__
-from butlers.butler.surface import AnyTool
+from butlers.butler.toolbox import AnyTool
 from butlers.contracts.notify import NotifyResponse
 from butlers.contracts.route import RouteResponse
 from butlers.operations.operation import Role

@@ -6,7 +6,7 @@ import socket
 
 from butlers.channels.adapter import NotSent, Outgoing, Sent
 from butlers.channels.email.adapter import EmailChannel
-from butlers.channels.email.mailbox.folder import Fetched
+from butlers.channels.email.mailbox.imap import Fetched
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.mailbox.mime import read_mail
 from butlers.channels.email.mailbox.reports import is_report, read_report

@@ -13,11 +13,10 @@ from datetime import date
 import pytest
 
 from butlers.butler.config import load_roster
-from butlers.butler.memory.extraction import statements
-from butlers.butler.memory.sentences import corrections
+from butlers.butler.memory.extraction import corrections, statements
 from butlers.butler.routing_config import RuleSection
-from butlers.butler.specialist.local import local_answer, search_words
-from butlers.channels.telegram.text.markup import marked
+from butlers.butler.specialist import local_answer, search_words
+from butlers.channels.telegram.text import marked
 from butlers.daemon.settings import shipped_roster
 from butlers.switchboard.extraction import local as extraction
 from butlers.switchboard.registry import RegisteredButler

@@ -17,10 +17,10 @@ from butlers.pipeline.jobs import lake_compact, lake_retain, lake_stream
 from butlers.pipeline.lake.events import Event
 from butlers.pipeline.lake.log import LakeLog, LakeState
 from butlers.pipeline.windows import Window
-from butlers.storage.connecting import Connection, open_connection
+from butlers.storage.connection import Connection, open_connection
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
-from butlers.storage.partitions import add_months, ensure_month_partitions
+from butlers.storage.retention import add_months, ensure_month_partitions
 from tests.database import cloned_database_uri
 
 MIGRATIONS = (

@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from butlers.errors import InternalError, ValidationError
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.documents import MessageDocument
-from butlers.outbound.service import MessageDeliveryService, SendResult
-from butlers.outbound.store import OutboundStore
+from butlers.outbound.service import MessageDeliveryService, OutboundStore, SendResult
 from butlers.outbound.values import Message, Outcome
 from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
 from butlers.pipeline.sources.audience import count_audience, read_audience

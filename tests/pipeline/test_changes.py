@@ -20,7 +20,7 @@ from butlers.pipeline.sources.changes import ChangesReader, Mark, Slice, _end, _
 from butlers.pipeline.sources.horizon import check_numbers, read_horizon
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
-from butlers.storage.partitions import ensure_month_partitions
+from butlers.storage.retention import ensure_month_partitions
 from tests.database import cloned_database
 from tests.pipeline.lake_house import MIGRATIONS, NOON, LakeHouse, add_months_from, lake_house
 

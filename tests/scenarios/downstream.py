@@ -15,7 +15,7 @@ from typing import Any
 
 from butlers.butler.http import build_app
 from butlers.butler.identity import Caller
-from butlers.butler.surface import EnvelopeTool, ToolBox
+from butlers.butler.toolbox import EnvelopeTool, ToolBox
 from butlers.contracts.route import RouteEnvelope, RouteResponse
 from butlers.operations.operation import ADDS
 from butlers.serving.server import GuestServer, listen

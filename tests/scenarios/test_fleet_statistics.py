@@ -14,7 +14,7 @@ import pytest
 
 from butlers.storage.database import Record
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.partitions import ensure_month_partitions, list_month_partitions
+from butlers.storage.retention import ensure_month_partitions, list_month_partitions
 from tests.scenarios.connector_door import COUNTERS, RemoteConnector, a_connector, operator
 from tests.scenarios.switchboard_door import all_finished
 from tests.scenarios.test_retention import MovedClock

@@ -11,7 +11,7 @@ import pytest
 
 import butlers.switchboard
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.partitions import add_months
+from butlers.storage.retention import add_months
 from tests.scenarios.messenger_door import call, fault, request_said, wish
 from tests.scenarios.shared_system import running, system
 from tests.system import RunningSystem, running_system

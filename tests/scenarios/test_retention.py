@@ -9,7 +9,7 @@ import pytest
 
 from butlers.clock import SystemClock
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.partitions import add_months, ensure_month_partitions, list_month_partitions
+from butlers.storage.retention import add_months, ensure_month_partitions, list_month_partitions
 from tests.scenarios.switchboard_door import all_finished, post
 from tests.system import RunningSystem, running_system
 

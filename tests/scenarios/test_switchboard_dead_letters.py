@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.partitions import add_months, ensure_month_partitions
+from butlers.storage.retention import add_months, ensure_month_partitions
 from butlers.switchboard.operators.audit import RecordKeeper
 from tests.scenarios.operator_door import (
     act,

@@ -16,8 +16,8 @@ import pytest_asyncio
 from butlers.contracts.schemas import ENVELOPES, schema_of
 from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.partitions import add_months, ensure_month_partitions
 from butlers.storage.queries import Queries
+from butlers.storage.retention import add_months, ensure_month_partitions
 from tests.scenarios.messenger_door import wish
 from tests.scenarios.operator_door import read
 from tests.scenarios.switchboard_door import call, counts, post, route

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from butlers.clock import Clock
+
 
 class Speaker(StrEnum):
     USER = "user"
@@ -64,3 +66,23 @@ class Runtime(Protocol):
 
     async def run(self, prompt: Prompt, *, timeout_s: float) -> RuntimeResult:
         """Answer within the time, or raise; leaves nothing running either way."""
+
+
+class LocalRuntime:
+    name = "local"
+
+    def __init__(self, butler: str, clock: Clock) -> None:
+        self._butler = butler
+        self._clock = clock
+
+    async def run(self, prompt: Prompt, *, timeout_s: float) -> RuntimeResult:
+        started = self._clock.monotonic()
+        text = f"{self._butler} runs without an LLM; nothing was done for this prompt."
+        return RuntimeResult(
+            text=text,
+            model=None,
+            input_tokens=None,
+            output_tokens=None,
+            duration_ms=int((self._clock.monotonic() - started) * 1000),
+            tool_calls=0,
+        )

@@ -13,21 +13,46 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
+
+from croniter import CroniterError, croniter
+from pydantic import Field
 
 from butlers.butler.activity import Report, unreported
 from butlers.butler.config import ScheduleSection
-from butlers.butler.cron import cron_problem, next_run
+from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.sessions import Spawner
-from butlers.butler.surface import parse_arguments
+from butlers.butler.toolbox import parse_arguments
 from butlers.clock import Clock
-from butlers.contracts.envelope import Value, invalid
-from butlers.errors import ClassifiedError, ConfigurationError, NotFound, ValidationError
+from butlers.contracts.channels import Channel
+from butlers.contracts.envelope import Identity, Text, Timestamp, Value, invalid
+from butlers.errors import ClassifiedError, ConfigurationError, NotFound, ValidationError, from_wire
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import SCHEDULE_RUNS
+
+_ANY_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def cron_problem(cron: str) -> str | None:
+    """What is wrong with an expression, if anything."""
+    if len(cron.split()) != 5 or not croniter.is_valid(cron):
+        return "must be a cron expression of five fields"
+    try:
+        next_run(cron, _ANY_MOMENT)
+    except CroniterError:
+        return "names a moment that never comes"
+    return None
+
+
+def next_run(cron: str, after: datetime) -> datetime:
+    """The first moment after `after` that a cron expression names."""
+    following: datetime = croniter(cron, after).get_next(datetime)
+    return following
+
 
 log = get_logger("butlers.schedules")
 
@@ -232,3 +257,53 @@ def _first_run(cron: str | None, run_at: datetime | None, now: datetime) -> date
     if run_at is None:
         raise invalid("cron", "either a cron expression or a moment is required")
     return run_at
+
+
+REMIND = "remind"
+
+
+class ReminderArguments(Value):
+    """What the job is told: `job_args` of a schedule with the job `remind`."""
+
+    message: Text = Field(description="what to say")
+    channel: Channel = Field(default=OWNER_CHANNEL, description="the channel it leaves by")
+    recipient: Identity | None = Field(
+        default=None, description="an address of the channel; without it and without contact_id: the owner"
+    )
+    contact_id: UUID | None = Field(default=None, description="the contact to remind, instead of an address")
+    subject: Identity | None = Field(default=None, description="the subject, on channels that have one")
+    key: Identity | None = Field(default=None, description="the identity of a reminder for one moment; set by remind")
+
+
+class RemindArguments(Value):
+    """What the tool is told."""
+
+    message: Text = Field(description="what to say")
+    due_at: Timestamp = Field(description="when to say it: RFC 3339 with an offset, in the future")
+    channel: Channel = Field(default=OWNER_CHANNEL, description="the channel it leaves by")
+    recipient: Identity | None = Field(default=None, description="an address of the channel; without one: the owner")
+
+
+def remind_job(notifier: Notifier) -> ParameterizedJob:
+    async def remind(reminder: ReminderArguments, run: ScheduledRun) -> dict[str, Any]:
+        response = await notifier.send(
+            reminder.message,
+            channel=reminder.channel,
+            recipient=reminder.recipient,
+            contact_id=reminder.contact_id,
+            subject=reminder.subject,
+            key=f"remind:{_identity(reminder, run)}",
+        )
+        if (error := response.error) is not None:
+            # Once Messenger has it, its own retries are over, too; trying again would only get the same answer.
+            retryable = error.retryable and response.delivery is None
+            raise from_wire(error.error_class, error.message, retryable=retryable)
+        return response.to_wire()
+
+    return ParameterizedJob(arguments=ReminderArguments, run=remind)
+
+
+def _identity(reminder: ReminderArguments, run: ScheduledRun) -> str:
+    if not run.recurs:  # a crash repeats it, at another moment
+        return reminder.key or run.schedule
+    return f"{run.schedule}:{run.due_at.isoformat()}"

@@ -1,12 +1,18 @@
-"""How one butler calls a tool of another. Implementations are in `transports/`.
-
-The caller's identity belongs to the transport (an in-process principal, a bearer token) and cannot be put in a payload.
-"""
+"""How one butler calls a tool of another: in the process, or by MCP over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from butlers.butler.identity import Caller
+from butlers.butler.toolbox import ToolBox
+from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, from_wire_document
+
+if TYPE_CHECKING:
+    from butlers.butler.mcp_session import McpSession
 
 
 class Transport(Protocol):
@@ -15,3 +21,83 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Give connections back."""
+
+
+class InProcessTransport:
+    def __init__(self, *, caller: Caller, tool_boxes: Mapping[str, ToolBox], elsewhere: Transport) -> None:
+        self._caller = caller
+        self._tool_boxes = tool_boxes  # shared and live: butlers appear in it as they start
+        self._elsewhere = elsewhere
+
+    async def call(self, butler: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        tools = self._tool_boxes.get(butler)
+        if tools is None:
+            return await self._elsewhere.call(butler, tool, arguments)
+        return await tools.call(tool, self._caller, dict(arguments))
+
+    async def close(self) -> None:
+        await self._elsewhere.close()
+
+
+_CALL_S = 120.0  # longer than any butler may take; only a hung one reaches it
+
+# Their answer is an envelope that tells of a failure itself, as it is in one process. Its reader judges its version.
+_RESPONDING = frozenset({"route.execute", "notify.dispatch"})
+
+
+class McpTransport:
+    """Calls tools at `http://.../mcp` with the caller's bearer token."""
+
+    def __init__(self, *, token: Callable[[], str | None], url_of: Callable[[str], str | None]) -> None:
+        self._token = token
+        self._url_of = url_of
+        self._sessions: dict[str, McpSession] = {}
+
+    async def call(self, butler: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        url = self._url_of(butler)
+        if url is None:
+            raise TargetUnavailable(f"no address is known for {butler}")
+        session = await self._session(butler, url)
+        try:
+            async with asyncio.timeout(_CALL_S):
+                result = await session.call(tool, dict(arguments), as_declared=tool not in _RESPONDING)
+                return _answer(butler, tool, result)
+        except TimeoutError:
+            raise TimeoutExceeded(f"{butler} gave no answer within {_CALL_S:g} s") from None
+
+    async def _session(self, butler: str, url: str) -> McpSession:
+        """The open session, or a new one when it broke or our token was replaced meanwhile."""
+        session, token = self._sessions.get(butler), self._token()
+        if session is not None and not session.broken and session.token == token:
+            return session
+        if session is not None:
+            await session.close()
+        self._sessions[butler] = (await _loaded()).McpSession(url, token)
+        return self._sessions[butler]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+
+
+async def _loaded() -> Any:
+    """The SDK is slow to load: off the event loop, and only when somebody lives elsewhere. It checks answers with
+    jsonschema, which it would load at the first one.
+    """
+    await asyncio.to_thread(import_module, "jsonschema")
+    return await asyncio.to_thread(import_module, "butlers.butler.mcp_session")
+
+
+def _answer(butler: str, tool: str, result: Any) -> dict[str, Any]:
+    content = result.structured_content
+    if not isinstance(content, dict):
+        raise InternalError(f"{butler} answered without structured content")
+    if result.is_error and not (tool in _RESPONDING and "schema_version" in content):
+        raise _refusal(content)
+    return content
+
+
+def _refusal(content: Mapping[str, Any]) -> ClassifiedError:
+    error = content.get("error")
+    if not isinstance(error, dict):
+        return InternalError("the tool failed without saying why")
+    return from_wire_document(error)

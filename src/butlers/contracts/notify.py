@@ -10,9 +10,17 @@ from pydantic import Field, model_validator
 from butlers.channels.channel import AnswersGo
 from butlers.channels.registry import channel_of
 from butlers.contracts.channels import Channel, SourceChannel
-from butlers.contracts.context import RequestContext
 from butlers.contracts.delivery_state import DeliveryStatus
-from butlers.contracts.envelope import Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
+from butlers.contracts.envelope import (
+    Envelope,
+    Identity,
+    RequestContext,
+    RequestId,
+    Text,
+    Timestamp,
+    TraceContext,
+    Value,
+)
 from butlers.contracts.route import WireError
 from butlers.errors import NotFound
 

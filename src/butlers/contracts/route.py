@@ -7,8 +7,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from butlers.contracts.context import RequestContext
-from butlers.contracts.envelope import Count, Envelope, Identity, RequestId, Text, TraceContext, Value
+from butlers.contracts.envelope import Count, Envelope, Identity, RequestContext, RequestId, Text, TraceContext, Value
 from butlers.contracts.ingest import Attachment
 from butlers.errors import ClassifiedError, ErrorClass
 

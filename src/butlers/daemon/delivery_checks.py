@@ -16,7 +16,7 @@ from butlers.butler.calendar import CalendarTools
 from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools
 from butlers.butler.module_config import ChannelModule, ChannelOptions
-from butlers.butler.surface import AnyTool
+from butlers.butler.toolbox import AnyTool
 from butlers.channels.channel import load
 from butlers.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters
 from butlers.channels.registry import channel_of, channels, outbound_names, registry

@@ -19,11 +19,10 @@ import asyncpg
 from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.errors import ConfigurationError
 from butlers.storage.address import SOURCE, describe_address, with_database
-from butlers.storage.connecting import Connection, open_connection
+from butlers.storage.connection import Connection, open_connection
 from butlers.storage.private_folder import is_open, is_used
 from butlers.storage.refusals import DatabaseMissing, may_not_change, may_not_create, may_not_create_database
-from butlers.storage.server_account import choose_account
-from butlers.storage.server_programs import run_program
+from butlers.storage.server_programs import choose_account, run_program
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17

@@ -16,7 +16,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from butlers.errors import ConfigurationError
-from butlers.serving.limits import DoorLimits
+from butlers.serving.bounded_http import DoorLimits
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 MailTls = Literal["auto", "starttls", "implicit", "none"]

@@ -31,10 +31,10 @@ from butlers.daemon.readiness import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.operations.operation import Role
-from butlers.serving.limits import Connections, raise_file_limit
+from butlers.serving.bounded_http import Connections, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 from butlers.storage.address import database_of, with_database
-from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate

@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.channels.registry import channel_of
 from butlers.contracts.envelope import Identity, RequestId, Text, Timestamp, Value
 from butlers.contracts.notify import Delivery, Intent, NotifyEnvelope, NotifyResponse, Priority

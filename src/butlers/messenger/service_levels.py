@@ -27,12 +27,11 @@ from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import FINISHED, NEEDS_PERSON, OPEN
 from butlers.messenger.error_budget import Judgement, LongWindow, Standing, Windows, judge_channel, strain
-from butlers.operations.operation import BUTLERS, READS, Result, Row
-from butlers.operations.time_range import TimeRangeArguments
+from butlers.operations.operation import BUTLERS, READS, Result, Row, TimeRangeArguments
 from butlers.reliability.error_budget import BudgetPolicy, Stance, burn_rate
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries

@@ -6,6 +6,8 @@ decides is for operators, and for Switchboard on an operator's behalf.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
@@ -13,19 +15,22 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
-from butlers.operations import approval_lines as lines
-from butlers.operations.command import CURSOR, LIMIT, Command, Option
 from butlers.operations.operation import (
     ACTS,
     ACTS_OUTSIDE,
     ADDS,
     CHANGES,
+    CURSOR,
+    LIMIT,
     MESSENGER,
     PAGE,
     READS,
     SWITCHBOARD,
+    Command,
     DecidedArguments,
+    Hint,
     Operation,
+    Option,
     Page,
     Parameter,
     Result,
@@ -34,7 +39,81 @@ from butlers.operations.operation import (
     Target,
     get,
     post,
+    when,
 )
+
+Document = Mapping[str, Any]
+DEFAULT_BUTLER = "messenger"  # whose actions are meant when nobody is named
+
+
+def print_actions(document: Document) -> Iterator[str]:
+    # Plain lines: a table would cut the ids that people copy.
+    for action in document["actions"]:
+        yield f"{action['id']}  {when(action['requested_at'])}  {action['status']:<8}  {action['summary']}"
+
+
+def print_action(document: Document) -> Iterator[str]:
+    action = document["action"]
+    yield f"action {action['id']}: {action['status']}"
+    yield f"  what     {action['summary']}"
+    yield f"  tool     {action['tool_name']} {json.dumps(action['tool_args'], ensure_ascii=False)}"
+    yield f"  asked    {when(action['requested_at'])} by {action['requested_by']}, until {when(action['expires_at'])}"
+    if action["needs_person"]:
+        yield "  note     no rule may allow it"
+    for event in action["events"]:
+        reason = event["details"].get("reason")
+        yield f"  {event['event']:<8} {when(event['at'])} by {event['actor']}{f': {reason}' if reason else ''}"
+    if action["result"]:
+        yield f"  result   {json.dumps(action['result'], ensure_ascii=False)}"
+    if action["status"] == "pending":
+        of = f" --butler {butler}" if (butler := document.get("butler", DEFAULT_BUTLER)) != DEFAULT_BUTLER else ""
+        yield Hint(f"  let it happen: butlers approvals approve {action['id']}{of}")
+        yield Hint(f"  refuse it:     butlers approvals reject {action['id']}{of}")
+
+
+def print_decision(document: Document) -> Iterator[str]:
+    action = document["action"]
+    yield f"{action['status']}: {action['summary']}"
+    if error := (action["result"] or {}).get("error"):
+        yield f"  it failed: {error['class']}: {error['message']}"
+    if delivery := document.get("delivery"):
+        yield f"delivery {delivery['delivery_id']}: {delivery['status']}"
+        yield Hint(f"follow it with: butlers why {delivery['delivery_id']}")
+
+
+def print_rules(document: Document) -> Iterator[str]:
+    for rule in document["rules"]:
+        yield f"{rule['id']}  {_state(rule):<8}  used {_uses(rule):<8}  {rule['tool_name']}  {_constraints(rule)}"
+
+
+def print_rule(document: Document) -> Iterator[str]:
+    rule = document["rule"]
+    yield f"rule {rule['id']}: {_state(rule)}"
+    yield f"  allows   {rule['tool_name']} {_constraints(rule)}"
+    yield f"  used     {_uses(rule)}"
+    if rule["expires_at"]:
+        yield f"  until    {when(rule['expires_at'])}"
+    yield f"  made     {when(rule['created_at'])} by {rule['created_by']} {rule['description']}".rstrip()
+
+
+def _state(rule: Document) -> str:
+    return "active" if rule["active"] else "revoked"
+
+
+def _uses(rule: Document) -> str:
+    return f"{rule['use_count']} of {rule['max_uses'] or 'any'}"
+
+
+def _constraints(rule: Document) -> str:
+    words = (f"{name}={_said(constraint)}" for name, constraint in rule["arg_constraints"].items())
+    return ", ".join(words) or "whatever the arguments"
+
+
+def _said(constraint: Document) -> str:
+    if constraint["type"] == "any":
+        return "any"
+    return f"{constraint['type']}:{json.dumps(constraint['value'], ensure_ascii=False)}"
+
 
 MAX_USES = 1_000_000
 Reason = Annotated[str, StringConstraints(max_length=2_000)]
@@ -183,7 +262,7 @@ LIST: Final = Operation(
         Command(
             "approvals list",
             "Actions, newest first.",
-            lines.listed_actions,
+            print_actions,
             (Option("status", "Only actions that stand like this.", choices=True), _TOOL, LIMIT, CURSOR, _WHOSE),
             none="no actions",
         ),
@@ -201,7 +280,7 @@ SHOW: Final = Operation(
         Command(
             "approvals show",
             "One action: what would happen, who asked, and what became of it.",
-            lines.whole_action,
+            print_action,
             (_ACTION, _WHOSE),
             completed=lambda _get, given, found: found | {"butler": given["butler"]},
         ),
@@ -234,7 +313,7 @@ RULES: Final = Operation(
         Command(
             "approvals rules list",
             "Rules, newest first.",
-            lines.listed_rules,
+            print_rules,
             (_TOOL, Option("active_only", "Also revoked rules.", "--all", negates=True), LIMIT, CURSOR, _WHOSE),
             none="no rules",
         ),
@@ -248,7 +327,7 @@ SHOW_RULE: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/approvals/rules/{rule_id}", "One rule and its latest uses", **_of_butler("show_approval_rule")),),
-    commands=(Command("approvals rules show", "One rule and its latest uses.", lines.whole_rule, (_RULE, _WHOSE)),),
+    commands=(Command("approvals rules show", "One rule and its latest uses.", print_rule, (_RULE, _WHOSE)),),
 )
 APPROVE: Final = Operation(
     name="approve_action",
@@ -321,7 +400,7 @@ REVOKE: Final = Operation(
         ),
         post("/approvals/rules/{rule_id}/revoke", "End a rule", **_of_butler("revoke_approval_rule")),
     ),
-    commands=(Command("approvals rules revoke", "End a rule.", lines.whole_rule, (_RULE, _WHOSE), route=1),),
+    commands=(Command("approvals rules revoke", "End a rule.", print_rule, (_RULE, _WHOSE), route=1),),
 )
 
 OPERATIONS: Final = (LIST, SHOW, COUNT, RULES, SHOW_RULE, APPROVE, REJECT, CREATE_RULE, REVOKE)

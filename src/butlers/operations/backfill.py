@@ -11,16 +11,20 @@ from pydantic import Field, model_validator
 
 from butlers.contracts.backfill_state import Deed, Status
 from butlers.contracts.envelope import Identity, Value
-from butlers.operations.command import CURSOR, LIMIT, Command, Document, Option, when
 from butlers.operations.operation import (
     ACTS,
     ADDS,
     CONNECTORS,
+    CURSOR,
+    LIMIT,
     LONGEST_PAGE,
     OPERATORS,
     PAGE,
     READS,
+    Command,
+    Document,
     Operation,
+    Option,
     Page,
     Parameter,
     Result,
@@ -28,6 +32,7 @@ from butlers.operations.operation import (
     Target,
     get,
     post,
+    when,
 )
 
 Delta = Annotated[int, Field(ge=0, le=1_000_000_000)]  # of one batch

@@ -9,14 +9,18 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.contracts.envelope import Identity, Value
-from butlers.operations.command import CURSOR, REASON, Command, Document, Option
 from butlers.operations.operation import (
     ACTS,
+    CURSOR,
     LONGEST_PAGE,
     OPERATORS,
     PAGE,
     READS,
+    REASON,
+    Command,
+    Document,
     Operation,
+    Option,
     Page,
     Result,
     Row,

@@ -9,14 +9,16 @@ from pydantic import Field
 
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
-from butlers.operations.command import Command, Document, Option
 from butlers.operations.operation import (
     ADDS_ONCE,
     CHANGES,
     CONNECTORS,
     OPERATORS,
     READS,
+    Command,
+    Document,
     Operation,
+    Option,
     Result,
     Row,
     get,

@@ -12,18 +12,26 @@ from butlers.contracts.delivery_state import ENDED_BADLY
 from butlers.contracts.envelope import Identity, Timestamp, Value
 from butlers.errors import ErrorClass
 from butlers.operations import delivery_lines as lines
-from butlers.operations.command import CHANNEL, CURSOR, LIMIT, ORIGIN, REASON, SINCE, Command, Document, Option
 from butlers.operations.deliveries import DeadLetterEnded, DeliveryReleased
 from butlers.operations.operation import (
     ACTS,
+    CHANNEL,
+    CURSOR,
+    LIMIT,
     LONGEST_PAGE,
     MESSENGER,
+    ORIGIN,
     PAGE,
     READS,
+    REASON,
     SENDS,
+    SINCE,
     SWITCHBOARD,
+    Command,
     DecidedArguments,
+    Document,
     Operation,
+    Option,
     Page,
     Result,
     Row,

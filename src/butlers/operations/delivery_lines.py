@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from butlers.contracts.delivery_state import ENDED
-from butlers.operations.command import Hint, milliseconds, seconds, when
+from butlers.operations.operation import Hint, milliseconds, seconds, when
 
 Document = Mapping[str, Any]
 

@@ -8,20 +8,26 @@ from typing import Final
 from pydantic import Field
 
 from butlers.contracts.envelope import Value
-from butlers.operations.command import CURSOR, LIMIT, Command, Document, Hint, Option, when
 from butlers.operations.operation import (
     ACTS,
+    CURSOR,
+    LIMIT,
     LONGEST_PAGE,
     MESSENGER,
     PAGE,
     READS,
     SWITCHBOARD,
+    Command,
     DecidedArguments,
+    Document,
+    Hint,
     Operation,
+    Option,
     Result,
     Row,
     get,
     post,
+    when,
 )
 
 

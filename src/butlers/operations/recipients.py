@@ -11,17 +11,21 @@ from butlers.channels.registry import listed, outbound_names
 from butlers.contracts.channels import Channel
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value
 from butlers.operations import delivery_lines as lines
-from butlers.operations.command import CHANNEL, CURSOR, REASON, Command, Option
 from butlers.operations.operation import (
     ACTS,
     CHANGES,
+    CHANNEL,
+    CURSOR,
     LONGEST_PAGE,
     MESSENGER,
     PAGE,
     READS,
+    REASON,
     SWITCHBOARD,
+    Command,
     DecidedArguments,
     Operation,
+    Option,
     Page,
     Result,
     Route,

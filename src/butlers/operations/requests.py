@@ -2,29 +2,132 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from pydantic import Field
 
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
 from butlers.errors import ErrorClass
-from butlers.operations import request_lines as lines
-from butlers.operations.command import CURSOR, LIMIT, REASON, SINCE, Command, Option
 from butlers.operations.operation import (
     ACTS,
+    CURSOR,
+    LIMIT,
     LONGEST_PAGE,
     OPERATORS,
     PAGE,
     READS,
+    REASON,
+    SINCE,
+    Command,
+    Hint,
     Operation,
+    Option,
     Page,
     Result,
     Row,
     get,
     post,
+    when,
 )
+
+Document = Mapping[str, Any]
+_COMMANDS = {
+    "manual_reroute": "reroute {id} --to BUTLER --reason WHY",
+    "cancel": "cancel {id} --reason WHY",
+    "abort": "abort {id} --reason WHY",
+    "retry": "retry {id} --reason WHY",
+    "force_complete": "force-complete {id} --annotation NOTE --reason WHY",
+}
+
+
+def print_dead_letters(document: Document) -> Iterator[str]:
+    for row in document["dead_letters"]:
+        yield f"{row['id']}  {when(row['created_at'])}  {_stands(row):<14}  {_part(row)}  {row['error_class']}"
+        yield f"    request {row['request_id']}: {row['failure_category']}: {row['failure_reason']}"
+
+
+def print_dead_letter(document: Document) -> Iterator[str]:
+    row = document["dead_letter"]
+    yield f"dead letter {row['id']}: {_stands(row)}"
+    yield f"  request   {row['request_id']}, {_part(row)}"
+    yield f"  because   {row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
+    yield f"  tried     {_times(row['attempts'])}, set aside {when(row['created_at'])}"
+    context, copy = row["request_context"], row["original_payload"]
+    yield f"  from      {context['source_channel']} {context['source_sender_identity']}, {when(context['received_at'])}"
+    for number, line in enumerate(copy["normalized_text"].splitlines()):
+        yield f"  {'' if number else 'message':<8}  {line}"
+    if row["replay_count"]:
+        yield f"  replayed  {_times(row['replay_count'])}, the last one {row['replay_outcome']}"
+    yield from (f"  {line}" for line in letter_hints(row))
+
+
+def letter_line(row: Document) -> str:
+    replayed = f", replayed {_times(row['replay_count'])}: {row['replay_outcome']}" if row["replay_count"] else ""
+    told = f"{row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
+    return f"letter   {row['id']} ({_part(row)}): {_stands(row)}{replayed}; {told}"
+
+
+def letter_hints(row: Document) -> Iterator[str]:
+    if row["resolved_at"] is not None:
+        return
+    if not row["replay_eligible"]:
+        yield f"cannot be replayed: {row['ineligible_reason']}"
+    elif row["replay_outcome"] != "pending":
+        yield Hint(f"run it again: butlers requests replay {row['id']} --reason WHY")
+
+
+def request_hints(trace: Document) -> Iterator[str]:
+    """What can be done about a request now."""
+    for action in trace["possible"]:
+        command = _COMMANDS[action].format(id=trace["request_id"])
+        yield Hint(f"possible now: butlers requests {command}")
+
+
+def print_actions(document: Document) -> Iterator[str]:
+    for row in document["actions"]:
+        yield f"{row['id']}  {action_line(row)}  request {row['request_id'] or 'unknown'}"
+
+
+def action_line(row: Document) -> str:
+    problem = row["outcome_details"].get("problem")
+    result = f"{row['outcome']} ({problem})" if problem else row["outcome"]
+    return f"{when(row['performed_at'])}  {row['action']} by {row['operator']}: {row['reason']} -> {result}"
+
+
+def print_activity(document: Document) -> Iterator[str]:
+    for row in document["entries"]:
+        actor = f" by {row['actor']}" if row["actor"] else ""
+        error = f" ({row['error']})" if row["error"] else ""
+        about = ", ".join(f"{name} {value}" for name, value in row["request_summary"].items() if value is not None)
+        yield f"{when(row['created_at'])}  {row['butler']}  {row['operation']}{actor}: {row['result']}{error}  {about}"
+
+
+def print_outcome(document: Document) -> Iterator[str]:
+    outcome = "" if document["outcome"] == "success" else f" ({document['outcome']})"
+    yield f"{document['action']}{outcome}: request {document['request_id']} is {document['lifecycle_state']} now"
+    if handed := document["details"].get("handed_to"):
+        yield f"{', '.join(handed)} may have it already and finish it"
+    yield Hint(f"follow it with: butlers why {document['request_id']}")
+
+
+def _stands(row: Document) -> str:
+    if row["resolved_at"] is not None:
+        return f"settled ({row['resolution']})"
+    if row["replay_outcome"] == "pending":
+        return "being replayed"
+    return "replayable" if row["replay_eligible"] else "not replayable"
+
+
+def _part(row: Document) -> str:
+    return f"{row['segment_id']} to {row['target_butler']}" if row["segment_id"] else "the whole request"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
 
 _ID = "the id that the request got at the door: a UUID of version 7"
 _REASON = "why, for the record"
@@ -138,7 +241,7 @@ REROUTE: Final = _action(
     command=Command(
         "requests reroute",
         "Send a request that is open, or ended badly, to another butler.",
-        lines.acted,
+        print_outcome,
         (_REQUEST, Option("target", "The butler that is to have it.", "--to"), REASON),
     ),
     arguments=RerouteArguments,
@@ -148,7 +251,9 @@ CANCEL: Final = _action(
     "Withdraw a request that nobody works on yet.",
     "{request_id}/cancel",
     "Withdraw it before anybody works on it",
-    command=Command("requests cancel", "Withdraw a request that nobody works on yet.", lines.acted, (_REQUEST, REASON)),
+    command=Command(
+        "requests cancel", "Withdraw a request that nobody works on yet.", print_outcome, (_REQUEST, REASON)
+    ),
     arguments=ActionArguments,
 )
 ABORT: Final = _action(
@@ -156,7 +261,7 @@ ABORT: Final = _action(
     "Stop a request that is being worked on.",
     "{request_id}/abort",
     "Stop the work on it",
-    command=Command("requests abort", "Stop the work on a request.", lines.acted, (_REQUEST, REASON)),
+    command=Command("requests abort", "Stop the work on a request.", print_outcome, (_REQUEST, REASON)),
     arguments=ActionArguments,
 )
 RETRY: Final = _action(
@@ -167,7 +272,7 @@ RETRY: Final = _action(
     command=Command(
         "requests retry",
         "Work on a request again that ended badly; what succeeded is not repeated.",
-        lines.acted,
+        print_outcome,
         (_REQUEST, REASON),
     ),
     arguments=ActionArguments,
@@ -180,7 +285,7 @@ FORCE_COMPLETE: Final = _action(
     command=Command(
         "requests force-complete",
         "Declare a request done, with a note.",
-        lines.acted,
+        print_outcome,
         (
             _REQUEST,
             Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
@@ -197,7 +302,7 @@ REPLAY: Final = _action(
     command=Command(
         "requests replay",
         "Work on a dead letter's request again, under its own id.",
-        lines.acted,
+        print_outcome,
         (_DEAD_LETTER, REASON),
     ),
     arguments=ReplayArguments,
@@ -221,7 +326,7 @@ DEAD_LETTERS: Final = Operation(
         Command(
             words="requests dead-letters",
             help="Requests, and parts of them, that failed for good, newest first.",
-            prints=lines.dead_letters,
+            prints=print_dead_letters,
             none="no dead letters",
             options=(
                 _OF_REQUEST,
@@ -233,7 +338,7 @@ DEAD_LETTERS: Final = Operation(
                 *(LIMIT, CURSOR),
             ),
         ),
-        Command("requests dead-letter", "One dead letter, whole.", lines.dead_letter, (_DEAD_LETTER,), route=1),
+        Command("requests dead-letter", "One dead letter, whole.", print_dead_letter, (_DEAD_LETTER,), route=1),
     ),
 )
 AUDIT: Final = Operation(
@@ -248,7 +353,7 @@ AUDIT: Final = Operation(
         Command(
             "requests audit",
             "What operators did about requests, newest first.",
-            lines.actions,
+            print_actions,
             (
                 _OF_REQUEST,
                 Option("operator", "Only what this operator did."),
@@ -273,7 +378,7 @@ ACTIVITY: Final = Operation(
         Command(
             "requests activity",
             "What butlers and operators did, newest first: sessions, schedules, actions.",
-            lines.activity,
+            print_activity,
             (
                 Option("butler", "Only what this butler did."),
                 Option("operation", "Only this, e.g. session."),

@@ -13,20 +13,26 @@ from pydantic import Field
 from butlers.channels.registry import listed, pairing_names, written_names
 from butlers.contracts.channels import OneOf
 from butlers.contracts.envelope import Identity, Value
-from butlers.operations.command import CURSOR, LIMIT, Command, Document, Hint, Option, when
 from butlers.operations.operation import (
     ACTS,
     CHANGES,
+    CURSOR,
+    LIMIT,
     LONGEST_PAGE,
     OPERATORS,
     PAGE,
     READS,
+    Command,
+    Document,
+    Hint,
     Operation,
+    Option,
     Page,
     Result,
     Row,
     get,
     post,
+    when,
 )
 
 WrittenChannel = Annotated[str, OneOf(written_names)]

@@ -6,21 +6,23 @@ calls `plan`, which is both; the pipeline judges on many machines and paces by t
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 
+from butlers.contracts.envelope import invalid
 from butlers.errors import ValidationError
-from butlers.outbound.channel_resolver import resolve_channel
 from butlers.outbound.documents import read_preferences
-from butlers.outbound.permissions import Direction, is_permitted, permission_name
 from butlers.outbound.quiet_hours import QuietHours
 from butlers.outbound.throttle import PaceGroup, Timetable, allocate
 from butlers.outbound.values import (
     Blocked,
     BlockedReason,
     Message,
+    Opinions,
     Outcome,
     Preferences,
     Priority,
@@ -28,6 +30,50 @@ from butlers.outbound.values import (
     Recipient,
     SystemDefaults,
 )
+from butlers.reliability.retry import GiveUp, RetryPolicy, next_retry
+
+
+def resolve_channel(levels: Sequence[Opinions], enabled: Sequence[str]) -> str | None:
+    """The channel, or None when every enabled one is refused; `levels` from the person to the system."""
+    for depth, level in enumerate(levels):
+        wanted = (channel for channel in enabled if level.get(channel) is True)
+        if chosen := _first_not_refused(wanted, levels[:depth]):
+            return chosen
+    return _first_not_refused(enabled, levels)
+
+
+def _first_not_refused(channels: Iterable[str], levels: Sequence[Opinions]) -> str | None:
+    return next((c for c in channels if not any(level.get(c) is False for level in levels)), None)
+
+
+_PERMISSION = re.compile(r"messages:(send|receive|\*):([a-z][a-z0-9_]{0,63}|\*)")
+
+
+class Direction(StrEnum):
+    SEND = "send"
+    RECEIVE = "receive"
+
+
+def permission_name(direction: Direction, channel: str) -> str:
+    return f"messages:{direction.value}:{channel}"
+
+
+def check_permission_name(text: str) -> str:
+    """The text itself if it is a permission that can be granted."""
+    if _PERMISSION.fullmatch(text) is None:
+        raise invalid("permission", "must be messages:{send|receive|*}:{channel|*}")
+    return text
+
+
+def is_permitted(granted: Set[str], direction: Direction, channel: str) -> bool:
+    ways = (
+        permission_name(direction, channel),
+        permission_name(direction, "*"),
+        f"messages:*:{channel}",
+        "messages:*:*",
+    )
+    return any(way in granted for way in ways)
+
 
 _MOST_REMEMBERED = 200_000  # verdicts; equal documents are judged once
 
@@ -175,3 +221,19 @@ def whoever_is_queued(outcomes: Iterable[Outcome]) -> tuple[Queued, ...]:
 
 def whoever_is_blocked(outcomes: Iterable[Outcome]) -> tuple[Blocked, ...]:
     return tuple(each for each in outcomes if isinstance(each, Blocked))
+
+
+def schedule_retry(
+    policy: RetryPolicy,
+    *,
+    attempt: int,  # 1-based: the one that has just failed
+    failed_at: datetime,
+    quiet: QuietHours,  # the recipient's and the policy's
+    until: datetime,
+    retry_after: float | None = None,  # seconds, the provider's word
+) -> datetime | None:
+    """The moment of the next attempt, None when there is to be none."""
+    decision = next_retry(policy, attempt=attempt, retryable=True, retry_after=retry_after, random=0.0)
+    if isinstance(decision, GiveUp):
+        return None
+    return quiet.next_delivery_window(failed_at + timedelta(seconds=decision.delay), until=until)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from butlers.storage.file_lock import FileLock
+from butlers.storage.locks import FileLock
 
 _LOCK = ".lock"  # beside the folder, so that removing the folder leaves nothing
 

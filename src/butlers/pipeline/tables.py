@@ -34,7 +34,7 @@ from pyspark.sql.types import (
 )
 
 from butlers.errors import InternalError
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 from butlers.switchboard.connectors.deltas import ADDED
 
 STRING, LONG, DOUBLE, MOMENT, DAY = StringType(), LongType(), DoubleType(), TimestampType(), DateType()

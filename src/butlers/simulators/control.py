@@ -1,14 +1,10 @@
-"""What the control APIs share: bodies checked field by field, and one shape of refusal.
-
-A web page cannot move a simulated world: requests from other sites are 403, bodies that a form could send 415; nor can
-another account of the machine (403; `serving/guard.py`). Not JSON is 400, an unknown thing 404, an over-long body 413,
-a wrong field 422; each with
-`{"error": {"class", "message", "retryable", "fields": [{"field", "error"}]}}`.
-"""
+"""What the simulators' control APIs share: bodies checked field by field, one shape of refusal, counted faults."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import pydantic
@@ -19,7 +15,14 @@ from starlette.routing import Route
 
 from butlers.errors import FieldError, ValidationError
 from butlers.serving.guard import LOOPBACK, Guard
-from butlers.simulators.wire import decoded
+
+
+def decoded(source: str | bytes) -> Any:
+    """JSON whose every string can be written as UTF-8 again (a lone surrogate cannot)."""
+    value = json.loads(source)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
 
 BODY_LIMIT = 16 * 1024 * 1024
 
@@ -109,3 +112,22 @@ def _fields(error: pydantic.ValidationError) -> tuple[FieldError, ...]:
         FieldError(field=".".join(str(part) for part in problem["loc"]), error=problem["msg"])
         for problem in error.errors(include_input=False, include_url=False, include_context=False)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedFault:
+    times: int | None = 1  # how often it still strikes; None: until removed
+
+
+FaultT = TypeVar("FaultT", bound=CountedFault)
+
+
+def strike(waiting: dict[int, FaultT], fault_id: int) -> None:
+    """Count one strike."""
+    fault = waiting[fault_id]
+    if fault.times is None:
+        return
+    if fault.times <= 1:
+        del waiting[fault_id]
+    else:
+        waiting[fault_id] = replace(fault, times=fault.times - 1)

@@ -34,7 +34,7 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.errors import LeaseLost
 from butlers.storage.database import Database, Executor, Record
-from butlers.storage.identifiers import fill_schema
+from butlers.storage.queries import fill_schema
 
 MOST_DEATHS = 3  # attempts that never ended; the next claim quarantines the work
 SUSPECT_AFTER = 2  # of them

@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 
 from butlers.clock import Clock
 from butlers.errors import TargetUnavailable
-from butlers.storage.connecting import DATABASE_AWAY, Connection, is_away, open_connection
+from butlers.storage.connection import DATABASE_AWAY, Connection, is_away, open_connection
 
 Record = asyncpg.Record
 # Whatever runs SQL: a connection, in the pool or outside.

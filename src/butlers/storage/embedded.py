@@ -32,11 +32,10 @@ from urllib.parse import quote
 
 from butlers.errors import ConfigurationError, InternalError
 from butlers.storage import server_roles
-from butlers.storage.file_lock import FileLock, holding
+from butlers.storage.locks import FileLock, holding
 from butlers.storage.private_folder import make_private
-from butlers.storage.server_account import ServerAccount, choose_account
 from butlers.storage.server_process import PORT, SOCKET_NAME, ServerProcess, read_plain, remove_oldest
-from butlers.storage.server_programs import HERE, run_program
+from butlers.storage.server_programs import HERE, ServerAccount, choose_account, run_program
 
 _LONGEST_SOCKET_PATH = 100  # bytes; the kernel's limit is 104 or 108, depending on the system
 _START_TIMEOUT = 60  # seconds; crash recovery after kill -9 is part of a start

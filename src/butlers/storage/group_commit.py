@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from butlers.errors import InternalError, OverloadRejected, TargetUnavailable
-from butlers.storage.connecting import is_away
+from butlers.storage.connection import is_away
 
 T = TypeVar("T")
 R = TypeVar("R")

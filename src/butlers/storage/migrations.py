@@ -27,7 +27,7 @@ import asyncpg
 from butlers.errors import ConfigurationError
 from butlers.storage import refusals
 from butlers.storage.database import Database, Executor
-from butlers.storage.identifiers import fill_schema
+from butlers.storage.queries import fill_schema
 
 _FILE_NAME = re.compile(r"\b(?P<version>\d{4})_(?P<title>[a-z0-9_]+)\.sql")
 _LOCK = int.from_bytes(hashlib.sha256(b"butlers migrations").digest()[:8], signed=True)

@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from butlers.storage.server_account import ServerAccount
-from butlers.storage.server_programs import HERE, write_as
+from butlers.storage.server_programs import HERE, ServerAccount, write_as
 
 PORT = 5432
 SOCKET_NAME = f".s.PGSQL.{PORT}"

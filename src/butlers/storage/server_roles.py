@@ -18,8 +18,7 @@ import re
 import secrets
 from pathlib import Path
 
-from butlers.storage.server_account import ServerAccount
-from butlers.storage.server_programs import HERE, run_program, write_as
+from butlers.storage.server_programs import HERE, ServerAccount, run_program, write_as
 
 ROLE = "butlers"
 _ITERATIONS = 4096  # of the hash; fewer are refused by some clients

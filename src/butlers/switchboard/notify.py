@@ -18,8 +18,7 @@ from uuid import UUID
 from butlers.butler.identity import Caller
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
-from butlers.contracts.context import RequestContext
-from butlers.contracts.envelope import invalid
+from butlers.contracts.envelope import RequestContext, invalid
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded

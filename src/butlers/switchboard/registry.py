@@ -12,7 +12,7 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Value, invalid

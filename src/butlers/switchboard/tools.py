@@ -10,7 +10,7 @@ from pydantic import Field
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import EnvelopeTool, Tool
+from butlers.butler.toolbox import EnvelopeTool, Tool
 from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse

@@ -22,13 +22,18 @@ when it is large (`log_file`).
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
+from logging.handlers import WatchedFileHandler
 from pathlib import Path, PurePath
 from traceback import walk_tb
 from typing import IO, Any
@@ -39,8 +44,68 @@ from pydantic_core import PydanticSerializationError, to_json
 from butlers.clock import SystemClock
 from butlers.errors import ButlersError, ClassifiedError, ValidationError
 from butlers.telemetry.log_fields import FIELDS, NUMBERS
-from butlers.telemetry.log_file import Repeats, RotatingFile
 from butlers.telemetry.redaction import Redaction
+
+QUIET_S = 600.0  # a warning or an error that says the same again is written once in this time
+_REMEMBERED = 1_000  # different lines
+
+
+class RotatingFile(WatchedFileHandler):
+    def __init__(self, path: Path, *, max_bytes: int, keep: int) -> None:
+        super().__init__(path, encoding="utf-8")
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep  # old files, beside the one that is written
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):  # a file that cannot be put aside is written to all the same
+            if self.stream is not None and os.fstat(self.stream.fileno()).st_size >= self._max_bytes:
+                self._rotate()
+        super().emit(record)  # which opens the file anew when the name belongs to another one
+
+    def _rotate(self) -> None:
+        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._path.stat().st_size < self._max_bytes:
+                return  # another process was quicker
+            for number in range(self._keep, 0, -1):
+                younger = self._old(number - 1) if number > 1 else self._path
+                with suppress(FileNotFoundError):
+                    younger.replace(self._old(number))
+        finally:
+            os.close(folder)
+
+    def _old(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+class Repeats:
+    """A filter that lets a failure's line pass when it begins and rarely while it lasts.
+
+    `same` gives what two lines are compared by. A line that passes after some were held back says how many
+    (`record.repeats`).
+    """
+
+    def __init__(self, same: Callable[[logging.LogRecord], Hashable], *, quiet_s: float = QUIET_S) -> None:
+        self._same = same
+        self._quiet_s = quiet_s
+        self._written: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()  # when, and held back since
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        key = self._same(record)
+        written_at, held_back = self._written.pop(key, (None, 0))
+        if written_at is not None and 0 <= record.created - written_at < self._quiet_s:
+            self._written[key] = (written_at, held_back + 1)
+            return False
+        self._written[key] = (record.created, 0)
+        if len(self._written) > _REMEMBERED:
+            self._written.popitem(last=False)
+        record.repeats = held_back
+        return True
+
 
 _FIELDS_KEY = "butlers_fields"
 _SPACE = re.compile(r"\s")

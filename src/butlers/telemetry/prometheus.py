@@ -6,7 +6,9 @@ seeds. So the translation is written here, on top of the client library's own fa
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from opentelemetry.sdk.metrics.export import (
@@ -29,7 +31,42 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
 from butlers.telemetry.catalogue import Metric
-from butlers.telemetry.distribution import Distribution, Point
+
+Attributes = Mapping[str, str | bool | int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Point:
+    """One distribution: how many values fell into each bucket."""
+
+    attributes: Attributes
+    explicit_bounds: Sequence[float]
+    bucket_counts: list[int]
+    sum: float = 0.0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """The distributions of one metric, by attributes."""
+
+    bounds: Sequence[float]
+    _points: dict[frozenset[tuple[str, str | bool | int]], Point] = field(default_factory=dict)
+
+    def record(self, value: float, attributes: Attributes) -> None:
+        key = frozenset(attributes.items())
+        point = self._points.get(key)
+        if point is None:
+            empty = [0] * (len(self.bounds) + 1)
+            point = Point(attributes=dict(attributes), explicit_bounds=self.bounds, bucket_counts=empty)
+            self._points[key] = point
+        point.bucket_counts[bisect_left(self.bounds, value)] += 1
+        point.sum += value
+        point.count += 1
+
+    def points(self) -> list[Point]:
+        return list(self._points.values())
+
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

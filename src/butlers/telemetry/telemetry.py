@@ -35,8 +35,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from butlers.clock import Clock
 from butlers.telemetry.catalogue import CATALOGUE, Kind, Metric
-from butlers.telemetry.distribution import Distribution
-from butlers.telemetry.prometheus import Exposition
+from butlers.telemetry.prometheus import Distribution, Exposition
 from butlers.telemetry.spans import SpanName
 
 Attribute = str | bool | int | None

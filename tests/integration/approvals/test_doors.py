@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from butlers.butler.identity import OPERATOR, Caller, TokenFile
-from butlers.butler.surface import ToolBox, authenticate
-from butlers.butler.transports.in_process import InProcessTransport
+from butlers.butler.toolbox import ToolBox, authenticate
+from butlers.butler.transport import InProcessTransport
 from butlers.clock import SystemClock
 from butlers.daemon.cli.approvals import app as command_line
 from butlers.daemon.cli.exits import run_guarded

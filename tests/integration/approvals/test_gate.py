@@ -11,7 +11,7 @@ import pytest
 
 from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools
 from butlers.butler.identity import Caller
-from butlers.butler.surface import EnvelopeTool, Tool, ToolBox
+from butlers.butler.toolbox import EnvelopeTool, Tool, ToolBox
 from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.route import RouteEnvelope

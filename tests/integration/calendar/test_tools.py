@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from butlers.butler.calendar.tools import CalendarPolicy, CalendarTools
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.clock import ManualClock
 from butlers.errors import ClassifiedError
 from butlers.ids import Uuid7Factory

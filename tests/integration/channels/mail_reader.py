@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
-from butlers.channels.email.mailbox.assembly import Mailbox
+from butlers.butler.toolbox import ToolBox
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.clock import SystemClock
 from butlers.errors import ClassifiedError
 from butlers.ids import Uuid7Factory

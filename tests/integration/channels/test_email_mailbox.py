@@ -13,14 +13,14 @@ import httpx2
 import pytest
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.channels.adapter import Outgoing, Sent
 from butlers.channels.email.adapter import EmailChannel
-from butlers.channels.email.mailbox.assembly import Mailbox
 from butlers.channels.email.mailbox.bounces import BounceWatch
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.channels.email.simulator import MailSimulator, serve_mail
 from butlers.clock import SystemClock
 from butlers.daemon.compose.base import base_migrations

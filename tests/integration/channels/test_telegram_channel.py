@@ -14,7 +14,7 @@ import pytest
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
 from butlers.channels.telegram.adapter import TelegramChannel
-from butlers.channels.telegram.answers import DEFAULT_WAIT
+from butlers.channels.telegram.bot_api import DEFAULT_WAIT
 from butlers.channels.telegram.simulator.faults import FaultKind
 from butlers.clock import ManualClock
 from butlers.errors import LeaseLost, TargetUnavailable, TimeoutExceeded, ValidationError

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from butlers.butler.memory import LocalReader, Memory, MemoryPolicy, migrations
-from butlers.butler.memory.reading import Reader, Reading
+from butlers.butler.memory.consolidation import Reader, Reading
 from butlers.butler.memory.values import Episode, NewEpisode, NewFact
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory

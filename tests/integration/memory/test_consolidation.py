@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from butlers.butler.memory.reading import LocalReader, Reading
+from butlers.butler.memory.consolidation import LocalReader, Reading
 from butlers.butler.memory.values import Episode
 from butlers.errors import ClassificationError, TargetUnavailable
 from tests.integration.memory.conftest import Unreadable, World

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
+from butlers.butler.memory.facts import Rules
 from butlers.butler.memory.recall import Question
-from butlers.butler.memory.rules import Rules
 from butlers.butler.memory.values import Kind, NewEpisode
 from tests.integration.memory.conftest import World
 

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from starlette.requests import Request
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.errors import ClassifiedError, TargetUnavailable, from_wire_document
 from butlers.operations.http import HttpDoor, add_operations
 from butlers.operations.operation import Role

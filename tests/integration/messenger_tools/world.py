@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
 from butlers.messenger.tools.dead_letters import DeadLetterTools

@@ -12,7 +12,7 @@ import uvloop
 
 from butlers.butler.runtime import Prompt, RuntimeResult
 from butlers.butler.runtimes import build_runtime
-from butlers.butler.runtimes.fence import fenced
+from butlers.butler.runtimes.cli import fenced
 from butlers.errors import ConfigurationError, TimeoutExceeded
 from tests.integration.runtimes.stand_ins import CLAUDE, CODEX, OPENCODE, StandIn
 

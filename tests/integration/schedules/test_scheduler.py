@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from butlers.butler.config import ScheduleSection
-from butlers.butler.local_runtime import LocalRuntime
+from butlers.butler.runtime import LocalRuntime
 from butlers.butler.schedules import Job, Scheduler
 from butlers.butler.sessions import EndedSession, Spawner
 from butlers.clock import ManualClock

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import ToolBox
+from butlers.butler.toolbox import ToolBox
 from butlers.errors import ValidationError
 from butlers.messenger.service_levels import ServiceLevelTools
 from butlers.operations.operation import Role

@@ -19,9 +19,8 @@ import httpx2
 import pytest
 
 from butlers.butler.calendar.conflicts import Slot
-from butlers.butler.calendar.google import GoogleCalendar
-from butlers.butler.calendar.oauth import Credentials
-from butlers.butler.transports.mcp import McpTransport
+from butlers.butler.calendar.google import Credentials, GoogleCalendar
+from butlers.butler.transport import McpTransport
 from butlers.channels.adapter import Certainty, NotSent, Outgoing
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.telegram.adapter import TelegramChannel

@@ -1,6 +1,6 @@
 """A stranger at an HTTP door: heads, bodies and connections are bounded, and whoever behaves is answered meanwhile.
 
-The limits are small here; the rules are those of `serving/limits.py`.
+The limits are small here; the rules are those of `serving/bounded_http.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.serving.limits import KEPT_BACK, Connections, DoorLimits, raise_file_limit
+from butlers.serving.bounded_http import KEPT_BACK, Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 
 HOST = "127.0.0.1"

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx2
 
-from butlers.channels.telegram.simulator import TelegramSimulator, World, serve_telegram
+from butlers.channels.telegram.simulator import SimulatedTelegram, TelegramSimulator, serve_telegram
+from butlers.channels.telegram.simulator.api import Params
 from butlers.channels.telegram.simulator.faults import FaultKind
 from butlers.channels.telegram.simulator.methods import METHODS, Call
 from butlers.channels.telegram.simulator.model import User
-from butlers.channels.telegram.simulator.params import Params
 from butlers.channels.telegram.simulator.posting import Post, Posted, post
 from butlers.clock import Clock, SystemClock
 
@@ -79,14 +79,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def says(world: World, text: str, user_id: int = 5, **more: Any) -> Posted:
+def says(world: SimulatedTelegram, text: str, user_id: int = 5, **more: Any) -> Posted:
     """A user's message, without HTTP."""
     sender = User(id=user_id, first_name="Ann")
     wish: dict[str, Any] = {"chat_id": user_id, "sender": sender, "text": text, **more}
     return post(world, next(iter(world.state.bots.values())), Post(**wish))
 
 
-def calls(world: World, method: str, **params: Any) -> Any:
+def calls(world: SimulatedTelegram, method: str, **params: Any) -> Any:
     """A bot's call, without HTTP."""
     bot = next(iter(world.state.bots.values()))
     return METHODS[method](Call(world=world, bot=bot, params=Params(params)))

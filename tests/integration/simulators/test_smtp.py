@@ -26,8 +26,8 @@ import uvloop
 from butlers.channels.email.simulator import FaultBook, FaultKind, MailSimulator, MailStore, serve_mail
 from butlers.channels.email.simulator.smtp import SmtpServer, SmtpSettings
 from butlers.clock import ManualClock, SystemClock
+from butlers.simulators.connection import Pauses
 from butlers.simulators.journal import FileJournal
-from butlers.simulators.pauses import Pauses
 from tests.integration.simulators.mail_support import DEADLINE, blocking, poke
 from tests.integration.simulators.mail_world import (
     ACCOUNTS,

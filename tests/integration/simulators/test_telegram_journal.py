@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from butlers.channels.telegram.simulator import DEFAULT_TOKEN, World
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN, SimulatedTelegram
 from butlers.channels.telegram.simulator.posting import migrate, set_blocked
 from butlers.clock import ManualClock
 from butlers.simulators.journal import FileJournal
@@ -29,7 +29,7 @@ def journal_at(path: Path) -> Iterator[FileJournal]:
         journal.close()
 
 
-def lived_in(world: World) -> None:
+def lived_in(world: SimulatedTelegram) -> None:
     """A bit of everything that changes a world."""
     bot = world.add_bot(TOKEN, "unit_bot")
     asked = says(world, "hi").message
@@ -53,9 +53,9 @@ def lived_in(world: World) -> None:
 def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "telegram.jsonl"
     with journal_at(path) as journal:
-        lived_in(first := World(clock=ManualClock(), journal=journal))
+        lived_in(first := SimulatedTelegram(clock=ManualClock(), journal=journal))
     with journal_at(path) as journal:
-        second = World(clock=ManualClock(), journal=journal)
+        second = SimulatedTelegram(clock=ManualClock(), journal=journal)
     assert second.state == first.state
     assert [fault.times for fault in second.state.faults.values()] == [1, None]
 
@@ -63,19 +63,19 @@ def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
 def test_how_many_calls_a_fault_still_lets_pass_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "telegram.jsonl"
     with journal_at(path) as journal:
-        first = World(clock=ManualClock(), journal=journal)
+        first = SimulatedTelegram(clock=ManualClock(), journal=journal)
         fault = {"fault_id": 1, "method": "getMe", "kind": "drop_after", "skip": 2}
         first.commit({"change": "fault_added", "fault": fault})
         assert first.use_faults("getMe", None) == ()
     with journal_at(path) as journal:
-        second = World(clock=ManualClock(), journal=journal)
+        second = SimulatedTelegram(clock=ManualClock(), journal=journal)
         assert [len(second.use_faults("getMe", None)) for _ in range(3)] == [0, 1, 0]
 
 
 def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "telegram.jsonl"
     with journal_at(path) as journal:
-        world = World(clock=ManualClock(), journal=journal)
+        world = SimulatedTelegram(clock=ManualClock(), journal=journal)
         world.add_bot(TOKEN, "unit_bot")
         says(world, "whole")
         whole = path.read_bytes()
@@ -84,7 +84,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
     for cut in range(len(whole), len(complete), 9):
         path.write_bytes(complete[:cut])
         with journal_at(path) as journal:
-            after = World(clock=ManualClock(), journal=journal)
+            after = SimulatedTelegram(clock=ManualClock(), journal=journal)
         assert [m.text for m in after.state.bots[42].chats[5].messages.values()] == ["whole"]
         assert path.read_bytes() == whole
 
@@ -94,7 +94,7 @@ def test_writing_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     path.write_bytes(b'{"changes":[]}\n{"chan')
     for text in ("one", "two"):
         with journal_at(path) as journal:
-            world = World(clock=ManualClock(), journal=journal)
+            world = SimulatedTelegram(clock=ManualClock(), journal=journal)
             world.add_bot(TOKEN, "unit_bot")
             says(world, text)
     assert [m.text for m in world.state.bots[42].chats[5].messages.values()] == ["one", "two"]

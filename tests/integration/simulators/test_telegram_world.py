@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from butlers.channels.telegram.simulator import World
-from butlers.channels.telegram.simulator.methods.reactions import ALLOWED_REACTIONS
+from butlers.channels.telegram.simulator import SimulatedTelegram
+from butlers.channels.telegram.simulator.methods import ALLOWED_REACTIONS
 from butlers.channels.telegram.simulator.model import ApiError, User
 from butlers.channels.telegram.simulator.posting import migrate, set_blocked
 from butlers.channels.telegram.simulator.updates import fetch
@@ -29,8 +29,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def world(clock: ManualClock) -> World:
-    world = World(clock=clock)
+def world(clock: ManualClock) -> SimulatedTelegram:
+    world = SimulatedTelegram(clock=clock)
     world.add_bot(TOKEN, "unit_bot")
     return world
 
@@ -41,7 +41,7 @@ def refused(do: Callable[[], Any]) -> ApiError:
     return caught.value
 
 
-def update_ids(world: World, offset: int = 0, limit: int = 100) -> list[int]:
+def update_ids(world: SimulatedTelegram, offset: int = 0, limit: int = 100) -> list[int]:
     return [update.update_id for update in fetch(world, world.state.bots[42], offset, limit)]
 
 
@@ -50,7 +50,7 @@ class Offsets(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(clock=ManualClock())
+        self.world = SimulatedTelegram(clock=ManualClock())
         self.world.add_bot(TOKEN, "unit_bot")
         self.model: list[int] = []
 
@@ -88,7 +88,7 @@ Offsets.TestCase.settings = settings(max_examples=60, stateful_step_count=20, de
 TestOffsets = Offsets.TestCase
 
 
-def test_updates_are_kept_for_a_day(world: World, clock: ManualClock) -> None:
+def test_updates_are_kept_for_a_day(world: SimulatedTelegram, clock: ManualClock) -> None:
     says(world, "old")
     clock.advance(20 * 3600)
     newer = says(world, "newer").update
@@ -97,7 +97,7 @@ def test_updates_are_kept_for_a_day(world: World, clock: ManualClock) -> None:
     assert update_ids(world) == [newer.update_id]
 
 
-def test_after_a_silent_week_updates_are_numbered_anew(world: World, clock: ManualClock) -> None:
+def test_after_a_silent_week_updates_are_numbered_anew(world: SimulatedTelegram, clock: ManualClock) -> None:
     first = says(world, "before").update
     clock.advance(8 * 24 * 3600)
     second, third = says(world, "after").update, says(world, "and on").update
@@ -106,7 +106,7 @@ def test_after_a_silent_week_updates_are_numbered_anew(world: World, clock: Manu
     assert third.update_id == second.update_id + 1
 
 
-def test_only_the_kinds_asked_for_are_queued(world: World) -> None:
+def test_only_the_kinds_asked_for_are_queued(world: SimulatedTelegram) -> None:
     calls(world, "setWebhook", url="http://127.0.0.1:1/", allowed_updates=["edited_message"])
     posted = says(world, "first")
     assert posted.update is None
@@ -114,7 +114,7 @@ def test_only_the_kinds_asked_for_are_queued(world: World) -> None:
     assert edited.update is not None and edited.update.kind == "edited_message"
 
 
-def test_an_edit_is_a_new_update_with_the_same_message_id(world: World) -> None:
+def test_an_edit_is_a_new_update_with_the_same_message_id(world: SimulatedTelegram) -> None:
     first = says(world, "helo")
     second = says(world, "hello", edit_of=first.message.message_id)
     assert first.update is not None and second.update is not None
@@ -124,13 +124,13 @@ def test_an_edit_is_a_new_update_with_the_same_message_id(world: World) -> None:
     assert "edit_date" in second.update.body and "edit_date" not in first.update.body
 
 
-def test_private_chats_share_one_count_and_supergroups_have_their_own(world: World) -> None:
+def test_private_chats_share_one_count_and_supergroups_have_their_own(world: SimulatedTelegram) -> None:
     ids = [says(world, "x", user_id).message.message_id for user_id in (5, 6, 5)]
     group = [says(world, "x", chat_id=SUPERGROUP, sender=ANN).message.message_id for _ in range(2)]
     assert (ids, group) == ([1, 2, 3], [1, 2])
 
 
-def test_a_chat_never_seen_is_opened_unless_chats_are_strict(world: World) -> None:
+def test_a_chat_never_seen_is_opened_unless_chats_are_strict(world: SimulatedTelegram) -> None:
     assert calls(world, "sendMessage", chat_id=99, text="hi")["chat"]["type"] == "private"
     world.commit({"change": "settings_changed", "settings": {"strict_chats": True}})
     assert calls(world, "sendMessage", chat_id=99, text="still open")["message_id"] == 2
@@ -157,25 +157,25 @@ def test_a_chat_never_seen_is_opened_unless_chats_are_strict(world: World) -> No
         ),
     ],
 )
-def test_what_send_message_refuses(world: World, params: dict[str, Any], description: str) -> None:
+def test_what_send_message_refuses(world: SimulatedTelegram, params: dict[str, Any], description: str) -> None:
     error = refused(lambda: calls(world, "sendMessage", **params))
     assert (error.code, error.description) == (400, description)
 
 
-def test_a_reply_may_do_without_its_message_when_told_so(world: World) -> None:
+def test_a_reply_may_do_without_its_message_when_told_so(world: SimulatedTelegram) -> None:
     wish = {"message_id": 9, "allow_sending_without_reply": True}
     sent = calls(world, "sendMessage", chat_id=5, text="x", reply_parameters=wish)
     assert "reply_to_message" not in sent
 
 
-def test_a_reply_shows_the_message_it_answers(world: World) -> None:
+def test_a_reply_shows_the_message_it_answers(world: SimulatedTelegram) -> None:
     asked = says(world, "why?").message
     sent = calls(world, "sendMessage", chat_id=5, text="so", reply_parameters={"message_id": asked.message_id})
     assert sent["reply_to_message"]["text"] == "why?"
     assert sent["from"]["is_bot"] is True
 
 
-def test_a_group_that_became_a_supergroup_says_where_it_went(world: World) -> None:
+def test_a_group_that_became_a_supergroup_says_where_it_went(world: SimulatedTelegram) -> None:
     says(world, "hi", chat_id=GROUP, sender=ANN)
     moved = migrate(world, world.state.bots[42], GROUP, None)
     error = refused(lambda: calls(world, "sendMessage", chat_id=GROUP, text="x"))
@@ -183,7 +183,7 @@ def test_a_group_that_became_a_supergroup_says_where_it_went(world: World) -> No
     assert calls(world, "sendMessage", chat_id=moved.id, text="x")["chat"]["type"] == "supergroup"
 
 
-def test_a_user_who_blocked_the_bot_cannot_be_reached_until_unblocked(world: World) -> None:
+def test_a_user_who_blocked_the_bot_cannot_be_reached_until_unblocked(world: SimulatedTelegram) -> None:
     bot = world.state.bots[42]
     says(world, "hi")
     set_blocked(world, bot, 5, blocked=True)
@@ -202,7 +202,7 @@ def test_the_allowed_reactions_are_the_real_ones() -> None:
     assert len(ALLOWED_REACTIONS) == 73
 
 
-def test_a_reaction_is_set_replaced_and_cleared(world: World) -> None:
+def test_a_reaction_is_set_replaced_and_cleared(world: SimulatedTelegram) -> None:
     message = says(world, "hi").message
 
     def react(*emoji: str) -> str | None:
@@ -217,7 +217,7 @@ def test_a_reaction_is_set_replaced_and_cleared(world: World) -> None:
     assert error.description == "Bad Request: message to react not found"
 
 
-def test_a_bot_edits_and_deletes_only_what_is_there(world: World) -> None:
+def test_a_bot_edits_and_deletes_only_what_is_there(world: SimulatedTelegram) -> None:
     asked = says(world, "hi").message
     sent = calls(world, "sendMessage", chat_id=5, text="one")
     where = {"chat_id": 5, "message_id": sent["message_id"]}
@@ -231,7 +231,7 @@ def test_a_bot_edits_and_deletes_only_what_is_there(world: World) -> None:
     assert gone.description == "Bad Request: message to delete not found"
 
 
-def send_until_refused(world: World, chat_ids: list[int]) -> tuple[int, int]:
+def send_until_refused(world: SimulatedTelegram, chat_ids: list[int]) -> tuple[int, int]:
     for sent, chat_id in enumerate(chat_ids):
         try:
             calls(world, "sendMessage", chat_id=chat_id, text="x")
@@ -241,25 +241,25 @@ def send_until_refused(world: World, chat_ids: list[int]) -> tuple[int, int]:
     return len(chat_ids), 0
 
 
-def test_limits_are_off_until_switched_on(world: World) -> None:
+def test_limits_are_off_until_switched_on(world: SimulatedTelegram) -> None:
     assert send_until_refused(world, [5] * 100) == (100, 0)
 
 
-def test_a_chat_takes_a_burst_then_one_message_a_second(world: World, clock: ManualClock) -> None:
+def test_a_chat_takes_a_burst_then_one_message_a_second(world: SimulatedTelegram, clock: ManualClock) -> None:
     world.commit({"change": "settings_changed", "settings": {"enforce_limits": True}})
     assert send_until_refused(world, [5] * 10) == (5, 5)
     clock.advance(5)
     assert send_until_refused(world, [5] * 10) == (5, 5)
 
 
-def test_a_bot_sends_thirty_messages_a_second(world: World, clock: ManualClock) -> None:
+def test_a_bot_sends_thirty_messages_a_second(world: SimulatedTelegram, clock: ManualClock) -> None:
     world.commit({"change": "settings_changed", "settings": {"enforce_limits": True}})
     assert send_until_refused(world, list(range(1, 40))) == (30, 1)
     clock.advance(1)
     assert send_until_refused(world, [100]) == (1, 0)
 
 
-def test_a_group_takes_twenty_messages_a_minute(world: World, clock: ManualClock) -> None:
+def test_a_group_takes_twenty_messages_a_minute(world: SimulatedTelegram, clock: ManualClock) -> None:
     world.commit({"change": "settings_changed", "settings": {"enforce_limits": True}})
     for _ in range(4):
         assert send_until_refused(world, [GROUP] * 5) == (5, 0)
@@ -269,7 +269,7 @@ def test_a_group_takes_twenty_messages_a_minute(world: World, clock: ManualClock
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_what_a_user_writes_arrives_as_written(text: str) -> None:
-    world = World(clock=ManualClock())
+    world = SimulatedTelegram(clock=ManualClock())
     world.add_bot(TOKEN, "unit_bot")
     if not text.strip():
         with pytest.raises(ValidationError):

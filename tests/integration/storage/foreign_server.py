@@ -14,8 +14,7 @@ from pathlib import Path
 
 import asyncpg
 
-from butlers.storage.server_account import choose_account
-from butlers.storage.server_programs import HERE, run_program, write_as
+from butlers.storage.server_programs import HERE, choose_account, run_program, write_as
 from tests.ports import free_port
 
 HOST = "127.0.0.1"

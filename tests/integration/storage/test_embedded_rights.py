@@ -17,12 +17,12 @@ import pytest
 from butlers.errors import ConfigurationError
 from butlers.storage import server_programs
 from butlers.storage.address import with_database
-from butlers.storage.connecting import create_database_if_missing
+from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.file_lock import FileLock
-from butlers.storage.server_account import ServerAccount, choose_account
+from butlers.storage.locks import FileLock
 from butlers.storage.server_process import ServerProcess
+from butlers.storage.server_programs import ServerAccount, choose_account
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root hands the server to another account")
 

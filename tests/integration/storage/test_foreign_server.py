@@ -11,14 +11,14 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.channels.email.simulator.tls import ServerIdentity, self_signed
+from butlers.channels.email.simulator.server import ServerIdentity, self_signed
 from butlers.clock import SystemClock
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.check import Status
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError, ServiceDown
 from butlers.pipeline.connection import connect
-from butlers.storage.connecting import create_database_if_missing, open_connection
+from butlers.storage.connection import create_database_if_missing, open_connection
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet, migrate
 from tests.integration.processes.command import butlers

@@ -10,7 +10,7 @@ import pytest
 
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.partitions import (
+from butlers.storage.retention import (
     DroppedPartition,
     add_months,
     drop_month_partitions_before,

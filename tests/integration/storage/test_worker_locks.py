@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from butlers.storage.worker_locks import WorkerLock, dead_workers, forget
+from butlers.storage.locks import WorkerLock, dead_workers, forget
 
 _WORKER = """
 import sys, time

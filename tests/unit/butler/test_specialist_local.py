@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.specialist.local import HELP, LONGEST_QUOTE, is_question, local_answer, search_words
+from butlers.butler.specialist import HELP, LONGEST_QUOTE, is_question, local_answer, search_words
 
 DAY = date(2026, 11, 15)
 

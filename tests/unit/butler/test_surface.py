@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 
 from butlers.butler.identity import Caller, TokenFile
-from butlers.butler.surface import EnvelopeTool, Tool, ToolBox, authenticate
+from butlers.butler.toolbox import EnvelopeTool, Tool, ToolBox, authenticate
 from butlers.clock import ManualClock
 from butlers.contracts.envelope import Identity, Value
 from butlers.errors import ErrorClass, InternalError, OverloadRejected, ValidationError

@@ -87,7 +87,7 @@ def test_the_embedded_server_can_run(tmp_path: Path) -> None:
 
 def test_root_without_another_account_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("butlers.storage.server_account._PREFERRED_ACCOUNTS", ("no-such-user",))
+    monkeypatch.setattr("butlers.storage.server_programs._PREFERRED_ACCOUNTS", ("no-such-user",))
     check = machine.embedded_database(tmp_path)
     assert check.status is Status.FAIL
     assert "no other user" in check.detail

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from butlers.channels.email.mailbox.folder import Fetched
+from butlers.channels.email.mailbox.imap import Fetched
 from butlers.channels.email.mailbox.mime import (
     MAX_ATTACHMENTS,
     MAX_HEADERS,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from butlers.errors import ValidationError
 from butlers.messenger import service_levels
 from butlers.messenger.error_budget import BURN_MOVED, Standing, Windows, judge_channel
-from butlers.operations.time_range import LONGEST, TimeRangeArguments
+from butlers.operations.operation import LONGEST, TimeRangeArguments
 from butlers.reliability.error_budget import BudgetPolicy, Stance, Window
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

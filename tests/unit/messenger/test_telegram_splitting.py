@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from butlers.channels.telegram.simulator.formatting import format_text
-from butlers.channels.telegram.text import LIMIT, parts, utf16_length
-from butlers.channels.telegram.text.markup import Marked, marked
-from butlers.channels.telegram.text.splitting import is_boundary, split
+from butlers.channels.telegram.splitting import is_boundary, split, utf16_length
+from butlers.channels.telegram.text import LIMIT, Marked, marked, parts
 
 
 def texts(message: str, limit: int = LIMIT) -> list[str]:

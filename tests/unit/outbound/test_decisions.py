@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 
 from butlers.errors import ValidationError
-from butlers.outbound.channel_resolver import resolve_channel
 from butlers.outbound.documents import (
     MessageDocument,
     PreferenceDocument,
@@ -18,10 +17,16 @@ from butlers.outbound.documents import (
     parse_document,
     read_preferences,
 )
-from butlers.outbound.permissions import Direction, check_permission_name, is_permitted
-from butlers.outbound.planning import Circumstances, plan
+from butlers.outbound.planning import (
+    Circumstances,
+    Direction,
+    check_permission_name,
+    is_permitted,
+    plan,
+    resolve_channel,
+    schedule_retry,
+)
 from butlers.outbound.quiet_hours import QuietHours, QuietWindow
-from butlers.outbound.retry_scheduler import schedule_retry
 from butlers.outbound.values import Blocked, BlockedReason, Queued, Recipient
 
 _NOW = datetime(2026, 6, 10, 21, 0, tzinfo=UTC)  # 23:00 in Berlin

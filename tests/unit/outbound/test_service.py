@@ -14,8 +14,7 @@ import pytest
 
 from butlers.errors import ValidationError
 from butlers.outbound import MIGRATIONS
-from butlers.outbound.service import MessageDeliveryService
-from butlers.outbound.store import OutboundStore, sender_turn
+from butlers.outbound.service import MessageDeliveryService, OutboundStore, sender_turn
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database

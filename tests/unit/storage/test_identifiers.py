@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.storage.identifiers import fill_schema, quote_identifier
+from butlers.storage.queries import fill_schema, quote_identifier
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from butlers.contracts.envelope import invalid
 from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.telemetry import Redaction, configure_logging, get_logger
-from butlers.telemetry.log_file import RotatingFile
+from butlers.telemetry.logs import RotatingFile
 
 REQUEST_ID = UUID("01890000-0000-7000-8000-000000000000")
 BOT_TOKEN = "123456789:AAFakeFakeFakeFakeFakeFakeFakeFakeFa"

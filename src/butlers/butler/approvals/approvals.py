@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.approvals.journal import Journal
-from butlers.butler.approvals.reading import ActionReader
-from butlers.butler.approvals.rule_book import RuleBook
+from butlers.butler.approvals.rules import RuleBook
 from butlers.butler.approvals.values import EXPIRY, NO_ACTION, Allowed, Hooks, MustWait, PendingAction, Wanted, refusal
 from butlers.clock import Clock
 from butlers.contracts.approval_state import Status
@@ -18,6 +17,72 @@ from butlers.errors import NotFound
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
+
+
+class Journal:
+    def __init__(self, *, queries: Queries, new_id: Callable[[], UUID]) -> None:
+        self._queries = queries
+        self._new_id = new_id
+
+    async def record(
+        self,
+        connection: Executor,
+        event: str,
+        *,
+        at: datetime,
+        actor: str,
+        tool_name: str,
+        action_id: UUID | None = None,
+        rule_id: UUID | None = None,
+        **details: Any,
+    ) -> None:
+        """Write one line, in the transaction of what it tells about."""
+        known = {name: value for name, value in details.items() if value is not None}
+        await connection.execute(
+            self._queries.record_event, self._new_id(), at, event, action_id, rule_id, actor, tool_name, known
+        )
+
+
+class ActionReader:
+    def __init__(self, *, database: Database, queries: Queries) -> None:
+        self._database = database
+        self._queries = queries
+
+    async def show(self, action_id: UUID) -> dict[str, Any]:
+        """One action, whole, with its record."""
+        row = await self._database.fetchrow(self._queries.get_action, action_id)
+        if row is None:
+            raise NotFound.of("action_id", NO_ACTION)
+        events = await self._database.fetch(self._queries.events_of_action, action_id)
+        return dict(row) | {"events": [dict(event) for event in events]}
+
+    async def list(
+        self,
+        *,
+        status: Status | None = "pending",  # None: all
+        tool_name: str | None = None,
+        cursor: UUID | None = None,
+        limit: int = 50,
+    ) -> dict[str, Any]:
+        """Newest first."""
+        rows = await self._database.fetch(self._queries.list_actions, status, tool_name, cursor, limit + 1)
+        page = [dict(row) for row in rows[:limit]]
+        return {"actions": page, "next_cursor": page[-1]["id"] if len(rows) > limit else None}
+
+    async def counts(self) -> dict[str, Any]:
+        rows = await self._database.fetch(self._queries.count_actions)
+        waiting = [row for row in rows if row["status"] == "pending"]
+        by_status: Counter[str] = Counter()
+        for row in rows:
+            by_status[row["status"]] += row["actions"]
+        return {
+            "pending": by_status["pending"],
+            "by_tool": {row["tool_name"]: row["actions"] for row in waiting},
+            "by_status": dict(by_status),
+            "oldest_requested_at": min((row["oldest"] for row in waiting), default=None),
+            "next_expires_at": min((row["next_expiry"] for row in waiting), default=None),
+        }
+
 
 log = get_logger("butlers.approvals")
 

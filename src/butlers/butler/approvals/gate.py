@@ -16,7 +16,7 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.runner import KEY, ActionRunner
 from butlers.butler.approvals.values import Allowed, MustWait, Wanted
 from butlers.butler.identity import Caller
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.contracts.envelope import Value
 from butlers.errors import ConfigurationError, OverloadRejected, ValidationError
 

@@ -22,7 +22,7 @@ from pydantic_core import from_json, to_json
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.contracts.envelope import holds_nul
 from butlers.errors import ClassifiedError, InternalError, LeaseLost
 from butlers.operations.operation import Role

@@ -13,7 +13,7 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.runner import ActionRunner
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.contracts.envelope import invalid
 from butlers.operations import approvals as operations
 from butlers.operations.approvals import (

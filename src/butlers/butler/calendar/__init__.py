@@ -10,8 +10,7 @@ event, so what arrived the first time is recognised and not done twice.
 
 from __future__ import annotations
 
-from butlers.butler.calendar.google import GoogleCalendar
-from butlers.butler.calendar.oauth import Credentials
+from butlers.butler.calendar.google import Credentials, GoogleCalendar
 from butlers.butler.calendar.tools import CalendarTools
 
 __all__ = ["CalendarTools", "Credentials", "GoogleCalendar"]

@@ -6,9 +6,10 @@ A call is tried again when that may help, as long as the wait is short; a longer
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -16,17 +17,144 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx2
 
-from butlers.butler.calendar.answers import described, json_of, unanswered
 from butlers.butler.calendar.conflicts import Slot
 from butlers.butler.calendar.events import CHANGE, WISH, Event, fingerprint, is_cancelled, mark_of, marked
-from butlers.butler.calendar.oauth import AccessTokens, Credentials
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, TargetUnavailable
-from butlers.http_client import BoundedAsyncClient
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
+from butlers.http_client import BoundedAsyncClient, authorities
+from butlers.http_client import reason as why
 from butlers.reliability.retry import GiveUp, RetryPolicy, next_retry
 from butlers.serving.server import is_loopback
-from butlers.trust import authorities
+
+_RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
+_QUOTA = frozenset({"quotaExceeded", "dailyLimitExceeded"})
+_QUOTA_WAIT_S = 3600.0
+
+
+def json_of(response: httpx2.Response) -> dict[str, Any]:
+    """The body, or nothing when it is not a JSON object."""
+    try:
+        body = response.json()
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def unanswered(error: httpx2.HTTPError, timeout_s: float) -> ClassifiedError:
+    if isinstance(error, httpx2.TimeoutException):
+        return TimeoutExceeded(f"Google Calendar gave no answer within {timeout_s:g} s")
+    return TargetUnavailable(f"Google Calendar is unreachable ({why(error)})")
+
+
+def described(response: httpx2.Response, *, of_event: bool = True) -> ClassifiedError:
+    status, (reason, text) = response.status_code, _reason(response)
+    match status:
+        case 400:
+            return ValidationError(f"Google Calendar refused the request: {text}")
+        case 401:
+            return TargetUnavailable("Google Calendar refuses the access token", retryable=False)
+        case 403 if reason not in _RATE:
+            return _forbidden(reason)
+        case 403 | 429:
+            return TargetUnavailable("Google Calendar asks to wait", retry_after=_retry_after(response))
+        case 404 | 410:
+            return _unknown(of_event)
+        case 412:
+            return invalid("etag", "the event has been changed meanwhile; read it again")
+    return TargetUnavailable(f"Google Calendar failed: HTTP {status}", retry_after=_retry_after(response))
+
+
+def _forbidden(reason: str) -> ClassifiedError:
+    if reason in _QUOTA:
+        return TargetUnavailable(f"the calendar's quota is used up: {reason}", retry_after=_QUOTA_WAIT_S)
+    return TargetUnavailable(f"Google Calendar forbids this: {reason or 'no reason'}", retryable=False)
+
+
+def _unknown(of_event: bool) -> ClassifiedError:
+    if of_event:
+        return invalid("event_id", "no such event in this calendar")
+    return TargetUnavailable("there is no such calendar", retryable=False)
+
+
+def _reason(response: httpx2.Response) -> tuple[str, str]:
+    """(machine-readable reason, text) of an error body, empty where there is none."""
+    error = json_of(response).get("error")
+    if not isinstance(error, dict):
+        return "", ""
+    listed = error.get("errors")
+    first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    return str(first.get("reason", ""))[:100], str(error.get("message", ""))[:200]
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    """Only seconds: Google sends no dates."""
+    given = response.headers.get("retry-after", "")
+    return float(given) if given.isascii() and given.isdigit() and len(given) < 9 else None
+
+
+_EARLY_S = 60.0
+_USUAL_LIFE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    client_id: str = field(repr=False)
+    client_secret: str = field(repr=False)
+    refresh_token: str = field(repr=False)
+
+
+class AccessTokens:
+    def __init__(
+        self, *, http: httpx2.AsyncClient, url: str, credentials: Credentials, clock: Clock, timeout_s: float
+    ) -> None:
+        self._http = http
+        self._url = url
+        self._credentials = credentials
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._token: str | None = None
+        self._good_until = 0.0  # on the monotonic clock
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> str:
+        """A token that is good for at least a minute; callers at the same time share one refresh."""
+        async with self._lock:
+            if self._token is None or self._clock.monotonic() >= self._good_until:
+                self._token, life = await self._refresh()
+                self._good_until = self._clock.monotonic() + life - min(_EARLY_S, life / 2)
+            return self._token
+
+    def reject(self, token: str) -> None:
+        """The provider did not take it; a newer one that somebody else has fetched meanwhile stays."""
+        if self._token == token:
+            self._token = None
+
+    async def _refresh(self) -> tuple[str, float]:
+        form = {
+            "grant_type": "refresh_token",
+            "client_id": self._credentials.client_id,
+            "client_secret": self._credentials.client_secret,
+            "refresh_token": self._credentials.refresh_token,
+        }
+        try:
+            response = await self._http.post(self._url, data=form, timeout=self._timeout_s)
+        except httpx2.HTTPError as error:
+            raise unanswered(error, self._timeout_s) from error
+        answer = json_of(response)
+        token, life = answer.get("access_token"), answer.get("expires_in")
+        if response.status_code != 200 or not isinstance(token, str) or not token:
+            raise _refusal(response, str(answer.get("error", ""))[:100])
+        return token, float(life) if isinstance(life, int | float) and life > 0 else _USUAL_LIFE_S
+
+
+def _refusal(response: httpx2.Response, reason: str) -> ClassifiedError:
+    if response.status_code in (400, 401, 403):
+        return TargetUnavailable(
+            f"Google refuses the calendar's credentials ({reason or 'no reason'})", retryable=False
+        )
+    return described(response)
+
 
 CALENDAR_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 PATIENCE_S = 10.0  # the longest wait between two attempts

@@ -55,7 +55,7 @@ from butlers.butler.calendar.events import (
 )
 from butlers.butler.calendar.google import GoogleCalendar, same_wish
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool, ToolLine, tools_of
+from butlers.butler.toolbox import Tool, ToolLine, tools_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import TargetUnavailable

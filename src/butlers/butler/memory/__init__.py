@@ -14,9 +14,8 @@ by use.
 
 from __future__ import annotations
 
+from butlers.butler.memory.consolidation import LocalReader, ModelReader
 from butlers.butler.memory.memory import PACKAGE, Memory
-from butlers.butler.memory.model import ModelReader
-from butlers.butler.memory.reading import LocalReader
 from butlers.butler.memory.tools import MemoryTools
 from butlers.butler.memory.values import MemoryPolicy
 from butlers.storage.migrations import MigrationSet

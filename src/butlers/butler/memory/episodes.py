@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.memory.values import Episode, MemoryPolicy, NewEpisode
+from butlers.butler.memory.extraction import corrections, statements
+from butlers.butler.memory.values import MAX_NAME, Episode, MemoryPolicy, NewEpisode, shortened
+from butlers.butler.sessions import EndedSession
 from butlers.clock import Clock
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor
@@ -130,3 +132,66 @@ class Episodes:
 
 def _claims_on(episodes: Sequence[Episode], token: UUID) -> list[Claim]:
     return [Claim(key=(episode.id,), token=token) for episode in episodes]
+
+
+OF_ITSELF = "memory:"  # the memory's own sessions; remembering them would feed it its own words
+SCHEDULED, TOLD, CORRECTED = 0.3, 0.5, 0.7  # importance
+
+
+def importance_of(session: EndedSession) -> float:
+    """Routine is worth little, a correction much, and a statement as much as it is sure."""
+    usual = SCHEDULED if session.trigger_source.startswith("schedule:") else TOLD
+    return importance(session.said, session.speaker, usual=usual)
+
+
+def importance(said: str, speaker: str, *, usual: float = TOLD) -> float:
+    """Of something that somebody said."""
+    told = [statement.confidence for statement in statements(said, speaker)]
+    return max(usual, CORRECTED if corrections(said) else 0.0, *told, 0.0)
+
+
+def is_worth_keeping(session: EndedSession) -> bool:
+    """Without a model nobody carries a schedule's prompt out: nothing happened."""
+    if session.trigger_source.startswith(OF_ITSELF) or not session.said.strip():
+        return False
+    return session.runtime != "local" or not session.trigger_source.startswith("schedule:")
+
+
+class EpisodeRecorder:
+    def __init__(self, *, episodes: Episodes, clock: Clock) -> None:
+        self._episodes = episodes
+        self._clock = clock
+
+    async def record(self, session: EndedSession) -> None:
+        if not is_worth_keeping(session):
+            return
+        episode = NewEpisode(
+            source=session.trigger_source,
+            content=shortened(session.said),
+            speaker=shortened(session.speaker, MAX_NAME),
+            answer=shortened(session.answered) or None,
+            importance=importance_of(session),
+            session_id=session.session_id,
+            request_id=session.request_id,
+        )
+        await self._episodes.store(episode, now=self._clock.now())
+
+
+BATCH, BATCHES = 500, 40  # rows of one statement, statements of one run
+
+
+class EpisodeCleanup:
+    def __init__(self, *, episodes: Episodes, clock: Clock) -> None:
+        self._episodes = episodes
+        self._clock = clock
+
+    async def run(self, _arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """How many were removed, and how many past their time stay: unread important ones, or the next run's."""
+        now, removed = self._clock.now(), 0
+        for _ in range(BATCHES):
+            gone = await self._episodes.remove_expired(now=now, limit=BATCH)
+            removed += gone
+            if gone < BATCH:
+                break
+        await self._episodes.remove_corrections(now=now)
+        return {"removed": removed, "kept": await self._episodes.overdue(now=now)}

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 from uuid import UUID
 
-from butlers.butler.memory.cleanup import EpisodeCleanup
-from butlers.butler.memory.consolidation import Consolidation
-from butlers.butler.memory.episodes import Episodes
-from butlers.butler.memory.facts import Facts
-from butlers.butler.memory.reading import Reader
+from butlers.butler.memory.consolidation import Consolidation, Reader
+from butlers.butler.memory.episodes import EpisodeCleanup, EpisodeRecorder, Episodes
+from butlers.butler.memory.facts import Facts, Rules
 from butlers.butler.memory.recall import Recall
-from butlers.butler.memory.recorder import EpisodeRecorder
-from butlers.butler.memory.rules import Rules
 from butlers.butler.memory.values import MemoryPolicy
 from butlers.butler.schedules import Job
 from butlers.clock import Clock

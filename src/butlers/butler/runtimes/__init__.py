@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from butlers.butler.runtimes.claude import CLAUDE
 from butlers.butler.runtimes.cli import CliRuntime, Dialect
-from butlers.butler.runtimes.codex import CODEX
-from butlers.butler.runtimes.opencode import OPENCODE
+from butlers.butler.runtimes.dialects import CLAUDE, CODEX, OPENCODE
 from butlers.clock import Clock, SystemClock
 from butlers.errors import ConfigurationError
 

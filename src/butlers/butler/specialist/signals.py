@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import Field, StringConstraints
 
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, RequestId, Value
 from butlers.operations.operation import ADDS_ONCE, Result

@@ -13,12 +13,12 @@ from butlers.channels.channel import (
     Retry,
     Threads,
 )
-from butlers.channels.email import addresses, authentication, headers
+from butlers.channels.email import authentication, headers
 
 CHANNEL = Channel(
     name="email",
     title="Email",
-    address=AddressForm(canonical=addresses.canonical, problem=addresses.problem, person=addresses.person),
+    address=AddressForm(canonical=headers.canonical, problem=headers.problem, person=headers.person),
     answers_go=AnswersGo.TO_SENDER,
     threads=Threads.CHAIN,
     inbound=Inbound(

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from email.errors import MessageError
+from email.headerregistry import Address
 from typing import Any
 
 MAX_VALUE = 998  # characters: the longest line that mail knows
@@ -136,3 +138,49 @@ def _bounded(field: str, text: str) -> str:
     # The thread's root stands first and its latest mails last: the middle may go, whole names only.
     root, _, latest = text.strip().partition(">")
     return f"{root[:MAX_VALUE]}> {latest[-(MAX_REFERENCES - MAX_VALUE - 2) :].partition(' ')[2]}"
+
+
+MAX_ADDRESS = 320  # characters (RFC 5321: 64 + @ + 255)
+
+
+def canonical(address: str) -> str:
+    text = address.strip()
+    try:
+        return mail_address(text).lower()
+    except ValueError:
+        return text.lower()
+
+
+def problem(address: str) -> str | None:
+    try:
+        mail_address(address)
+    except ValueError:
+        return "is not a mail address"
+    return None
+
+
+def person(identity: str) -> str:
+    """The sender's address as the mailbox reports it; raises ValueError for what is none."""
+    address = identity.strip()
+    if address.count("@") != 1 or address.strip("@") != address:
+        raise ValueError("must be a mail address")
+    return address.lower()
+
+
+def mail_address(text: str) -> str:
+    """The address as a mail carries it; raises ValueError for what is none."""
+    if not text.isascii() or len(text) > MAX_ADDRESS:
+        raise ValueError("beyond what SMTP carries without an extension")
+    try:
+        address = Address(addr_spec=text).addr_spec
+    except (
+        MessageError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # the parser's own ways to say that it is none
+        raise ValueError("not an address") from error
+    if not address.isprintable() or address.strip() != address:
+        raise ValueError("not an address")
+    return address

@@ -21,8 +21,7 @@ from hashlib import sha256
 from typing import Any
 
 from butlers.channels.adapter import Outgoing
-from butlers.channels.email.addresses import mail_address
-from butlers.channels.email.headers import message_ids
+from butlers.channels.email.headers import mail_address, message_ids
 from butlers.ids import made_at
 from butlers.messenger.intake import reply_once
 

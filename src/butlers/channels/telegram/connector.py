@@ -16,16 +16,15 @@ import httpx2
 
 from butlers.channels.connector import Counters, IngestPort, Standing, state_after
 from butlers.channels.plugins import ChannelSettings
-from butlers.channels.telegram.answers import refusal, unreachable
+from butlers.channels.telegram.bot_api import refusal, unreachable
 from butlers.clock import Clock
 from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
 from butlers.errors import ClassifiedError, SenderRefused, TargetUnavailable, ValidationError
-from butlers.http_client import BoundedAsyncClient
+from butlers.http_client import BoundedAsyncClient, authorities
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.serving.server import is_loopback
 from butlers.telemetry import get_logger
-from butlers.trust import authorities
 
 log = get_logger("butlers.channels.telegram.connector")
 

@@ -22,10 +22,9 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.webhook.answers import Answer, decoded, judge, retry_after
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
-from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, reason
+from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, authorities, reason
 from butlers.messenger.receipts import signed_headers
 from butlers.serving.server import is_loopback
-from butlers.trust import authorities
 
 FIND_TIMEOUT_S = 10.0
 ANSWER_LIMIT = 65_536  # bytes of an answer that are looked at

@@ -12,7 +12,7 @@ from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
 from butlers.errors import ValidationError
-from butlers.operations import approval_lines as lines
+from butlers.operations import approvals as lines
 from butlers.operations import approvals as operations
 
 app = typer.Typer(help="Rules that let calls pass without asking.", no_args_is_help=True)
@@ -30,7 +30,7 @@ add_commands(app, "approvals rules", operations.RULES, operations.SHOW_RULE)
 
 
 @app.command("create")
-@asking(lines.whole_rule)
+@asking(lines.print_rule)
 def create_rule(
     client: SystemClient,
     tool: Annotated[str, typer.Argument(help="The gated tool, e.g. telegram_send_message.")],
@@ -46,7 +46,7 @@ def create_rule(
 
 
 @app.command("from-action")
-@asking(lines.whole_rule)
+@asking(lines.print_rule)
 def create_rule_from_action(
     client: SystemClient,
     action_id: ActionId,

@@ -12,7 +12,7 @@ from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
 from butlers.errors import ClassifiedError, FieldError, ValidationError
-from butlers.operations import approval_lines as lines
+from butlers.operations import approvals as lines
 from butlers.operations import approvals as operations
 
 app = typer.Typer(help="What waits for a person's approval.", no_args_is_help=True)
@@ -23,7 +23,7 @@ add_commands(app, "approvals", operations.LIST, operations.SHOW)
 
 
 @app.command("approve")
-@asking(lines.decision, failed=lambda decided: "error" in (decided["action"]["result"] or {}))
+@asking(lines.print_decision, failed=lambda decided: "error" in (decided["action"]["result"] or {}))
 def approve(
     client: SystemClient, action_id: ActionId, reason: OptionalReason = None, butler: Butler = "messenger"
 ) -> Document:
@@ -32,7 +32,7 @@ def approve(
 
 
 @app.command("reject")
-@asking(lines.decision)
+@asking(lines.print_decision)
 def reject(
     client: SystemClient, action_id: ActionId, reason: OptionalReason = None, butler: Butler = "messenger"
 ) -> Document:

@@ -22,7 +22,7 @@ from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_fr
 from butlers.daemon.client import SystemClient
 from butlers.errors import TargetUnavailable, ValidationError
 from butlers.ids import Uuid7Factory
-from butlers.operations.command import Hint, when
+from butlers.operations.operation import Hint, when
 
 
 def status(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:

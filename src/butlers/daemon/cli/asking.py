@@ -29,7 +29,7 @@ from butlers.daemon.cli.hints import located, where_given
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import FieldError, ValidationError
-from butlers.operations.command import Hint
+from butlers.operations.operation import Hint
 
 Document = dict[str, Any]
 Lines = Callable[[Document], Iterable[str]]

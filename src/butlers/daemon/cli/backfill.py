@@ -11,7 +11,7 @@ from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.client import SystemClient
 from butlers.operations import backfill
-from butlers.operations.command import Hint
+from butlers.operations.operation import Hint
 
 app = typer.Typer(help="Messages of the past that connectors fetch when asked to.", no_args_is_help=True)
 

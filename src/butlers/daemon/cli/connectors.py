@@ -11,7 +11,7 @@ from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.listing import lists_by_itself
 from butlers.daemon.client import SystemClient
 from butlers.operations import connectors
-from butlers.operations.command import when
+from butlers.operations.operation import when
 
 _WORDS = ("sentence", "remedy")
 app = typer.Typer(help="Who brings messages in, and whether it is there.")

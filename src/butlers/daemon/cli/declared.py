@@ -20,8 +20,7 @@ from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.listing import lists_by_itself
 from butlers.daemon.cli.options import moment
 from butlers.daemon.client import SystemClient
-from butlers.operations.command import Command, Option
-from butlers.operations.operation import Operation, Parameter, Route
+from butlers.operations.operation import Command, Operation, Option, Parameter, Route
 
 _PLACE = re.compile(r"\{(\w+)\}")
 

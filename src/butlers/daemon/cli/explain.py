@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from butlers.operations.command import milliseconds, when
+from butlers.operations.operation import milliseconds, when
 
 
 def trace(document: dict[str, Any]) -> Iterator[str]:

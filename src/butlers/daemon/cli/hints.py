@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import typer
 
-from butlers.operations.command import Hint
+from butlers.operations.operation import Hint
 
 _COMMAND = re.compile(
     r"\bbutlers (?:approvals rules [a-z-]+|(?:deliveries|dead-letters|approvals) [a-z-]+"

@@ -18,7 +18,7 @@ from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_fr
 from butlers.daemon.cli.pipeline_database import database_of_system
 from butlers.daemon.cli.pipeline_generate import generate
 from butlers.daemon.places import Places
-from butlers.operations.command import when
+from butlers.operations.operation import when
 
 if TYPE_CHECKING:
     from butlers.pipeline.job import Job

@@ -12,13 +12,13 @@ from butlers.daemon.cli import explain
 from butlers.daemon.cli.asking import Document, an_id, asking
 from butlers.daemon.client import SystemClient
 from butlers.errors import ClassifiedError, ValidationError
-from butlers.operations import approval_lines, request_lines
-from butlers.operations.command import Hint
+from butlers.operations import approvals, requests
+from butlers.operations.operation import Hint
 
 
 def _told(document: Document) -> Iterator[str]:
     if "action" in document:
-        yield from approval_lines.whole_action(document)
+        yield from approvals.print_action(document)
     elif "trace" in document:
         yield from _request(document)
     else:
@@ -103,10 +103,10 @@ def _request(document: Document) -> Iterator[str]:
             " any more" * bool(document["dead_letters"])
         )
     for letter in document["dead_letters"]:
-        yield f"  {request_lines.letter_line(letter)}"
-        yield from (Hint(f"  {line}") for line in request_lines.letter_hints(letter))
+        yield f"  {requests.letter_line(letter)}"
+        yield from (Hint(f"  {line}") for line in requests.letter_hints(letter))
     if document["trace"] is not None:
-        yield from (Hint(f"  {line}") for line in request_lines.request_hints(document["trace"]))
+        yield from (Hint(f"  {line}") for line in requests.request_hints(document["trace"]))
     for delivery in document["deliveries"]:
         yield from _delivery(delivery)
     if not document["deliveries"]:

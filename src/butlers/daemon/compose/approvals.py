@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools, migrations
 from butlers.butler.approvals.values import EXPIRY
 from butlers.butler.config import ButlerConfig
-from butlers.butler.surface import AnyTool
+from butlers.butler.toolbox import AnyTool
 from butlers.daemon.compose.process import Process
 from butlers.storage.migrations import MigrationSet
 

@@ -15,20 +15,17 @@ from starlette.routing import BaseRoute
 from butlers import __version__
 from butlers.butler.activity import ActivityReporter
 from butlers.butler.config import ButlerConfig
-from butlers.butler.core_tools import CoreTools
+from butlers.butler.core_tools import CoreTools, StateStore
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller
-from butlers.butler.local_runtime import LocalRuntime
 from butlers.butler.module import Module, ModuleHost
 from butlers.butler.notifier import Notifier
-from butlers.butler.reminders import REMIND, remind_job
 from butlers.butler.route_execute import RouteExecutor, RouteHandler
-from butlers.butler.runtime import Runtime
+from butlers.butler.runtime import LocalRuntime, Runtime
 from butlers.butler.runtimes import build_runtime
-from butlers.butler.schedules import Job, Scheduler
+from butlers.butler.schedules import REMIND, Job, Scheduler, remind_job
 from butlers.butler.sessions import Spawner
-from butlers.butler.state import StateStore
-from butlers.butler.surface import AnyTool, EnvelopeTool, ToolBox
+from butlers.butler.toolbox import AnyTool, EnvelopeTool, ToolBox
 from butlers.butler.transport import Transport
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope, RouteResponse

@@ -9,7 +9,7 @@ from butlers.butler.calendar.tools import CalendarPolicy
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
 from butlers.butler.module_config import CalendarModule
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.process import Process
 from butlers.errors import ConfigurationError
 

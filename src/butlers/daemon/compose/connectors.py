@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from butlers.butler.schedules import Job
-from butlers.butler.surface import AnyTool
+from butlers.butler.toolbox import AnyTool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.pipeline import pipeline_jobs, service_levels_job
 from butlers.daemon.services import repeated

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from butlers.butler.config import ButlerConfig
 from butlers.butler.memory import LocalReader, Memory, MemoryPolicy, MemoryTools, ModelReader, migrations
 from butlers.butler.schedules import Job
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.storage.migrations import MigrationSet
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from butlers.butler.approvals import migrations as approval_migrations
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.channels.adapter import Adapter
-from butlers.channels.email.mailbox.assembly import Mailbox
 from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
 from butlers.daemon.compose.approvals import build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from butlers.butler.approvals import ApprovalTools
 from butlers.butler.config import ButlerConfig
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.messenger_policy import breaker_policy
 from butlers.messenger.channel_tools import ChannelTools

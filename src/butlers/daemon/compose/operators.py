@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from butlers.butler.surface import AnyTool
+from butlers.butler.toolbox import AnyTool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import repeated
 from butlers.storage.queries import Queries

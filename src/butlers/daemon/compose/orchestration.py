@@ -12,8 +12,8 @@ from butlers.daemon.compose.routing import Routing
 from butlers.daemon.services import repeated
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
+from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
-from butlers.storage.worker_locks import WorkerLock, dead_workers, forget
 from butlers.switchboard.dispatch.dispatcher import Dispatcher, TargetReader
 from butlers.switchboard.dispatch.executor import Circuits, Fanout
 from butlers.switchboard.ingress.admission import Admission

@@ -10,10 +10,8 @@ from uuid import UUID
 from butlers.butler.config import ButlerConfig
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller, TokenFile
-from butlers.butler.surface import ToolBox
-from butlers.butler.transport import Transport
-from butlers.butler.transports.in_process import InProcessTransport
-from butlers.butler.transports.mcp import McpTransport
+from butlers.butler.toolbox import ToolBox
+from butlers.butler.transport import InProcessTransport, McpTransport, Transport
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings

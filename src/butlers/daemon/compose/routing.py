@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.storage.queries import Queries
 from butlers.switchboard.extraction.extractor import ExtractionQueue, ExtractionTools, Extractor

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from butlers.butler.config import ButlerConfig
 from butlers.butler.module import Module
-from butlers.butler.surface import AnyTool
+from butlers.butler.toolbox import AnyTool
 from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler

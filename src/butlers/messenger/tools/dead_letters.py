@@ -10,7 +10,7 @@ from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import QUARANTINABLE
 from butlers.contracts.envelope import invalid

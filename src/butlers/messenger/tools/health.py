@@ -14,7 +14,7 @@ from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import IN_FLIGHT, NEEDS_PERSON, OPEN
 from butlers.contracts.envelope import invalid

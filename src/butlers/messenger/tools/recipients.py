@@ -7,7 +7,7 @@ from typing import Any
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.channels.registry import canonical_address, channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import ENDED
 from butlers.errors import ClassifiedError, NotFound, ValidationError

@@ -22,8 +22,8 @@ from butlers.pipeline.lake.log import Commit, LakeLog
 from butlers.pipeline.lake.wholeness import GENERATED
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, Table
-from butlers.storage.identifiers import quote_identifier
-from butlers.storage.partitions import add_months
+from butlers.storage.queries import quote_identifier
+from butlers.storage.retention import add_months
 
 Tell = Callable[[date, int], None]  # a day, and how many of its rows were written
 

@@ -26,7 +26,7 @@ from pyspark.sql import functions as sf
 from butlers.contracts.envelope import invalid
 from butlers.outbound.documents import MessageDocument, parse_document
 from butlers.outbound.planning import pace
-from butlers.outbound.store import stored_form
+from butlers.outbound.service import stored_form
 from butlers.outbound.throttle import PaceGroup
 from butlers.outbound.values import Message
 from butlers.pipeline.job import Job, JobContext, JobResult, Tense

@@ -15,7 +15,7 @@ from butlers.pipeline.lake.failures import explaining
 from butlers.pipeline.lake.log import LakeState
 from butlers.pipeline.lake.stream import EventStream, Trigger
 from butlers.pipeline.signals import noted
-from butlers.storage.file_lock import FileLock
+from butlers.storage.locks import FileLock
 
 _LOOK_S = 1  # how often we look whether to stop
 _STOPPING_LOOKS = 30  # that a batch which is being written has time for

@@ -31,7 +31,7 @@ from butlers.pipeline.sources.predicates import literal, window_condition
 from butlers.pipeline.sources.real_columns import real_columns
 from butlers.pipeline.tables import Table
 from butlers.pipeline.windows import Window
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow

@@ -21,14 +21,14 @@ from adbc_driver_manager.dbapi import Connection, Cursor
 from pyspark.sql import DataFrame
 
 from butlers.errors import InternalError
-from butlers.outbound.store import message_turn
+from butlers.outbound.service import message_turn
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import connect, refused
 from butlers.pipeline.sinks.merge import stage
 from butlers.pipeline.sinks.staging import Staging, staging_for
 from butlers.pipeline.sources.real_columns import real_columns
 from butlers.pipeline.tables import Table
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text"
 

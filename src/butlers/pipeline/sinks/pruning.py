@@ -1,7 +1,7 @@
 """Removing what is no longer kept, and the log of it.
 
 A table loses its old rows together with the entry that says so, in one transaction. A table that is partitioned by
-month loses whole months by dropping them, under the rules of `storage/partitions.py`, which the services go by as well;
+month loses whole months by dropping them, under the rules of `storage/retention.py`, which the services go by as well;
 what is too old in a month that is not over is deleted. Nothing here needs Spark: the rows never leave the server.
 """
 
@@ -15,8 +15,8 @@ from uuid import UUID
 
 from butlers.pipeline.tables import DAY, Table
 from butlers.storage.database import Database, Executor
-from butlers.storage.identifiers import quote_identifier
-from butlers.storage.partitions import drop_month_partitions_before, list_month_partitions
+from butlers.storage.queries import quote_identifier
+from butlers.storage.retention import drop_month_partitions_before, list_month_partitions
 
 _RECORD = """
 INSERT INTO {schema}.pruning_log (run_id, job, table_name, partition_name, rows, oldest, newest, before)

@@ -23,7 +23,7 @@ from pyspark.sql.types import DataType, DecimalType, StructType
 
 from butlers.errors import InternalError
 from butlers.pipeline.connection import connect, transaction
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 SCHEMA = "pipeline_staging"
 ATTEMPT, ROWS = "staged_by", "staged_rows"

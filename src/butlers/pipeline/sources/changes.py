@@ -36,7 +36,7 @@ from butlers.pipeline.connection import connect, refused
 from butlers.pipeline.sources.horizon import Horizon, check_numbers, read_horizon
 from butlers.pipeline.sources.real_columns import real_columns
 from butlers.pipeline.tables import Table
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow

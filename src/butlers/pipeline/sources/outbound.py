@@ -16,8 +16,7 @@ from pyspark.sql.datasource import EqualTo
 
 from butlers.outbound.documents import read_defaults, read_preferences
 from butlers.outbound.planning import Circumstances
-from butlers.outbound.service import start_of_day
-from butlers.outbound.store import SYSTEM_SCOPE, organization_scope
+from butlers.outbound.service import SYSTEM_SCOPE, organization_scope, start_of_day
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import refused, transaction
 from butlers.pipeline.sources.postgres import read_table

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 )
 
 from butlers.pipeline.windows import Window
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 _OPERATORS: Mapping[type[Filter], str] = {
     EqualTo: "=",

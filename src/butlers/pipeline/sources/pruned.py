@@ -10,7 +10,7 @@ from butlers.pipeline.connection import transaction
 from butlers.pipeline.job import JobContext
 from butlers.pipeline.tables import Table
 from butlers.pipeline.windows import Window
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 
 def must_be_whole(context: JobContext, table: Table) -> None:
@@ -31,7 +31,7 @@ def whole_months(context: JobContext, table: Table) -> Window | None:
     return replace(context.window, start=start) if start < context.window.end else None
 
 
-# By the names that the services give to the parts of a table (storage/partitions.py).
+# By the names that the services give to the parts of a table (storage/retention.py).
 _OLDEST_MONTH = r"""
 SELECT to_timestamp(min(substring(part.relname FROM '_p(\d{6})$')) || '01 00+00', 'YYYYMMDD HH24TZH')
 FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid WHERE inhparent = to_regclass($1)

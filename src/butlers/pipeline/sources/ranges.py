@@ -17,7 +17,7 @@ from adbc_driver_manager.dbapi import Cursor
 
 from butlers.pipeline.sources.predicates import literal
 from butlers.pipeline.tables import Table
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 _BYTES_PER_TASK = 32 * 1024 * 1024
 _MOST_TASKS = 64

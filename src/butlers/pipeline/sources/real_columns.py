@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from butlers.errors import ConfigurationError
 from butlers.pipeline.tables import Table
-from butlers.storage.identifiers import quote_identifier
+from butlers.storage.queries import quote_identifier
 
 # The server's type -> what Spark sees, and the cast that makes it so.
 _SEEN: Mapping[str, tuple[DataType, str]] = {

@@ -18,10 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.simulators.calendar.faults import ApiError, Fault, FaultKind
-from butlers.simulators.calendar.world import Event, Tokens, World
+from butlers.simulators.calendar.world import ApiError, Calendar, Event, Fault, FaultKind, Tokens
 from butlers.simulators.connection import DroppedConnection
-from butlers.simulators.wire import decoded
+from butlers.simulators.control import decoded
 
 ROOT = "/calendar/v3"
 KEPT = 1000  # requests remembered
@@ -31,7 +30,7 @@ _MOST_RESULTS = 2500
 
 
 class CalendarApi:
-    def __init__(self, world: World, *, client: dict[str, str]) -> None:
+    def __init__(self, world: Calendar, *, client: dict[str, str]) -> None:
         self._world = world
         self._client = client  # what the token endpoint wants to see
         self._tokens = Tokens(world.clock)

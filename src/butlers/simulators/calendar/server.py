@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import Field, field_validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,14 +19,86 @@ from starlette.routing import Route
 from butlers.clock import Clock
 from butlers.serving.server import GuestServer
 from butlers.simulators.calendar.api import ROOT, CalendarApi
-from butlers.simulators.calendar.control import ControlApi
-from butlers.simulators.calendar.faults import ApiError
-from butlers.simulators.calendar.world import World
-from butlers.simulators.connection import DroppableHttpTools
-from butlers.simulators.control import guarded
+from butlers.simulators.calendar.world import ANY_METHOD, METHODS, ApiError, Calendar, FaultKind
+from butlers.simulators.connection import DroppableHttpTools, listen_as
+from butlers.simulators.control import Body, Endpoint, control_route, guarded, invalid, parsed_body
 from butlers.simulators.credentials import CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN
 from butlers.simulators.journal import open_journal
-from butlers.simulators.ports import listen_as
+
+
+class EventWish(Body):
+    summary: Annotated[str, Field(min_length=1, max_length=1000)]
+    start: dict[str, str]  # {"dateTime": ...} or {"date": ...}, as Google writes it
+    end: dict[str, str]
+    transparency: str = "opaque"
+
+
+class FaultWish(Body):
+    method: str
+    kind: Annotated[FaultKind, Field(strict=False)]
+    times: Annotated[int, Field(ge=1)] | None = 1
+    seconds: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 1.0
+    retry_after: Annotated[int, Field(ge=0, le=86_400)] = 1
+    status: Annotated[int, Field(ge=500, le=599)] = 500
+
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        if method not in (ANY_METHOD, *METHODS):
+            raise ValueError("is not a method of this simulator")
+        return method
+
+
+class ControlApi:
+    def __init__(self, world: Calendar, log: deque[dict[str, Any]]) -> None:
+        self._world = world
+        self._log = log
+
+    def routes(self) -> list[Route]:
+        table: tuple[tuple[str, str, Endpoint], ...] = (
+            ("POST", "/events", self._add_event),
+            ("GET", "/events", self._events),
+            ("POST", "/faults", self._add_fault),
+            ("GET", "/faults", self._faults),
+            ("DELETE", "/faults", self._clear_faults),
+            ("GET", "/requests", self._requests),
+            ("POST", "/reset", self._reset),
+        )
+        return [control_route(verb, f"/calendar{path}", endpoint) for verb, path, endpoint in table]
+
+    async def _add_event(self, request: Request) -> Any:
+        wish = await parsed_body(request, EventWish)
+        event = wish.model_dump() | {"id": f"other{len(self._world.events):05d}", "status": "confirmed"}
+        try:
+            start, end = self._world.span(event)
+        except (KeyError, TypeError, ValueError):
+            raise invalid("start", "start and end must be as the API writes them") from None
+        if start >= end:
+            raise invalid("end", "must lie after start")
+        return self._world.put(event)
+
+    async def _events(self, _request: Request) -> Any:
+        return {"events": list(self._world.events.values())}
+
+    async def _add_fault(self, request: Request) -> Any:
+        return asdict(self._world.add_fault(**(await parsed_body(request, FaultWish)).model_dump()))
+
+    async def _faults(self, _request: Request) -> Any:
+        return {"faults": [asdict(fault) for fault in self._world.faults.values()]}
+
+    async def _clear_faults(self, _request: Request) -> Any:
+        self._world.clear_faults()
+        return {"faults": []}
+
+    async def _requests(self, request: Request) -> Any:
+        method = request.query_params.get("method")
+        return {"requests": [record for record in self._log if method in (None, record["method"])]}
+
+    async def _reset(self, _request: Request) -> Any:
+        self._world.reset()
+        self._log.clear()
+        return {"reset": True}
+
 
 DEFAULT_PORT = 40183
 CLIENT_ID = CALENDAR_CLIENT_ID
@@ -39,7 +114,7 @@ class CalendarSimulator:
 
     origin: str
     port: int
-    world: World
+    world: Calendar
 
     @property
     def base_url(self) -> str:
@@ -69,7 +144,7 @@ async def serve_calendar(
         listener = held.enter_context(listen_as("calendar simulator", host, port))
         journal = open_journal(journal_path)
         held.callback(journal.close)
-        world = World(clock=clock, journal=journal, time_zone=time_zone)
+        world = Calendar(clock=clock, journal=journal, time_zone=time_zone)
         api = CalendarApi(world, client=client)
         control = ControlApi(world, api.log)
         routes = [Route("/healthz", _healthy), *control.routes(), *api.routes()]

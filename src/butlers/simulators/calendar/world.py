@@ -6,21 +6,85 @@ Events are kept as Google writes them. An event's ETag is the number of its last
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from butlers.clock import Clock
-from butlers.simulators.calendar.faults import ApiError, Fault, FaultKind
-from butlers.simulators.faults import strike
+from butlers.simulators.connection import Pauses
+from butlers.simulators.control import CountedFault, strike
 from butlers.simulators.journal import Entry, Journal
-from butlers.simulators.pauses import Pauses
+
+ANY_METHOD = "*"
+METHODS = (
+    *("token", "calendars.get", "freebusy.query"),
+    *(f"events.{deed}" for deed in ("list", "get", "insert", "patch", "delete")),
+)
+
+
+class ApiError(Exception):
+    """A refusal, as Google words it."""
+
+    def __init__(self, status: int, reason: str, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+
+    def to_wire(self) -> dict[str, object]:
+        listed = [{"domain": "calendar", "reason": self.reason, "message": self.message}]
+        return {"error": {"code": self.status, "message": self.message, "errors": listed}}
+
+
+class FaultKind(StrEnum):
+    EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a kind of fault
+    TOO_MANY_REQUESTS = "too_many_requests"
+    RATE_LIMITED = "rate_limited"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    FORBIDDEN = "forbidden"
+    SERVER_ERROR = "server_error"
+    DELAY = "delay"
+    DROP_BEFORE = "drop_before"
+    DROP_AFTER = "drop_after"
+    CHANGED_MEANWHILE = "changed_meanwhile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(CountedFault):
+    fault_id: int
+    method: str  # one of METHODS, or "*"
+    kind: FaultKind
+    seconds: float = 1.0  # for delay
+    retry_after: int = 1  # seconds, for too_many_requests
+    status: int = 500  # for server_error
+
+    def hits(self, method: str) -> bool:
+        return self.method in (ANY_METHOD, method)
+
+    def as_error(self) -> ApiError | None:
+        match self.kind:
+            case FaultKind.EXPIRED_TOKEN:
+                return ApiError(401, "authError", "Invalid Credentials")
+            case FaultKind.TOO_MANY_REQUESTS:
+                return ApiError(429, "rateLimitExceeded", "Too Many Requests", retry_after=self.retry_after)
+            case FaultKind.RATE_LIMITED:
+                return ApiError(403, "rateLimitExceeded", "Rate Limit Exceeded")
+            case FaultKind.QUOTA_EXCEEDED:
+                return ApiError(403, "quotaExceeded", "Calendar usage limits exceeded.")
+            case FaultKind.FORBIDDEN:
+                return ApiError(403, "forbidden", "Forbidden")
+            case FaultKind.SERVER_ERROR:
+                return ApiError(self.status, "backendError", "Backend Error")
+        return None
+
 
 Event = dict[str, Any]
 
 
-class World:
+class Calendar:
     def __init__(self, *, clock: Clock, journal: Journal, time_zone: str) -> None:
         self.clock = clock
         self.time_zone = time_zone

@@ -16,7 +16,7 @@ from uuid import UUID
 from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
 from butlers.contracts.backfill_state import TRANSITIONS, Deed, Status, status_after_report
 from butlers.errors import Conflict, NotFound

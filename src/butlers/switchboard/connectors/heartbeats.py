@@ -27,8 +27,8 @@ from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.errors import OverloadRejected
 from butlers.storage.database import Database, Record
 from butlers.storage.group_commit import GroupCommitter
-from butlers.storage.partitions import ensure_month_partitions
 from butlers.storage.queries import Queries
+from butlers.storage.retention import ensure_month_partitions
 from butlers.switchboard.connectors.deltas import (
     ADDED,
     COUNTERS,

@@ -12,7 +12,7 @@ from typing import Any
 from butlers.butler.core_tools import wire
 from butlers.butler.health import Finding
 from butlers.butler.identity import Caller
-from butlers.butler.surface import AnyTool, EnvelopeTool, Tool
+from butlers.butler.toolbox import AnyTool, EnvelopeTool, Tool
 from butlers.clock import Clock
 from butlers.contracts.heartbeat import HeartbeatEnvelope
 from butlers.errors import Conflict, NotFound

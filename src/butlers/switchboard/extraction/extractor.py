@@ -21,7 +21,7 @@ from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid

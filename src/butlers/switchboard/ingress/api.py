@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from butlers import __version__
 from butlers.butler.identity import Caller, TokenFile
-from butlers.butler.surface import ToolBox, authenticate
+from butlers.butler.toolbox import ToolBox, authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import Value, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -38,13 +38,21 @@ from butlers.errors import (
     UnknownTool,
     ValidationError,
 )
-from butlers.operations.answers import Refused, bad_parameters, error_answer, json_answer, json_object
-from butlers.operations.http import HttpDoor, Served, add_operations
+from butlers.operations.http import (
+    HttpDoor,
+    Refused,
+    Served,
+    add_operations,
+    bad_parameters,
+    error_answer,
+    json_answer,
+    json_object,
+)
 from butlers.operations.openapi import describe, json_body, object_of
 from butlers.operations.operation import BUTLERS, SWITCHBOARD, Role, Target
 from butlers.operations.table import OPERATIONS
 from butlers.serving.guard import LOOPBACK, NUL
-from butlers.serving.peer_account import is_own_account
+from butlers.serving.server import is_own_account
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import COUNTED, RequestReader

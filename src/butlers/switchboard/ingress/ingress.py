@@ -21,8 +21,7 @@ from uuid import UUID
 
 from butlers.butler.identity import Caller
 from butlers.clock import Clock
-from butlers.contracts.context import RequestContext
-from butlers.contracts.envelope import invalid
+from butlers.contracts.envelope import RequestContext, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError
 from butlers.storage.database import Database, Executor

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from butlers.butler.identity import Caller
 from butlers.channels.channel import Dedupe
 from butlers.channels.registry import channel_of
-from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import RequestContext
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.operations.operation import Role
 from butlers.reliability.idempotency import content_key, event_key

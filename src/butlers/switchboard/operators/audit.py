@@ -12,8 +12,8 @@ from butlers.butler.activity import Activity, ActivityQueue
 from butlers.clock import Clock
 from butlers.operations.requests import Action
 from butlers.storage.database import Database, Executor
-from butlers.storage.pruning import AgingTable, forget
 from butlers.storage.queries import Queries
+from butlers.storage.retention import AgingTable, forget
 from butlers.switchboard.operators.tools import page, place
 
 ActionOutcome = Literal["success", "failed", "rejected", "partial"]

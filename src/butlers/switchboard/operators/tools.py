@@ -12,10 +12,9 @@ from uuid import UUID
 from pydantic import Field, JsonValue
 
 from butlers.butler.activity import Activity
-from butlers.butler.core_tools import wire
+from butlers.butler.core_tools import Done, wire
 from butlers.butler.identity import Caller
-from butlers.butler.results import Done
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
 from butlers.errors import NotFound
 from butlers.operations import requests as operations

@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import RequestContext
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor, Record
-from butlers.storage.partitions import add_months, drop_month_partitions_before, ensure_month_partitions
 from butlers.storage.queries import Queries
+from butlers.storage.retention import add_months, drop_month_partitions_before, ensure_month_partitions
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.routing.decision import RoutingQuestion
 from butlers.telemetry import get_logger

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from butlers.butler.memory.episodes import Episodes
-from butlers.butler.memory.recorder import importance
+from butlers.butler.memory.episodes import Episodes, importance
 from butlers.butler.memory.values import MAX_NAME, NewEpisode, shortened
 from butlers.clock import Clock
 from butlers.switchboard.requests.inbox import ClaimedMessage

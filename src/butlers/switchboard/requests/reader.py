@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from butlers.butler.transport import Transport
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
-from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import RequestContext
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.errors import ClassifiedError
 from butlers.operations.operation import LONGEST_PAGE

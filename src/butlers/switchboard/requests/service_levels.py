@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.channels.registry import reacting_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError
+from butlers.operations.operation import TimeRangeArguments
 from butlers.operations.routing import SERVICE_LEVELS
-from butlers.operations.time_range import TimeRangeArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.switchboard.requests.inbox import ClaimedMessage

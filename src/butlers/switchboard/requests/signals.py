@@ -13,7 +13,7 @@ from butlers.butler.identity import Caller
 from butlers.butler.routing_config import LifecycleSection
 from butlers.channels.registry import channel_of, followed_names
 from butlers.clock import Clock
-from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import RequestContext
 from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.errors import ErrorClass
 from butlers.operations.operation import Role

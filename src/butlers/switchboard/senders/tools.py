@@ -11,7 +11,7 @@ from uuid import UUID
 from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.surface import AnyTool, Tool
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import channel_of
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse

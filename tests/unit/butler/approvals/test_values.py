@@ -12,7 +12,7 @@ from butlers.butler.approvals.gate import summary_of
 from butlers.butler.approvals.runner import storable, with_key
 from butlers.butler.approvals.values import PendingAction, refusal
 from butlers.butler.core_tools import KeyArguments, NotifyArguments
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.contracts.envelope import Value
 from butlers.operations.approvals import Constraint
 from butlers.operations.operation import ADDS, Result

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.calendar.answers import described
 from butlers.butler.calendar.events import busy_of, event_id_of, slot_between, takes_time
-from butlers.butler.calendar.oauth import Credentials
+from butlers.butler.calendar.google import Credentials, described
 from butlers.errors import ErrorClass
 
 VIENNA = ZoneInfo("Europe/Vienna")

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.memory.confidence import (
-    RECENCY_FLOOR,
-    effective_confidence,
-    maturity_after,
-    recency,
-    score,
-)
+from butlers.butler.memory.recall import RECENCY_FLOOR, effective_confidence, maturity_after, recency, score
 from butlers.butler.memory.values import DECAY_RATES, Maturity
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.memory.extraction import statements
-from butlers.butler.memory.sentences import corrections, plain_sentences
+from butlers.butler.memory.extraction import corrections, plain_sentences, statements
 from butlers.butler.memory.values import MAX_NAME
 
 ME = "owner"

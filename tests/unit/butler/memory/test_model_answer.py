@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from butlers.butler.memory.consolidation import batch_size
-from butlers.butler.memory.model import SUREST, as_data, understood
+from butlers.butler.memory.consolidation import SUREST, as_data, batch_size, understood
 from butlers.butler.memory.values import MAX_NAME, Episode
 from butlers.errors import ClassificationError
 

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from butlers.clock import SystemClock
-from butlers.contracts.context import RequestContext
+from butlers.contracts.envelope import RequestContext
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.switchboard.dispatch.dispatcher import Dispatcher, TargetCard

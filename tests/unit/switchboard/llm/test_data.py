@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.butler.runtime import Prompt
-from butlers.butler.runtimes.fence import fenced
+from butlers.butler.runtimes.cli import fenced
 from butlers.switchboard.routing.llm.answer import as_data, clean_line, message_data, pieces_of
 
 TRICKS = (

@@ -7,7 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from butlers.channels.email.mailbox.batches import NewMail
-from butlers.channels.email.mailbox.folder import Criteria, Fetched
+from butlers.channels.email.mailbox.imap import Criteria, Fetched
 from butlers.channels.email.mailbox.parser import MailParser
 from butlers.channels.email.mailbox.reports import DeliveryReport
 from butlers.errors import ValidationError

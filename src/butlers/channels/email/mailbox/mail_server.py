@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 import aiosmtplib
 
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable, TimeoutExceeded
-from butlers.trust import authorities_and
+from butlers.http_client import authorities_and
 
 TlsMode = Literal["starttls", "implicit", "none"]
 IMPLICIT_TLS_PORTS = frozenset({465, 993})

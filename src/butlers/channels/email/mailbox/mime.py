@@ -28,8 +28,7 @@ from email.utils import getaddresses, parsedate_to_datetime
 from itertools import islice
 from typing import Any
 
-from butlers.channels.email.mailbox.encoded_words import decode_words
-from butlers.channels.email.mailbox.html_text import words_of
+from butlers.channels.email.mailbox.decoding import decode_words, words_of
 
 MAX_CONTAINERS = 64  # multipart and message parts that a mail may name before it is not taken apart
 MAX_DELIMITERS = 5_000  # lines that may begin or end a part

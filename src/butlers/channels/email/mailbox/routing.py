@@ -15,10 +15,9 @@ from typing import Any
 
 from butlers.butler.transport import Transport
 from butlers.channels.email.headers import message_ids
-from butlers.channels.email.mailbox.attempts import Place
-from butlers.channels.email.mailbox.batches import NewMail
+from butlers.channels.email.mailbox.batches import NewMail, Place
 from butlers.channels.email.mailbox.bounces import Bounces, ReportOutcome
-from butlers.channels.email.mailbox.folder import Fetched
+from butlers.channels.email.mailbox.imap import Fetched
 from butlers.channels.email.mailbox.mime import Mail
 from butlers.channels.email.mailbox.parser import MailParser
 from butlers.channels.email.mailbox.reports import DeliveryReport

@@ -10,19 +10,24 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from butlers.butler.core_tools import StateStore
 from butlers.butler.identity import Caller
-from butlers.butler.surface import Tool
-from butlers.channels.email.mailbox.attempts import MailAttempts, place_of
-from butlers.channels.email.mailbox.folder import Criteria, Fetched, Folder
-from butlers.channels.email.mailbox.imap import ImapClient
+from butlers.butler.toolbox import Tool
+from butlers.butler.transport import Transport
+from butlers.channels.email.mailbox.batches import ROUTE, Checkpoints, MailAttempts, NewMail, place_of
+from butlers.channels.email.mailbox.bounces import REPORTS, Bounces, BounceWatch
+from butlers.channels.email.mailbox.imap import Criteria, Fetched, Folder, ImapClient
 from butlers.channels.email.mailbox.mime import Mail
 from butlers.channels.email.mailbox.parser import MailParser
 from butlers.channels.email.mailbox.routing import InboxRouter
+from butlers.clock import Clock
 from butlers.contracts.envelope import Timestamp, Value, invalid
+from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.tools.records import decided_by
 from butlers.operations import mailbox as operations
 from butlers.operations.mailbox import QuarantinedArguments, RetryArguments
 from butlers.operations.operation import BUTLERS, READS_OUTSIDE, Hints, Result, Row
+from butlers.storage.database import Database
 
 OWNER = "messenger"
 _CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
@@ -219,3 +224,43 @@ def _whole(fetched: Fetched, mail: Mail) -> dict[str, Any]:
 
 def _all_headers(headers: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in headers.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mailbox:
+    tools: list[Tool]
+    watch: BounceWatch
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        imap: ImapClient,
+        parser: MailParser,
+        database: Database,
+        schema: str,
+        clock: Clock,
+        receipts: ReceiptIntake,
+        transport: Transport,  # to Switchboard
+    ) -> Self:
+        account, state = imap.account, StateStore(database=database, schema=schema, clock=clock)
+
+        def reader(name: str, criteria: Criteria) -> NewMail:
+            place = Checkpoints(state=state, reader=name, address=account.address, folder=account.inbox)
+            attempts = MailAttempts(database=database, schema=schema, reader=name, account=account, clock=clock)
+            return NewMail(imap=imap, checkpoints=place, attempts=attempts, criteria=criteria)
+
+        bounces = Bounces(database=database, schema=schema, receipts=receipts)
+        routed = reader(ROUTE, Criteria())
+        router = InboxRouter(
+            new_mail=routed,
+            parser=parser,
+            bounces=bounces,
+            transport=transport,
+            address=account.address,
+            clock=clock,
+        )
+        return cls(
+            tools=MailboxTools(imap=imap, parser=parser, router=router, attempts=routed.attempts).tools(),
+            watch=BounceWatch(new_mail=reader("bounces", REPORTS), parser=parser, bounces=bounces),
+        )

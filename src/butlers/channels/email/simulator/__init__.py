@@ -2,9 +2,8 @@
 
 from butlers.channels.email.simulator.control import control_routes
 from butlers.channels.email.simulator.faults import Fault, FaultBook, FaultKind, Server
-from butlers.channels.email.simulator.mailbox import AcceptedMail, RecipientResult, StoredMessage
 from butlers.channels.email.simulator.server import MailSimulator, serve_mail
-from butlers.channels.email.simulator.store import MailStore
+from butlers.channels.email.simulator.store import AcceptedMail, MailStore, RecipientResult, StoredMessage
 
 __all__ = [
     "AcceptedMail",

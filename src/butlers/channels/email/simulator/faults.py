@@ -21,7 +21,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 
 from butlers.errors import FieldError, ValidationError
-from butlers.simulators.faults import CountedFault, strike
+from butlers.simulators.control import CountedFault, strike
 
 ANY_MOMENT = "*"
 

@@ -30,9 +30,8 @@ from pymap.parsing.specials import FetchRequirement, ObjectId
 from pymap.parsing.specials.flag import Flag, Recent, Seen
 from pymap.selected import SelectedMailbox, SelectedSet
 
-from butlers.channels.email.simulator.letter import is_costly
-from butlers.channels.email.simulator.mailbox import INBOX, Mailbox, StoredMessage
-from butlers.channels.email.simulator.store import MailStore
+from butlers.channels.email.simulator.messages import is_costly
+from butlers.channels.email.simulator.store import INBOX, Mailbox, MailStore, StoredMessage
 
 _DELIMITER = "/"
 _MAX_LINES = 50_000

@@ -22,19 +22,35 @@ import asyncio
 import hmac
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from aiosmtpd.smtp import MISSING, SMTP, AuthResult, Envelope, LoginPassword, Session, syntax
 
-from butlers.channels.email.simulator.attention import until_answered, waits_for_its_client
 from butlers.channels.email.simulator.faults import Fault, FaultBook, FaultKind, Server
-from butlers.channels.email.simulator.mailbox import RecipientResult, canonical
-from butlers.channels.email.simulator.store import MailStore
-from butlers.simulators.pauses import Pauses
-from butlers.simulators.ports import listen_as
+from butlers.channels.email.simulator.store import MailStore, RecipientResult, canonical
+from butlers.serving.server import take_in
+from butlers.simulators.connection import Pauses, listen_as
+
+_GRACE_SECONDS = 5.0  # for a client that does not take its answer
+_POLL_SECONDS = 0.01
+
+
+def waits_for_its_client(reader: asyncio.StreamReader) -> bool:
+    """Whether a task waits for bytes that have not come; asyncio has no public word for it."""
+    return getattr(reader, "_waiter", None) is not None
+
+
+async def until_answered(nothing_owed: Callable[[], bool]) -> None:
+    """Return when everything received so far is answered, or when our patience ends."""
+    await take_in()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE_SECONDS):
+            while not nothing_owed():  # noqa: ASYNC110 - nobody tells us when a task begins to wait
+                await asyncio.sleep(_POLL_SECONDS)
+
 
 _log = logging.getLogger(__name__)
 _NULL_PATH = "<>"

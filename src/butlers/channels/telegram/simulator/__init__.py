@@ -10,7 +10,6 @@ fails on demand. What it does not do: media, keyboards, inline queries, channels
 
 from __future__ import annotations
 
-from butlers.channels.telegram.simulator.delivery import WebhookRetry
 from butlers.channels.telegram.simulator.server import (
     DEFAULT_PORT,
     DEFAULT_TOKEN,
@@ -19,15 +18,16 @@ from butlers.channels.telegram.simulator.server import (
     build_app,
     serve_telegram,
 )
-from butlers.channels.telegram.simulator.world import World
+from butlers.channels.telegram.simulator.state import SimulatedTelegram
+from butlers.channels.telegram.simulator.updates import WebhookRetry
 
 __all__ = [
     "DEFAULT_PORT",
     "DEFAULT_TOKEN",
     "DEFAULT_USERNAME",
+    "SimulatedTelegram",
     "TelegramSimulator",
     "WebhookRetry",
-    "World",
     "build_app",
     "serve_telegram",
 ]

@@ -5,31 +5,90 @@ It has nothing to do with Telegram; it is the hand that moves the simulated worl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, ValidationInfo, field_validator
 from starlette.requests import Request
 from starlette.routing import Route
 
-from butlers.channels.telegram.simulator.control_input import (
-    FaultWish,
-    MigrationWish,
-    PostWish,
-    SettingsWish,
-    read_number,
-)
-from butlers.channels.telegram.simulator.faults import Fault
+from butlers.channels.telegram.simulator.api import GET_UPDATES, KEPT, RequestLog, as_integer
+from butlers.channels.telegram.simulator.faults import ANY_METHOD, Fault, FaultKind
+from butlers.channels.telegram.simulator.methods import METHODS
 from butlers.channels.telegram.simulator.model import Message, User, unknown_user
 from butlers.channels.telegram.simulator.posting import Post, migrate, post, set_blocked
-from butlers.channels.telegram.simulator.requests import KEPT, RequestLog
-from butlers.channels.telegram.simulator.state import BotState
-from butlers.channels.telegram.simulator.world import World
-from butlers.simulators.control import Endpoint, control_route, invalid, parsed_body, unknown
+from butlers.channels.telegram.simulator.state import BotState, SimulatedTelegram
+from butlers.simulators.control import Body, Endpoint, control_route, invalid, parsed_body, unknown
+
+_BIGGEST = 2**52  # Telegram promises that ids fit into 52 bits
+
+Identifier = Annotated[int, Field(gt=-_BIGGEST, lt=_BIGGEST)]
+
+
+class Sender(Body):
+    id: Annotated[int, Field(gt=0, lt=_BIGGEST)]
+    username: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    first_name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+
+
+class PostWish(Body):
+    chat_id: Identifier
+    sender: Sender = Field(alias="from")
+    text: str
+    edit_of: int | None = None
+    reply_to: int | None = None
+
+
+class MigrationWish(Body):
+    to: Identifier | None = None
+
+
+class SettingsWish(Body):
+    strict_chats: bool | None = None
+    enforce_limits: bool | None = None
+    next_update_id: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+
+
+class FaultWish(Body):
+    method: str
+    kind: Annotated[FaultKind, Field(strict=False)]
+    times: Annotated[int, Field(ge=1)] | None = 1
+    chat_id: Identifier | None = None
+    seconds: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 1.0
+    retry_after: Annotated[int, Field(ge=1, le=86_400)] = 1
+    status: Annotated[int, Field(ge=400, le=599)] = 500
+    description: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+    @field_validator("status")
+    @classmethod
+    def _named(cls, status: int, info: ValidationInfo) -> int:
+        if info.data.get("kind") is FaultKind.ERROR_5XX and status < 500:
+            raise ValueError("must be 500 or above")
+        return status
+
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        names = {name.lower(): name for name in (*METHODS, GET_UPDATES, ANY_METHOD)}
+        if method.lower() not in names:
+            raise ValueError("is not a method of this simulator")
+        return names[method.lower()]
+
+
+def read_number(values: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    if name not in values and default is not None:
+        return default
+    number = as_integer(values.get(name))
+    if number is None:
+        raise invalid(name, "must be a whole number")
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlApi:
-    world: World
+    world: SimulatedTelegram
     log: RequestLog
 
     def routes(self) -> list[Route]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from butlers.channels.telegram.simulator.formatting import MAX_TEXT, utf16_length
-from butlers.channels.telegram.simulator.methods.call import new_chat
+from butlers.channels.telegram.simulator.methods import new_chat
 from butlers.channels.telegram.simulator.model import (
     SUPERGROUP_BASE,
     Chat,
@@ -18,9 +18,8 @@ from butlers.channels.telegram.simulator.model import (
     chat_with,
     unknown_user,
 )
-from butlers.channels.telegram.simulator.state import BotState, Change
+from butlers.channels.telegram.simulator.state import BotState, Change, SimulatedTelegram, opened, stored
 from butlers.channels.telegram.simulator.updates import queued
-from butlers.channels.telegram.simulator.world import World, opened, stored
 from butlers.errors import FieldError, ValidationError
 from butlers.simulators.control import invalid
 
@@ -44,7 +43,7 @@ class Posted:
     update: Update | None  # None: the bot did not ask for this kind
 
 
-def post(world: World, bot: BotState, wish: Post) -> Posted:
+def post(world: SimulatedTelegram, bot: BotState, wish: Post) -> Posted:
     _check(bot, wish)
     chat = _chat_of(bot, wish)
     message = _edited(world, bot, wish) if wish.edit_of is not None else _written(world, bot, chat, wish)
@@ -56,7 +55,7 @@ def post(world: World, bot: BotState, wish: Post) -> Posted:
     return Posted(message=message, update=bot.pending[-1] if told else None)
 
 
-def set_blocked(world: World, bot: BotState, user_id: int, *, blocked: bool) -> None:
+def set_blocked(world: SimulatedTelegram, bot: BotState, user_id: int, *, blocked: bool) -> None:
     """A user shuts the bot out, or lets it in again; the bot is told, as in the real service."""
     if (user_id in bot.blocked) == blocked:
         return
@@ -64,7 +63,7 @@ def set_blocked(world: World, bot: BotState, user_id: int, *, blocked: bool) -> 
     world.commit(change, *queued(world, bot, "my_chat_member", _membership(world, bot, user_id, blocked)))
 
 
-def migrate(world: World, bot: BotState, chat_id: int, to: int | None) -> Chat:
+def migrate(world: SimulatedTelegram, bot: BotState, chat_id: int, to: int | None) -> Chat:
     """Turn a basic group into a supergroup: a new chat with a new id, the old one only points there."""
     target = SUPERGROUP_BASE - abs(chat_id) if to is None else to
     if ChatKind.of(chat_id) is not ChatKind.GROUP or chat_id in bot.migrated:
@@ -113,7 +112,7 @@ def _chat_of(bot: BotState, wish: Post) -> Chat:
     return held.chat if held else new_chat(wish.chat_id)
 
 
-def _written(world: World, bot: BotState, chat: Chat, wish: Post) -> Message:
+def _written(world: SimulatedTelegram, bot: BotState, chat: Chat, wish: Post) -> Message:
     return Message(
         message_id=bot.message_id_for(chat),
         chat_id=chat.id,
@@ -125,7 +124,7 @@ def _written(world: World, bot: BotState, chat: Chat, wish: Post) -> Message:
     )
 
 
-def _edited(world: World, bot: BotState, wish: Post) -> Message:
+def _edited(world: SimulatedTelegram, bot: BotState, wish: Post) -> Message:
     before = bot.chats[wish.chat_id].messages[wish.edit_of or 0]
     return replace(
         before, text=wish.text, entities=_commands(wish.text), edit_date=world.unix_time(), sender=wish.sender
@@ -137,7 +136,7 @@ def _commands(text: str) -> tuple[Wire, ...]:
     return ({"type": "bot_command", "offset": 0, "length": found.end()},) if found else ()
 
 
-def _membership(world: World, bot: BotState, user_id: int, blocked: bool) -> Wire:
+def _membership(world: SimulatedTelegram, bot: BotState, user_id: int, blocked: bool) -> Wire:
     chat = bot.chats[user_id].chat if user_id in bot.chats else new_chat(user_id)
     me = bot.bot.user.to_wire()
     member, kicked = {"user": me, "status": "member"}, {"user": me, "status": "kicked", "until_date": 0}

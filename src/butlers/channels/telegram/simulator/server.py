@@ -18,17 +18,15 @@ from starlette.routing import BaseRoute, Route
 
 from butlers.channels.telegram.simulator.api import BotApi, not_found, refusal
 from butlers.channels.telegram.simulator.control import ControlApi
-from butlers.channels.telegram.simulator.delivery import WebhookDelivery, WebhookRetry
 from butlers.channels.telegram.simulator.model import ApiError
-from butlers.channels.telegram.simulator.polling import Polls
-from butlers.channels.telegram.simulator.world import World
+from butlers.channels.telegram.simulator.state import SimulatedTelegram
+from butlers.channels.telegram.simulator.updates import Polls, WebhookDelivery, WebhookRetry
 from butlers.clock import Clock
 from butlers.serving.server import GuestServer
-from butlers.simulators.connection import DroppableH11, DroppableHttpTools
+from butlers.simulators.connection import DroppableH11, DroppableHttpTools, listen_as
 from butlers.simulators.control import guarded
 from butlers.simulators.credentials import TELEGRAM_TOKEN
 from butlers.simulators.journal import open_journal
-from butlers.simulators.ports import listen_as
 
 DEFAULT_TOKEN = TELEGRAM_TOKEN
 DEFAULT_USERNAME = "butlers_sim_bot"
@@ -46,12 +44,12 @@ class TelegramSimulator:
     base_url: str  # the Bot API is at base_url + "/bot<token>/<method>"
     port: int
     token: str
-    world: World
+    world: SimulatedTelegram
     polls: Polls
 
 
 def build_app(
-    world: World,
+    world: SimulatedTelegram,
     *,
     polls: Polls | None = None,
     webhook_retry: WebhookRetry | None = None,
@@ -99,7 +97,7 @@ async def serve_telegram(
         listener = held.enter_context(listen_as("Telegram simulator", host, port))
         journal = open_journal(journal_path)
         held.callback(journal.close)
-        world = World(clock=clock, journal=journal, randomness=randomness)
+        world = SimulatedTelegram(clock=clock, journal=journal, randomness=randomness)
         world.add_bot(token, username)
         polls = Polls(world)
         app = build_app(world, polls=polls, webhook_retry=webhook_retry, extra_routes=extra_routes)

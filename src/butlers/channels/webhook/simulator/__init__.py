@@ -9,8 +9,7 @@ It checks signatures with code of its own, so that a mistake in ours is not made
 
 from __future__ import annotations
 
-from butlers.channels.webhook.simulator.faults import Fault, FaultKind
-from butlers.channels.webhook.simulator.gateway import Gateway, Taken
+from butlers.channels.webhook.simulator.gateway import Fault, FaultKind, Gateway, Taken
 from butlers.channels.webhook.simulator.server import WebhookSimulator, serve_webhook
 
 __all__ = ["Fault", "FaultKind", "Gateway", "Taken", "WebhookSimulator", "serve_webhook"]

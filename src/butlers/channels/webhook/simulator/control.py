@@ -9,9 +9,8 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.routing import Route
 
-from butlers.channels.webhook.simulator.callbacks import Callbacks
-from butlers.channels.webhook.simulator.faults import Fault, FaultKind
-from butlers.channels.webhook.simulator.gateway import Gateway
+from butlers.channels.webhook.simulator.gateway import Fault, FaultKind, Gateway
+from butlers.channels.webhook.simulator.server import Callbacks
 from butlers.simulators.control import Body, Endpoint, control_route, parsed_body
 
 

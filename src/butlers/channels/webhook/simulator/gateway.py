@@ -5,13 +5,52 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from butlers.channels.webhook.simulator.faults import Fault, choose
-from butlers.simulators.faults import strike
+from butlers.simulators.control import CountedFault, strike
+
+
+class FaultKind(StrEnum):
+    DELAY = "delay"
+    ANSWER = "answer"
+    ANSWER_AFTER = "answer_after"
+    DROP_BEFORE = "drop_before"
+    DROP_AFTER = "drop_after"
+
+    @property
+    def takes(self) -> bool:
+        """Whether the message is taken all the same."""
+        return self not in (FaultKind.ANSWER, FaultKind.DROP_BEFORE)
+
+    @property
+    def drops(self) -> bool:
+        return self in (FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(CountedFault):
+    kind: FaultKind
+    recipient: str | None = None  # None: any
+    seconds: float = 1.0  # for delay
+    status: int = 500  # for the answers
+    body: str = '{"error": "the gateway failed"}'
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def hits(self, recipient: object) -> bool:
+        return self.recipient in (None, recipient)
+
+
+def choose(waiting: Iterable[tuple[int, Fault]], recipient: object) -> list[tuple[int, Fault]]:
+    """Every delay that hits, and the oldest of the other faults."""
+    hitting = [entry for entry in waiting if entry[1].hits(recipient)]
+    delays = [entry for entry in hitting if entry[1].kind is FaultKind.DELAY]
+    others = [entry for entry in hitting if entry[1].kind is not FaultKind.DELAY]
+    return delays + others[:1]
+
 
 KEPT = 10_000  # requests remembered
 TOLERANCE_S = 300

@@ -3,21 +3,157 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import httpx2
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from butlers.channels.webhook.simulator.api import GatewayApi
-from butlers.channels.webhook.simulator.callbacks import Callbacks
 from butlers.channels.webhook.simulator.control import ControlApi
-from butlers.channels.webhook.simulator.gateway import Gateway
+from butlers.channels.webhook.simulator.gateway import (
+    Fault,
+    FaultKind,
+    Gateway,
+    Seen,
+    is_signed,
+    missing_fields,
+    signature_of,
+)
 from butlers.clock import Clock
+from butlers.http_client import BoundedAsyncClient, authorities
 from butlers.serving.server import GuestServer
-from butlers.simulators.connection import DroppableHttpTools
-from butlers.simulators.control import guarded
-from butlers.simulators.pauses import Pauses
-from butlers.simulators.ports import listen_as
+from butlers.simulators.connection import DroppableHttpTools, DroppedConnection, Pauses, listen_as
+from butlers.simulators.control import decoded, guarded, read_body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayApi:
+    gateway: Gateway
+    clock: Clock
+    pauses: Pauses
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/messages", self.post, methods=["POST"]),
+            Route("/messages/{delivery_id}", self.find, methods=["GET"]),
+        ]
+
+    async def post(self, request: Request) -> Response:
+        body = await read_body(request, kind="application/json")
+        message = _message(body)
+        recipient = message.get("recipient") if isinstance(message, dict) else None
+        fault = await self._faults(recipient)
+        response = self._struck(fault, request, body, message) if fault else self._taken(request, body, message)
+        self._note(request, recipient, response)
+        return response
+
+    def _struck(self, fault: Fault, request: Request, body: bytes, message: Any) -> Response:
+        if fault.kind.takes:
+            self._taken(request, body, message)
+        return DroppedConnection() if fault.kind.drops else _as_told(fault)
+
+    async def find(self, request: Request) -> Response:
+        if not self._is_signed(request, b""):
+            return _refused(401, "not signed")
+        taken = self.gateway.find(request.path_params["delivery_id"])
+        if taken is None:
+            return _refused(404, "no such message")
+        return JSONResponse({"id": taken.id, "delivery_id": taken.delivery_id})
+
+    async def _faults(self, recipient: object) -> Fault | None:
+        """Sit out the delays; the fault that is left, if any."""
+        chosen = self.gateway.use_faults(recipient)
+        for fault in chosen:
+            if fault.kind is FaultKind.DELAY:
+                await self.pauses.sleep(fault.seconds)
+        return next((fault for fault in chosen if fault.kind is not FaultKind.DELAY), None)
+
+    def _taken(self, request: Request, body: bytes, message: Any) -> Response:
+        if not self._is_signed(request, body):
+            return _refused(401, "not signed")
+        key = request.headers.get("idempotency-key")
+        if missing := missing_fields(message):
+            return _refused(422, f"missing: {', '.join(missing)}")
+        if key is None or key != message["idempotency_key"]:
+            return _refused(400, "the key in the header is not the key in the body")
+        status, answer = self.gateway.take(key, message, self.clock.now().isoformat())
+        return JSONResponse(answer, status_code=status)
+
+    def _is_signed(self, request: Request, body: bytes) -> bool:
+        headers: Mapping[str, str] = request.headers
+        stamp, signature = headers.get("butlers-timestamp", ""), headers.get("butlers-signature", "")
+        return is_signed(self.gateway.signing_key, stamp, signature, body, now=self.clock.now())
+
+    def _note(self, request: Request, recipient: Any, response: Response) -> None:
+        dropped = isinstance(response, DroppedConnection)
+        self.gateway.seen.append(
+            Seen(
+                at=self.clock.now().isoformat(),
+                recipient=recipient,
+                idempotency_key=request.headers.get("idempotency-key"),
+                outcome="dropped" if dropped else _outcome(response.status_code),
+                status=None if dropped else response.status_code,
+            )
+        )
+
+
+def _message(body: bytes) -> Any:
+    try:
+        return decoded(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _outcome(status: int) -> str:
+    return {202: "taken", 200: "repeated"}.get(status, "refused")
+
+
+def _as_told(fault: Fault) -> Response:
+    headers = {"Content-Type": "application/json"} | dict(fault.headers)
+    return Response(fault.body, status_code=fault.status, headers=headers)
+
+
+def _refused(status: int, error: str) -> Response:
+    return JSONResponse({"error": error}, status_code=status)
+
+
+TIMEOUT_S = 10.0
+
+
+class Callbacks:
+    def __init__(self, gateway: Gateway, clock: Clock) -> None:
+        self._gateway = gateway
+        self._clock = clock
+        self._client = BoundedAsyncClient(timeout=TIMEOUT_S, verify=authorities(trust_env=False), trust_env=False)
+
+    async def send(self, url: str, receipt: Mapping[str, Any]) -> tuple[int | None, Any]:
+        """Status and answer of whoever takes receipts; no status when nobody does."""
+        body = json.dumps({"schema_version": "receipt.v1"} | dict(receipt)).encode()
+        return await self.send_raw(url, body, self.signed(body))
+
+    def signed(self, body: bytes, *, age_s: float = 0) -> dict[str, str]:
+        stamp = str(int(self._clock.now().timestamp() - age_s))
+        signature = signature_of(self._gateway.receipt_key, stamp, body)
+        return {"Content-Type": "application/json", "Butlers-Timestamp": stamp, "Butlers-Signature": signature}
+
+    async def send_raw(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int | None, Any]:
+        try:
+            response = await self._client.post(url, content=body, headers=dict(headers))
+        except httpx2.HTTPError as error:
+            return None, type(error).__name__
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, response.text
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
 
 SIGNING_KEY = "simulated-signing-key"
 RECEIPT_KEY = "simulated-receipt-key"

@@ -20,7 +20,7 @@ from uuid import UUID
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.routing_config import CanarySection, LlmRouterSection
-from butlers.butler.surface import Tool
+from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.operations import routing as operations

@@ -1,1 +1,0 @@
-"""In-process and MCP over HTTP; the Courier stream comes with the Courier."""

@@ -1,0 +1,241 @@
+"""One request to the Bot API: how far it got, and what its answer means."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import httpx2
+
+from butlers.channels.adapter import Certainty, NotSent, Throttle, Wire
+from butlers.channels.telegram.adapter import Call
+from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
+from butlers.http_client import reason
+from butlers.messenger.attempt import text
+
+DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
+_LONGEST_WAIT = 10**9  # seconds; more is not meant as a time
+
+_RETRY_AFTER = re.compile(r"retry after (\d{1,9})", re.IGNORECASE)
+_QUOTED = re.compile(r'"[^"]*"?')
+_TOKEN = re.compile(r"(?<!\d)\d{6,}:[\w-]{20,}")
+_CANNOT_PARSE = "can't parse entities"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Telegram's own words."""
+
+    ok: bool
+    message_id: int | None = None
+    code: int  # Telegram's own, else that of HTTP
+    description: str = ""  # without quotations
+    retry_after: float | None = None  # seconds
+    migrate_to: int | None = None  # the supergroup that this group has become
+
+    @property
+    def cannot_parse(self) -> bool:
+        return self.code == 400 and _CANNOT_PARSE in self.description.lower()
+
+    @property
+    def moved_to(self) -> str | None:
+        return None if self.ok or self.migrate_to is None else str(self.migrate_to)
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds to leave the chat alone."""
+        if self.code != 429:
+            return None
+        said = _RETRY_AFTER.search(self.description)
+        seconds = float(said[1]) if said else DEFAULT_WAIT
+        return max(1.0, seconds if self.retry_after is None else self.retry_after)
+
+    def evidence(self) -> dict[str, Any]:
+        if self.ok:
+            return {"message_id": self.message_id}
+        named = {"retry_after": self.retry_after, "migrate_to_chat_id": self.migrate_to}
+        parameters = {name: value for name, value in named.items() if value is not None}
+        told: dict[str, Any] = {"error_code": self.code, "description": self.description}
+        return told | ({"parameters": parameters} if parameters else {})
+
+
+def read(response: httpx2.Response) -> Answer | None:
+    """The answer; None when these are not Telegram's words."""
+    try:
+        body = response.json()
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or "ok" not in body:
+        return None
+    result, code = _mapping(body.get("result")), _whole(body.get("error_code"))
+    parameters = _mapping(body.get("parameters"))
+    return Answer(
+        ok=bool(body["ok"]),
+        message_id=_whole(result.get("message_id")),
+        code=response.status_code if code is None else code,
+        description=_redacted(body.get("description")),
+        retry_after=_seconds(parameters.get("retry_after")),
+        migrate_to=_whole(parameters.get("migrate_to_chat_id")),
+    )
+
+
+def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None = None) -> NotSent:
+    """A refusal is certain: nothing of this call was sent."""
+    wait = answer.wait
+    return NotSent(
+        error=_error(answer),
+        answered=True,
+        response={**evidence, **answer.evidence()},
+        throttle=None if wait is None else Throttle(scope="target", seconds=wait),
+        recipient_gone=answer.code == 403,
+        moved_to=answer.moved_to or moved_to,
+    )
+
+
+def _error(answer: Answer) -> ClassifiedError:
+    code, said = answer.code, answer.description
+    match code:
+        case 429:
+            return TargetUnavailable(f"Telegram asks to wait: {said}", retry_after=answer.wait)
+        case 403:
+            return TargetUnavailable(f"the recipient cannot be reached: {said}", retryable=False)
+        case 401 | 404:
+            return TargetUnavailable(f"Telegram refuses the bot's token: {said}", retryable=False)
+        case int() if code >= 500:
+            return TargetUnavailable(f"Telegram failed: {said}")
+    return ValidationError(f"Telegram refused the message: {said}")
+
+
+def _redacted(description: Any) -> str:
+    said = text(description) if isinstance(description, str) else ""
+    return _TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < _LONGEST_WAIT else None
+
+
+_TOKEN_REMEDY = "set BUTLER_TELEGRAM_TOKEN to the token that @BotFather shows for the bot, and start again"  # noqa: S105
+_AWAY_REMEDY = "check the network, a proxy's settings and telegram_api_url; it is tried again by itself"
+_OTHER_POLLER = "stop the other program that polls with this token, or delete the bot's webhook"
+
+
+def refusal(code: object, *, retry_after: float | None = None) -> ClassifiedError:
+    """An answer that is not ok."""
+    if code in (401, 404):
+        return TargetUnavailable("Telegram refuses the bot's token", retryable=False, remedy=_TOKEN_REMEDY)
+    if code == 409:
+        return TargetUnavailable("Telegram answered 409: somebody else polls with this token", remedy=_OTHER_POLLER)
+    return TargetUnavailable(f"Telegram answered {code}", retry_after=retry_after, remedy=_AWAY_REMEDY)
+
+
+def unreachable(error: Exception, *, host: str = "") -> ClassifiedError:
+    """No answer of Telegram's own."""
+    where = f" at {host}" if host else ""
+    if isinstance(error, TimeoutError):
+        return TimeoutExceeded(f"Telegram gave no answer in time{where}", remedy=_AWAY_REMEDY)
+    if _is_untrusted(error):
+        remedy = "set SSL_CERT_FILE to the authority that signs on this network, or correct telegram_api_url"
+        return TargetUnavailable(f"Telegram's certificate is not trusted{where}", remedy=remedy)
+    return TargetUnavailable(f"Telegram is unreachable{where} ({type(error).__name__})", remedy=_AWAY_REMEDY)
+
+
+def _is_untrusted(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+_BODY_LEAVES = "send_request_body.started"
+_ANSWER_AWAITED = "receive_response_headers.started"
+
+
+class Phase(StrEnum):
+    NOT_BEGUN = "not_begun"
+    CONNECTING = "connecting"
+    BODY_LEAVING = "body_leaving"
+    ANSWER_AWAITED = "answer_awaited"
+    ANSWERED = "answered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Telegram gave no answer of its own."""
+
+    phase: Phase
+    error: ClassifiedError
+    status: int | None = None  # what a gateway said instead
+
+    @property
+    def certainty(self) -> Certainty:
+        harmless = self.phase in (Phase.NOT_BEGUN, Phase.CONNECTING)
+        return Certainty.NOT_SENT if harmless else Certainty.UNCERTAIN
+
+    def evidence(self) -> dict[str, Any]:
+        return {} if self.status is None else {"status": self.status}
+
+
+class Line:
+    """The way to Telegram during one attempt; all requests share its deadline."""
+
+    def __init__(self, *, client: httpx2.AsyncClient, wire: Wire, timeout_s: float) -> None:
+        self._client = client
+        self._wire = wire
+        self._timeout_s = timeout_s
+        self._deadline = asyncio.timeout(timeout_s).when()
+
+    async def ask(self, call: Call, *, part: int) -> Answer | Silence:
+        if self._is_late():
+            return Silence(phase=Phase.NOT_BEGUN, error=TimeoutExceeded("no time was left to ask Telegram"))
+        phase = Phase.CONNECTING
+
+        async def trace(event: str, info: Any) -> None:
+            nonlocal phase
+            if _is_for_proxy(info):
+                return
+            if event.endswith(_BODY_LEAVES):
+                self._wire.leaving(part)
+                phase = Phase.BODY_LEAVING
+            elif event.endswith(_ANSWER_AWAITED) and phase is Phase.BODY_LEAVING:
+                phase = Phase.ANSWER_AWAITED
+
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                response = await self._client.post(call.method, json=call.body, extensions={"trace": trace})
+        except TimeoutError:
+            return Silence(phase=phase, error=TimeoutExceeded(f"Telegram gave no answer within {self._timeout_s:g} s"))
+        except httpx2.HTTPError as error:
+            return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({reason(error)})"))
+        return read(response) or _gateway(response.status_code)
+
+    def _is_late(self) -> bool:
+        now = asyncio.timeout(0).when()  # on the same scale as the deadline
+        return self._deadline is not None and now is not None and now >= self._deadline
+
+
+def _is_for_proxy(info: Any) -> bool:
+    """Asking a proxy for a way through is traced like the request itself, and brings nothing to Telegram."""
+    return getattr(info.get("request"), "method", None) == b"CONNECT"
+
+
+def _gateway(status: int) -> Silence:
+    """Not Telegram's own words but somebody's on the way: the message may have come through."""
+    error = TargetUnavailable(f"Telegram's gateway answered HTTP {status}")
+    return Silence(phase=Phase.ANSWER_AWAITED, error=error, status=status)
