@@ -33,8 +33,7 @@ from benchmarks.rollup.on_spark import carry_out, roll_up, scan_and_group, total
 from benchmarks.rollup.peers import DuckDb, InPostgres
 from benchmarks.rollup.processor import processor_seconds
 from butlers.clock import SystemClock
-from butlers.pipeline.generate.fleet import USUAL_BEATS_A_DAY, FleetPlan
-from butlers.pipeline.generate.writing import write_lake
+from butlers.pipeline.generate import USUAL_BEATS_A_DAY, FleetPlan, write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.pipeline.session import SessionSettings, spark_session

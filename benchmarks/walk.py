@@ -30,11 +30,11 @@ import butlers
 from butlers.butler.config import load_roster
 from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import SystemClock
+from butlers.daemon.demo.instance import PortRange
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import OWNER_CHAT, Simulated, simulated_environment, simulated_settings
 from butlers.daemon.system import System
-from butlers.daemon.tour.instance import PortRange
 from butlers.ids import Uuid7Factory
 from butlers.storage.embedded import EmbeddedPostgres
 

@@ -26,7 +26,7 @@ from benchmarks.chaos.messenger import LIFTED
 from benchmarks.chaos.report import Plan, say
 from benchmarks.chaos.roster import lifted_roster
 from butlers.clock import Clock, SystemClock
-from butlers.daemon.tour.instance import Instance
+from butlers.daemon.demo.instance import Instance
 from butlers.errors import ButlersError
 from butlers.storage.embedded import EmbeddedPostgres
 

@@ -28,9 +28,9 @@ from benchmarks.chaos.verdict import percentile
 from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.butler.transport import McpTransport
 from butlers.clock import Clock, SystemClock
+from butlers.daemon.demo.instance import Instance
 from butlers.daemon.places import Places
 from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, OWNER_CHAT
-from butlers.daemon.tour.instance import Instance
 from butlers.errors import ButlersError
 
 GOAL_MS = 200.0

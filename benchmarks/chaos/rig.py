@@ -26,9 +26,9 @@ import httpx2
 from butlers.butler.config import load_roster
 from butlers.butler.identity import TokenFile
 from butlers.clock import Clock
+from butlers.daemon.demo.instance import PortRange, clean_environment
 from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS
-from butlers.daemon.tour.instance import PortRange, clean_environment
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.operations.operation import Role
 from butlers.storage.address import with_database

@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from benchmarks.planning import people
 from butlers.outbound.service import OutboundStore, SendResult
-from butlers.pipeline.job import JobContext, JobResult
+from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs.audience_plan import JOB
-from butlers.pipeline.sources.snapshots import snapshots
-from butlers.pipeline.windows import Window
+from butlers.pipeline.sources.postgres import snapshots
 from butlers.storage.database import Database
 
 HORIZON = timedelta(days=7)

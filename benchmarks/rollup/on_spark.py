@@ -8,11 +8,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.generate.fleet import FleetPlan
+from butlers.pipeline.generate import FleetPlan
+from butlers.pipeline.job import Window
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
-from butlers.pipeline.transforms.hourly import STATES, hourly
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.connector_stats import STATES, hourly
 from butlers.switchboard.connectors.deltas import COUNTERS
 
 

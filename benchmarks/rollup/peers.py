@@ -9,7 +9,7 @@ import pyarrow.dataset
 
 from butlers.pipeline.connection import connect
 from butlers.pipeline.lake.events import HEARTBEATS
-from butlers.pipeline.transforms.hourly import STATES
+from butlers.pipeline.transforms.connector_stats import STATES
 from butlers.switchboard.connectors.deltas import COUNTERS
 
 _SQL = (Path(__file__).parent / "hourly.sql").read_text()

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from butlers.messenger.deliveries import migrations as messenger_migrations
-from butlers.pipeline.job import JobContext
+from butlers.pipeline.job import JobContext, Window
 from butlers.pipeline.table_contracts.deliveries import (
     ADMISSION_OUTCOMES,
     ATTEMPTS,
@@ -30,7 +30,6 @@ from butlers.pipeline.table_contracts.deliveries import (
 )
 from butlers.pipeline.table_contracts.service_levels import ACCEPT_TIMES, REQUESTS, ROUTES
 from butlers.pipeline.tables import Table
-from butlers.pipeline.windows import Window
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet

@@ -14,10 +14,9 @@ from uuid import UUID
 import duckdb
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from butlers.pipeline.job import JobContext
+from butlers.pipeline.job import JobContext, Window
 from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG
-from butlers.pipeline.transforms.deltas import COMPARED_COLUMNS
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.connector_stats import COMPARED_COLUMNS
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet

@@ -12,11 +12,10 @@ from uuid import UUID, uuid4
 from pyspark.sql import SparkSession
 
 from butlers.messenger.deliveries import migrations as messenger_migrations
-from butlers.pipeline.job import JobContext, JobResult
+from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs import lake_compact, lake_retain, lake_stream
 from butlers.pipeline.lake.events import Event
 from butlers.pipeline.lake.log import LakeLog, LakeState
-from butlers.pipeline.windows import Window
 from butlers.storage.connection import Connection, open_connection
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet

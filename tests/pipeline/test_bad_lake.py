@@ -11,8 +11,7 @@ import pyarrow.parquet
 from pyspark.sql import SparkSession
 
 from butlers.daemon.cli.exits import FAILED, OK
-from butlers.pipeline.generate.fleet import FleetPlan
-from butlers.pipeline.generate.writing import write_lake
+from butlers.pipeline.generate import FleetPlan, write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.embedded import EmbeddedPostgres

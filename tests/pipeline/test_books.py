@@ -11,11 +11,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.transforms.books_counts import judged_counts, rows_of
-from butlers.pipeline.transforms.books_findings import SAMPLES, books_findings, samples
-from butlers.pipeline.transforms.books_record import judgements, newest_moment
-from butlers.pipeline.transforms.books_rules import RULES
-from butlers.pipeline.transforms.books_totals import books_totals
+from butlers.pipeline.transforms.reconciliation import (
+    SAMPLES,
+    books_findings,
+    books_totals,
+    judgements,
+    newest_moment,
+    samples,
+)
+from butlers.pipeline.transforms.reconciliation_requests import judged_counts, rows_of
+from butlers.pipeline.transforms.reconciliation_rules import RULES
 from tests.pipeline.books_ledger import (
     CLOSED,
     CUTOFF,

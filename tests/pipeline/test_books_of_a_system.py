@@ -14,12 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.job import JobContext, JobResult
-from butlers.pipeline.jobs import books
+from butlers.pipeline.job import JobContext, JobResult, Window
+from butlers.pipeline.jobs import reconciliation
 from butlers.pipeline.lake.events import CHANGED_IN, DATE, HEARTBEATS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.pipeline.lake.stream import append_batch
-from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
 from tests.pipeline.books_ledger import EVENTS
@@ -124,4 +123,4 @@ def _run(spark: SparkSession, running: RunningSystem, folder: Path) -> JobResult
         window=Window(start=today - timedelta(days=1), end=today + timedelta(days=1)),
         arguments={"grace": "0s"},
     )
-    return books.JOB.run(context)
+    return reconciliation.JOB.run(context)

@@ -16,8 +16,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from butlers.errors import ConfigurationError, InternalError
 from butlers.pipeline.connection import connect
 from butlers.pipeline.lake.events import EVENTS, HEARTBEATS, Event
-from butlers.pipeline.sources.changes import ChangesReader, Mark, Slice, _end, _slices, stream_options
-from butlers.pipeline.sources.horizon import check_numbers, read_horizon
+from butlers.pipeline.sources.changes import (
+    ChangesReader,
+    Mark,
+    Slice,
+    _end,
+    _slices,
+    check_numbers,
+    read_horizon,
+    stream_options,
+)
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
 from butlers.storage.retention import ensure_month_partitions

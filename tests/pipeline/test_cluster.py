@@ -20,10 +20,10 @@ import pyspark
 import pytest
 
 from butlers.clock import SystemClock
-from butlers.pipeline.java import find_java
+from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
 from butlers.pipeline.runs import Runs
-from butlers.pipeline.windows import Window
+from butlers.pipeline.session import find_java
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.fleets import house
 from tests.ports import free_port

@@ -11,12 +11,10 @@ from uuid import UUID
 from pyspark.sql import SparkSession
 
 from butlers.errors import ValidationError
+from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.connector_stats_daily import JOB
 from butlers.pipeline.tables import CONNECTOR_STATS_HOURLY, MESSAGE_INBOX
-from butlers.pipeline.transforms.daily import daily
-from butlers.pipeline.transforms.fanout import fanout
-from butlers.pipeline.transforms.hourly import MOST
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.connector_stats import MOST, daily, fanout
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.fleets import context_of, house, oracle, plain

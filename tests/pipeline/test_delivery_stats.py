@@ -19,10 +19,10 @@ from butlers.errors import ValidationError
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.messenger.tools.tracking import StatisticsTools
 from butlers.operations.operation import Role
+from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.delivery_stats import JOB
 from butlers.pipeline.table_contracts.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
 from butlers.pipeline.transforms.delivery_stats import Grouping, delivery_stats
-from butlers.pipeline.windows import Window
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.delivery_records import (

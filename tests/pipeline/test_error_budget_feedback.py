@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from butlers.messenger.error_budget import FRESH_FOR, LongWindow, Standing, Strain, Windows, judge_channel, strain
+from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.service_levels import JOB
-from butlers.pipeline.windows import Window
 from butlers.reliability.error_budget import BudgetPolicy, Reason, Stance
 from butlers.reliability.error_budget import Window as Events
 from butlers.storage.embedded import EmbeddedPostgres

@@ -12,8 +12,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.window import Window as Over
 
 from butlers.errors import ValidationError
-from butlers.pipeline.generate.fleet import FleetPlan, heartbeats
-from butlers.pipeline.generate.writing import write_database, write_lake
+from butlers.pipeline.generate import FleetPlan, heartbeats, write_database, write_lake
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
 from butlers.storage.embedded import EmbeddedPostgres

@@ -15,12 +15,11 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import MAX_COUNT
 from butlers.errors import ValidationError
-from butlers.pipeline.generate.fleet import FleetPlan, heartbeats, logged_heartbeats
+from butlers.pipeline.generate import FleetPlan, heartbeats, logged_heartbeats
+from butlers.pipeline.job import Window
 from butlers.pipeline.jobs import connector_stats_pruning
 from butlers.pipeline.jobs.connector_stats_hourly import JOB
-from butlers.pipeline.transforms.deltas import with_deltas
-from butlers.pipeline.transforms.hourly import hourly
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.connector_stats import hourly, with_deltas
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.deltas import ADDED, YOUNG_S
 from tests.pipeline.fleets import (

@@ -12,12 +12,11 @@ from pyspark.sql import SparkSession
 
 from butlers.daemon.cli.exits import OK, USAGE
 from butlers.errors import ConfigurationError, ValidationError
-from butlers.pipeline.job import JobContext
+from butlers.pipeline.job import JobContext, Window
 from butlers.pipeline.jobs import connector_stats_hourly, lake_retain, lake_stream
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog
-from butlers.pipeline.lake.wholeness import GENERATED, must_hold, note_gap
-from butlers.pipeline.windows import Window
+from butlers.pipeline.lake.reading import GENERATED, must_hold, note_gap
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.command_line import run_job
 from tests.pipeline.fleets import STARTS, context_of, fleets, house, said, upgraded

@@ -22,17 +22,15 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from butlers.errors import InternalError, ValidationError
-from butlers.pipeline.job import JobContext, JobResult
-from butlers.pipeline.lake import compaction, files
-from butlers.pipeline.lake.compaction import compact
+from butlers.pipeline.job import JobContext, JobResult, Window
+from butlers.pipeline.lake import files, maintenance
 from butlers.pipeline.lake.events import RECEIPTS, Derived, Event
 from butlers.pipeline.lake.files import sweep
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
+from butlers.pipeline.lake.maintenance import compact, retain
 from butlers.pipeline.lake.reading import read_events, read_versions
-from butlers.pipeline.lake.retention import retain
 from butlers.pipeline.lake.stream import append_batch
 from butlers.pipeline.tables import STRING, columns
-from butlers.pipeline.windows import Window
 from tests.pipeline.lake_house import JOBS
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -146,8 +144,8 @@ def test_a_day_that_left_meanwhile_is_not_brought_back(
 ):
     for number in range(2):
         append_batch(batch_of(spark, number * 10, 10), folder)
-    check = compaction._check_rows
-    monkeypatch.setattr(compaction, "_check_rows", lambda *a: (retain(folder, since=date(2026, 3, 2)), check(*a)))
+    check = maintenance._check_rows
+    monkeypatch.setattr(maintenance, "_check_rows", lambda *a: (retain(folder, since=date(2026, 3, 2)), check(*a)))
     done = compact(spark, folder, RECEIPTS, DATES)
     assert [day.date for day in done] == ["2026-03-02"]
     assert {file.date for file in LakeLog(folder).state().files.values()} == {"2026-03-02"}

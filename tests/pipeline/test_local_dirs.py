@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from butlers.pipeline.local_dirs import own_folder
+from butlers.pipeline.session import own_folder
 
 ANOTHER = """
 import sys

@@ -15,11 +15,10 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from butlers.errors import ConfigurationError, InternalError
 from butlers.pipeline.connection import connect, transaction
+from butlers.pipeline.job import Window
 from butlers.pipeline.sinks import merge
-from butlers.pipeline.sinks.merge import StagingWriter, merge_into
-from butlers.pipeline.sinks.staging import staging_for
+from butlers.pipeline.sinks.merge import StagingWriter, merge_into, staging_for
 from butlers.pipeline.tables import DAY, LONG, MOMENT, STRING, Table, columns
-from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 

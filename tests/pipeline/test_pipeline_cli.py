@@ -14,12 +14,12 @@ import pytest
 
 from butlers.daemon.cli import app
 from butlers.daemon.cli.exits import CONFIGURATION, OK, UNREACHABLE, USAGE, run_guarded
-from butlers.pipeline import running, session
+from butlers.pipeline import runner, session
+from butlers.pipeline.job import Window
 from butlers.pipeline.lake.log import LakeLog
-from butlers.pipeline.lake.wholeness import GENERATED
+from butlers.pipeline.lake.reading import GENERATED
 from butlers.pipeline.runs import Ending, Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
-from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 
@@ -134,7 +134,7 @@ REFUSED = [
 def test_a_wrong_request_is_refused_and_leaves_nothing(
     dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running, "spark_session", _no_spark)
+    monkeypatch.setattr(runner, "spark_session", _no_spark)
     for words, code, said in REFUSED:
         assert _butlers("pipeline", "run", *words, "--data-dir", str(tmp_path), "--json") == code, words
         assert said in json.loads(capsys.readouterr().out)["error"]["message"]
@@ -145,7 +145,7 @@ def test_a_wrong_request_is_refused_and_leaves_nothing(
 def test_a_database_that_is_not_there_is_told_without_its_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(running, "spark_session", _no_spark)
+    monkeypatch.setattr(runner, "spark_session", _no_spark)
     for address, code, said in [
         ("postgresql://ann:s3cret@127.0.0.1:1/books", UNREACHABLE, "no server answers there (start the server"),
         (None, CONFIGURATION, "there is no system here yet"),

@@ -27,12 +27,10 @@ from pyspark.sql.types import BooleanType, DecimalType, IntegerType
 
 from butlers.errors import ConfigurationError, InternalError
 from butlers.pipeline.connection import connect
-from butlers.pipeline.sources.postgres import read_table
+from butlers.pipeline.job import Window
+from butlers.pipeline.sources.postgres import range_conditions, read_table, snapshots
 from butlers.pipeline.sources.predicates import filter_condition, literal, window_condition
-from butlers.pipeline.sources.ranges import range_conditions
-from butlers.pipeline.sources.snapshots import snapshots
 from butlers.pipeline.tables import DAY, DOUBLE, LONG, MOMENT, STRING, Table, columns
-from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.connector_stats_pruning import JOB, TABLES
-from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.rollups import DAILY_KEPT, HOURLY_KEPT, LOG_KEPT
 from tests.pipeline.fleets import context_of, house

@@ -19,13 +19,19 @@ from pyspark.sql import Row, SparkSession
 from butlers.butler.routing_config import RoutingSection
 from butlers.errors import ValidationError
 from butlers.pipeline.connection import transaction
-from butlers.pipeline.job import JobContext
+from butlers.pipeline.job import JobContext, Window
 from butlers.pipeline.jobs.routing_evaluate import SHIPPED, Demands, candidate_of, run
 from butlers.pipeline.session import package_archive
-from butlers.pipeline.sources.snapshots import snapshots
-from butlers.pipeline.transforms.routing_candidate import KNOWN, Candidate, cascade_of, choices, label
-from butlers.pipeline.transforms.routing_evaluation import changes, evaluation
-from butlers.pipeline.windows import Window
+from butlers.pipeline.sources.postgres import snapshots
+from butlers.pipeline.transforms.routing_evaluation import (
+    KNOWN,
+    Candidate,
+    cascade_of,
+    changes,
+    choices,
+    evaluation,
+    label,
+)
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models

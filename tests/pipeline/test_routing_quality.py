@@ -22,13 +22,11 @@ from pyspark.sql import functions as sf
 
 from butlers.errors import ValidationError
 from butlers.pipeline.connection import transaction
-from butlers.pipeline.job import JobContext, JobResult
+from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs.routing_quality import baseline_of, run
-from butlers.pipeline.sources.snapshots import snapshots
+from butlers.pipeline.sources.postgres import snapshots
 from butlers.pipeline.table_contracts.routing import ROUTING_ALERTS, ROUTING_QUALITY, SLICE
-from butlers.pipeline.transforms.routing_alerts import Thresholds
-from butlers.pipeline.transforms.routing_reruns import completed, emptied
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.routing_quality import Thresholds, completed, emptied
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 from tests.pipeline.routing_record import MIGRATIONS, Record, made_up

@@ -16,17 +16,16 @@ from pyspark.sql import SparkSession
 from butlers.clock import ManualClock
 from butlers.errors import ConfigurationError, InternalError, TimeoutExceeded, ValidationError
 from butlers.ids import Uuid7Factory
-from butlers.pipeline import running
+from butlers.pipeline import runner
 from butlers.pipeline.connection import connect
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.process import main, run_in_process, understood
-from butlers.pipeline.running import RunRequest, run_job
+from butlers.pipeline.runner import RunRequest, run_job
 from butlers.pipeline.runs import Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
 from butlers.pipeline.session import SessionSettings, essence
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.tables import LONG, Table, columns
-from butlers.pipeline.windows import Window
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from tests.database import cloned_database_uri
@@ -91,13 +90,13 @@ def test_how_a_job_ends_is_written_down(spark: SparkSession, dsn: str, tmp_path:
     def the_session_of_the_tests(_name: str, _settings: SessionSettings) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr(running, "spark_session", the_session_of_the_tests)
+    monkeypatch.setattr(runner, "spark_session", the_session_of_the_tests)
 
     new_id = Uuid7Factory(CLOCK)
 
     def run(work: Callable[[JobContext], JobResult], **arguments: str) -> dict[str, object]:
         job = Job(name="books", about="", run=work, arguments={"colour": "which"})
-        monkeypatch.setattr(running, "find_job", lambda _name: job)
+        monkeypatch.setattr(runner, "find_job", lambda _name: job)
         session = SessionSettings(scratch=tmp_path, master="local[2]")
         request = RunRequest(job="books", window=WINDOW, dsn=dsn, lake=tmp_path, session=session, arguments=arguments)
         return run_job(request, clock=CLOCK, new_id=new_id)

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from butlers.messenger.service_levels import ServiceLevels as DeliveryLevels
+from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.service_levels import JOB, budget_policy
-from butlers.pipeline.windows import Window
 from butlers.reliability.error_budget import BudgetPolicy, burn_rate
 from butlers.reliability.error_budget import Window as Events
 from butlers.storage.database import Database

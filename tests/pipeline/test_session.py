@@ -14,9 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from butlers.errors import ConfigurationError, ValidationError
-from butlers.pipeline.java import find_java
-from butlers.pipeline.session import SessionSettings
-from butlers.pipeline.windows import Window
+from butlers.pipeline.job import Window
+from butlers.pipeline.session import SessionSettings, find_java
 
 
 def test_time_is_utc(spark: SparkSession):

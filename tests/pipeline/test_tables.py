@@ -14,7 +14,7 @@ from butlers.messenger.deliveries import migrations as messenger_migrations
 from butlers.outbound import MIGRATIONS as OUTBOUND
 from butlers.pipeline import table_contracts, tables
 from butlers.pipeline.connection import connect, transaction
-from butlers.pipeline.sources.real_columns import real_columns
+from butlers.pipeline.sources.predicates import real_columns
 from butlers.pipeline.tables import LONG, MESSAGE_INBOX, STRING, Table, columns
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet

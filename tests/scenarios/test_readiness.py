@@ -15,7 +15,7 @@ import pytest_asyncio
 from butlers.butler.health import Condition, Finding, Health, LastKnown
 from butlers.channels.email.simulator import serve_mail
 from butlers.clock import SystemClock
-from butlers.daemon.readiness import STOPS_BELOW, disk_finding
+from butlers.daemon.services import STOPS_BELOW, disk_finding
 from butlers.daemon.simulation import ADDRESS, Simulated
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import deliver, fault, wish
@@ -101,7 +101,7 @@ async def test_a_full_disk_is_not_ready_and_says_what_to_do(
     running: RunningSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "free")
-    monkeypatch.setattr("butlers.daemon.readiness.shutil.disk_usage", lambda _path: usage(free=STOPS_BELOW - 1))
+    monkeypatch.setattr("butlers.daemon.services.shutil.disk_usage", lambda _path: usage(free=STOPS_BELOW - 1))
     status, document = await ready(running)
     assert (status, document["ready"], document["status"]) == (503, False, "failing")
     line = next(line for line in document["parts"] if line["part"] == "disk")

@@ -23,8 +23,8 @@ from butlers.butler.runtimes.cli import probe
 from butlers.clock import SystemClock
 from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
-from butlers.daemon.access_checks import who_may_write
-from butlers.daemon.check import Check, fail, ok, refused, warn
+from butlers.daemon.delivery_checks import who_may_write
+from butlers.daemon.machine_checks import Check, fail, ok, refused, warn
 from butlers.daemon.places import Places
 from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy, unknown_variables
 from butlers.daemon.simulation import Simulated, what_to_simulate

@@ -11,18 +11,51 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from butlers.daemon.check import Check, fail, ok, refused, warn
 from butlers.errors import ConfigurationError
 from butlers.storage.address import SOURCE, describe_address, with_database
 from butlers.storage.connection import Connection, open_connection
 from butlers.storage.private_folder import is_open, is_used
 from butlers.storage.refusals import DatabaseMissing, may_not_change, may_not_create, may_not_create_database
 from butlers.storage.server_programs import choose_account, run_program
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WARN = "warn"  # works, but not all of it or not as it should
+    FAIL = "fail"  # `butlers up` will refuse to start, or lose something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    name: str  # dotted: the subject and, where there are several, which one
+    status: Status
+    detail: str  # what was found; never a secret's value
+    remedy: str = ""  # what to do about it
+
+
+def ok(name: str, detail: str, remedy: str = "") -> Check:
+    return Check(name=name, status=Status.OK, detail=detail, remedy=remedy)
+
+
+def warn(name: str, detail: str, remedy: str) -> Check:
+    return Check(name=name, status=Status.WARN, detail=detail, remedy=remedy)
+
+
+def fail(name: str, detail: str, remedy: str) -> Check:
+    return Check(name=name, status=Status.FAIL, detail=detail, remedy=remedy)
+
+
+def refused(name: str, error: ConfigurationError) -> Check:
+    """What stops a start stops it here, in the same words."""
+    return fail(name, f"{error.source}: {error.key}: {error.problem}", error.remedy)
+
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17

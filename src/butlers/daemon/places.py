@@ -5,11 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
+from butlers.butler.config import ButlerConfig, check_credentials
+from butlers.daemon.compose.channels import TYPES
+from butlers.daemon.settings import Settings
+from butlers.daemon.simulation import Simulated, simulated_environment, what_to_simulate
 from butlers.errors import ConfigurationError
 from butlers.storage.private_folder import make_private
 
@@ -119,3 +124,63 @@ def _alive(file: Path) -> dict[str, Any]:
 def _read_number(lock: IO[str]) -> str:
     lock.seek(0)
     return lock.read(20).strip() or "unknown"
+
+
+_PORTS_OF = {
+    "telegram": "telegram_simulator",
+    "smtp": "smtp_simulator",
+    "imap": "imap_simulator",
+    "mail_control": "mail_control",
+    "calendar": "calendar_simulator",
+}
+
+
+def found_ports(settings: Settings, running: Mapping[str, Any], ours: Collection[str]) -> Settings:
+    """The settings with the ports that a running system announced, except those of our own doors."""
+    return settings.model_copy(update={"ports": dict(_announced(running, ours)) | settings.ports})
+
+
+def simulators_beside(
+    settings: Settings, roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], running: Mapping[str, Any]
+) -> Simulated:
+    """Told to, the simulators wherever the settings say; otherwise those that run here and are wanted."""
+    if settings.simulators == "on":
+        return Simulated(telegram=True, mail=True, calendar=True)
+    wanted, there = what_to_simulate(settings, roster, environment), running.get("simulators", {})
+    return Simulated(
+        telegram=wanted.telegram and "telegram" in there,
+        mail=wanted.mail and {"smtp", "imap"} <= there.keys(),
+        calendar=wanted.calendar and "calendar" in there,
+    )
+
+
+def check_role(
+    settings: Settings,
+    roster: Mapping[str, ButlerConfig],
+    names: Collection[str],
+    simulated: Simulated,
+    environment: Mapping[str, str],
+) -> None:
+    """Credentials that are missing, with the one remedy that only a lone role has."""
+    completed = simulated_environment(simulated, roster, environment)
+    try:
+        for name in names:
+            check_credentials(roster[name], completed, elsewhere=TYPES)
+    except ConfigurationError as error:
+        if settings.simulators != "auto":
+            raise
+        raise ConfigurationError(
+            error.problem,
+            source=error.source,
+            key=error.key,
+            remedy=f"{error.remedy}, or use --set simulators=on while `butlers simulate` runs",
+        ) from None
+
+
+def _announced(running: Mapping[str, Any], ours: Collection[str]) -> Iterator[tuple[str, int]]:
+    doors = {name: address for name, address in running.get("doors", {}).items() if name not in ours}
+    simulators = {_PORTS_OF[name]: at for name, at in running.get("simulators", {}).items() if name in _PORTS_OF}
+    for name, address in (doors | simulators).items():
+        port = urlsplit(address if "//" in address else f"//{address}").port
+        if port is not None:
+            yield name, port

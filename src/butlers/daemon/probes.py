@@ -18,8 +18,8 @@ from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT, Dialect
 from butlers.clock import Clock, SystemClock
-from butlers.daemon.check import Check, ok, warn
 from butlers.daemon.compose.channels import bot_mailbox, build_channels
+from butlers.daemon.machine_checks import Check, ok, warn
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, simulated_settings, what_to_simulate
 from butlers.errors import ClassifiedError, ConfigurationError

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,9 +18,8 @@ import uvloop
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
-from butlers.daemon.check import Status
-from butlers.daemon.neighbours import check_role, found_ports, simulators_beside
-from butlers.daemon.places import Places
+from butlers.daemon.machine_checks import Status
+from butlers.daemon.places import Places, check_role, found_ports, simulators_beside
 from butlers.daemon.settings import Settings, check_port_names
 from butlers.daemon.simulation import (
     LAST_WORDS_S,
@@ -220,3 +220,19 @@ def _stop_event() -> asyncio.Event:
 
 def _loop(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
+
+
+_YOUNG = 20_000  # objects between two looks at the young
+_USUAL = gc.get_threshold()  # Python's own numbers, which differ between its versions
+
+
+@contextmanager
+def spared_collector() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, *_USUAL[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*_USUAL)
+        gc.unfreeze()

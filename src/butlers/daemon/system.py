@@ -22,12 +22,12 @@ from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
-from butlers.daemon.collector import spared_collector
 from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.channels import TYPES, owner_credentials
 from butlers.daemon.compose.process import Process
-from butlers.daemon.owner_credentials import TYPES, owner_credentials
 from butlers.daemon.places import Places
-from butlers.daemon.readiness import database_check, disk_check
+from butlers.daemon.serve import spared_collector
+from butlers.daemon.services import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.operations.operation import Role

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from butlers.errors import ClassifiedError, ConfigurationError, InternalError, TimeoutExceeded, from_wire
-from butlers.pipeline.signals import stop_signals
-from butlers.pipeline.windows import Window
+from butlers.pipeline.job import Window
+from butlers.pipeline.runner import stop_signals
 
 ADDRESS = "DATABASE_URL"
 OK, DISSATISFIED, USAGE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130
@@ -132,7 +132,7 @@ def _run(request: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[di
     # Reason for the late imports: the service's side of this file must not load Spark.
     from butlers.clock import SystemClock  # noqa: PLC0415
     from butlers.ids import Uuid7Factory  # noqa: PLC0415
-    from butlers.pipeline.running import RunRequest, run_job  # noqa: PLC0415
+    from butlers.pipeline.runner import RunRequest, run_job  # noqa: PLC0415
     from butlers.pipeline.session import SessionSettings  # noqa: PLC0415
 
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""How far a run is, from Spark's own counts of stages and tasks: a bar on a terminal, lines elsewhere."""
+"""How far a run is: Spark's own counts of stages and tasks, and rows counted on the way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.column import Column
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -108,3 +112,23 @@ def _stages(tracker: Any, job: int) -> Iterator[Any]:
     for stage in info.stageIds if info else ():
         if (known := tracker.getStageInfo(stage)) is not None:
             yield known
+
+
+class Counted:
+    """Counts what a plan reads while it is carried out."""
+
+    def __init__(self, name: str) -> None:
+        self._observation = Observation(name)
+
+    def on(self, frame: DataFrame, counted: Column | None = None) -> DataFrame:
+        """The same frame; `counted` is an aggregate over it, its rows when left out."""
+        rows = sf.count(sf.lit(1)) if counted is None else counted
+        return frame.observe(self._observation, rows.alias("rows"))
+
+    @property
+    def rows(self) -> int:
+        """After an action. Of a plan that Spark found empty it left the counting out, too, and has no answer."""
+        try:
+            return int(self._observation.get["rows"] or 0)
+        except (Py4JJavaError, PySparkException, KeyError):
+            return 0

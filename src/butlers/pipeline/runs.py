@@ -20,8 +20,8 @@ from uuid import UUID
 from adbc_driver_manager.dbapi import Cursor
 
 from butlers.pipeline.connection import connect
+from butlers.pipeline.job import Window
 from butlers.pipeline.schema import MIGRATIONS, SCHEMA
-from butlers.pipeline.windows import Window
 from butlers.storage.database import Database
 from butlers.storage.migrations import migrate
 from butlers.storage.queries import Queries

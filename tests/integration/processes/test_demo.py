@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from butlers.daemon.tour.instance import clean_environment
+from butlers.daemon.demo.instance import clean_environment
 
 
 @pytest.mark.slow

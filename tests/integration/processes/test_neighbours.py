@@ -11,8 +11,8 @@ import pytest
 
 from butlers.butler.identity import TokenFile
 from butlers.clock import SystemClock
+from butlers.daemon.demo.instance import Instance
 from butlers.daemon.places import Places
-from butlers.daemon.tour.instance import Instance
 from tests.integration.processes.command import (
     answer_here,
     butlers,

@@ -18,7 +18,7 @@ from benchmarks.chaos.roster import amend, lifted_roster
 
 from butlers.channels.registry import GROUP
 from butlers.clock import SystemClock
-from butlers.daemon.tour.instance import Instance
+from butlers.daemon.demo.instance import Instance
 from tests.integration.processes.command import LIFTED, QUICK, answer, butlers
 
 PACKAGE = Path(__file__).parents[2] / "data" / "pigeon_channel"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from butlers.daemon.tour.instance import clean_environment
+from butlers.daemon.demo.instance import clean_environment
 from tests.integration.processes.command import butlers, butlers_here, pretend_running, write_settings
 
 ASKING = (["status"], ["requests"], ["ingest", "hello"], ["trace", "00000000-0000-7000-8000-000000000000"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from butlers.clock import SystemClock
-from butlers.daemon.tour.instance import Instance
+from butlers.daemon.demo.instance import Instance
 from tests.integration.processes.command import QUICK, answer, kept_running, nothing_left, telegram_event
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from butlers.clock import SystemClock
-from butlers.daemon.tour.instance import Instance, clean_environment
+from butlers.daemon.demo.instance import Instance, clean_environment
 from tests.integration.processes.command import (
     finished,
     nothing_left,

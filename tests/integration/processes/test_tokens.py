@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from butlers.daemon.tour.instance import Instance
+from butlers.daemon.demo.instance import Instance
 from tests.integration.processes.command import answer, answer_here, butlers, butlers_here, telegram_event
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -17,8 +17,8 @@ from benchmarks.chaos.roster import lifted_roster
 
 from butlers.butler.identity import TokenFile
 from butlers.clock import SystemClock
+from butlers.daemon.demo.instance import Instance
 from butlers.daemon.places import Places
-from butlers.daemon.tour.instance import Instance
 from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres

@@ -14,7 +14,7 @@ import pytest
 from butlers.channels.email.simulator.server import ServerIdentity, self_signed
 from butlers.clock import SystemClock
 from butlers.daemon import machine_checks as machine
-from butlers.daemon.check import Status
+from butlers.daemon.machine_checks import Status
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError, ServiceDown
 from butlers.pipeline.connection import connect

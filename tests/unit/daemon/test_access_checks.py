@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from butlers.daemon.access_checks import who_may_write
+from butlers.daemon.delivery_checks import who_may_write
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_settings
 

@@ -16,7 +16,7 @@ from butlers.butler.identity import TokenFile
 from butlers.butler.runtimes.cli import probe
 from butlers.clock import ManualClock
 from butlers.daemon import checks
-from butlers.daemon.check import Check, Status
+from butlers.daemon.machine_checks import Check, Status
 from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
 from butlers.daemon.simulation import Simulated, what_to_simulate

@@ -9,7 +9,7 @@ import pytest
 
 from butlers.butler.config import load_roster
 from butlers.daemon import checks, delivery_checks
-from butlers.daemon.check import Check, Status
+from butlers.daemon.machine_checks import Check, Status
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import what_to_simulate
 

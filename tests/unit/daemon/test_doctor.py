@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from butlers.daemon import checks as checks_module
-from butlers.daemon.check import Check, Status
 from butlers.daemon.cli import main
+from butlers.daemon.machine_checks import Check, Status
 
 FINE = Check(name="python", status=Status.OK, detail="3.11.9")
 DOUBT = Check(name="java", status=Status.WARN, detail="no Java", remedy="install one")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from butlers.daemon import machine_checks as machine
-from butlers.daemon.check import Status
+from butlers.daemon.machine_checks import Status
 from butlers.storage.embedded import EmbeddedPostgres
 
 GIB = 2**30

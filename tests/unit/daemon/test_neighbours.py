@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from butlers.butler.config import load_roster
-from butlers.daemon.neighbours import check_role, found_ports, simulators_beside
+from butlers.daemon.places import check_role, found_ports, simulators_beside
 from butlers.daemon.settings import Settings, check_port_names, shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_settings
 from butlers.errors import ConfigurationError

@@ -8,7 +8,7 @@ import pytest
 
 from butlers.butler.config import load_butler
 from butlers.butler.delivery_config import DeliverySection, RetrySection
-from butlers.daemon.compose.messenger_policy import admission_policy, breaker_policy, budget_policy
+from butlers.daemon.compose.messenger_tools import admission_policy, breaker_policy, budget_policy
 from butlers.errors import ConfigurationError
 
 OUTAGE_RETRY = RetrySection(max_attempts=14, base_delay_s=1.0, max_delay_s=120.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from butlers.butler.config import load_butler
 from butlers.butler.delivery_config import DeliverySection
-from butlers.daemon.compose.messenger_policy import channel_policy
+from butlers.daemon.compose.messenger_tools import channel_policy
 
 SHIPPED = Path(__file__).parents[3] / "roster" / "messenger"
 

@@ -15,7 +15,7 @@ from butlers.channels.channel import AnswersGo
 from butlers.channels.registry import channel_of
 from butlers.clock import SystemClock
 from butlers.contracts.request_state import RequestState
-from butlers.daemon.cli import explain
+from butlers.daemon.cli import why
 from butlers.daemon.cli.asking import Document, an_id, asking, body, plain
 from butlers.daemon.cli.exits import FAILED, OK
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
@@ -89,7 +89,7 @@ def ingest(
     return client.post("/api/ingest", _envelope(text, source, {"identity": identity}, key, target))
 
 
-@asking(explain.trace)
+@asking(why.print_trace)
 def trace(client: SystemClient, request_id: Annotated[str, typer.Argument(help="As ingest printed it.")]) -> Document:
     """One request, every hop, from the door to the provider's receipt."""
     return client.get(f"/api/requests/{an_id(request_id)}")

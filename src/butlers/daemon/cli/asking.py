@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,11 +26,36 @@ import typer
 from pydantic_core import to_json
 
 from butlers.daemon.cli.exits import FAILED, OK
-from butlers.daemon.cli.hints import located, where_given
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.client import SystemClient
 from butlers.errors import FieldError, ValidationError
 from butlers.operations.operation import Hint
+
+_COMMAND = re.compile(
+    r"\bbutlers (?:approvals rules [a-z-]+|(?:deliveries|dead-letters|approvals) [a-z-]+"
+    r"|requests [a-z][a-z-]*|why|trace|requests)\b"
+)
+_WHERE_OPTIONS = {"data_dir": "--data-dir", "config": "--config"}
+
+
+def located(line: str, where: str) -> str:
+    """The line with the whereabouts in each of its commands."""
+    if not where or not isinstance(line, Hint):
+        return line
+    return _COMMAND.sub(lambda found: f"{found[0]} {where}", line)
+
+
+def where_given(context: typer.Context) -> str:
+    """The options that said where the system is, as they were given."""
+    return " ".join(_given(context))
+
+
+def _given(context: typer.Context) -> Iterator[str]:
+    for name, option in _WHERE_OPTIONS.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            yield f"{option} {shlex.quote(str(context.params[name]))}"
+
 
 Document = dict[str, Any]
 Lines = Callable[[Document], Iterable[str]]

@@ -8,7 +8,7 @@ import typer
 
 from butlers.daemon.cli.asking import Document, asking
 from butlers.daemon.cli.declared import add_commands
-from butlers.daemon.cli.listing import lists_by_itself
+from butlers.daemon.cli.options import lists_by_itself
 from butlers.daemon.client import SystemClient
 from butlers.operations import connectors
 from butlers.operations.operation import when

@@ -17,8 +17,7 @@ from pydantic import AwareDatetime
 from pydantic.fields import FieldInfo
 
 from butlers.daemon.cli.asking import Document, an_id, asking, body
-from butlers.daemon.cli.listing import lists_by_itself
-from butlers.daemon.cli.options import moment
+from butlers.daemon.cli.options import lists_by_itself, moment
 from butlers.daemon.client import SystemClient
 from butlers.operations.operation import Command, Operation, Option, Parameter, Route
 

@@ -18,7 +18,7 @@ from butlers.daemon.cli.exits import FAILED, OK
 from butlers.daemon.cli.options import Json
 
 if TYPE_CHECKING:
-    from butlers.daemon.tour.lines import Line
+    from butlers.daemon.demo.lines import Line
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the system running at the end.")]
 
@@ -29,13 +29,13 @@ def demo(as_json: Json = False, keep: Keep = False) -> int:
 
 
 async def _demo(*, as_json: bool, keep: bool) -> int:
-    from butlers.daemon.tour.lines import Tour
+    from butlers.daemon.demo.lines import Demo
 
     current = asyncio.current_task()
     if current is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)
     folder = Path(tempfile.mkdtemp(prefix="butlers-demo-"))
-    tour = Tour(folder, SystemClock(), _progress)
+    tour = Demo(folder, SystemClock(), _progress)
     seen: list[Line] = []
     try:
         async for line in tour.lines(keep=keep):

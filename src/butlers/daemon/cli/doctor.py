@@ -10,9 +10,9 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.text import Text
 
-from butlers.daemon.check import Check, Status, refused
 from butlers.daemon.cli.exits import FAILED, OK
 from butlers.daemon.cli.options import Config, DataDir, Json, Port, PortOffset, Set, settings_from
+from butlers.daemon.machine_checks import Check, Status, refused
 from butlers.errors import ConfigurationError
 
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}

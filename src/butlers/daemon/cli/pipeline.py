@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,18 +12,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from butlers.butler.config import load_roster
 from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.asking import Document, an_id, say
 from butlers.daemon.cli.exits import FAILED, OK, exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
-from butlers.daemon.cli.pipeline_database import database_of_system
 from butlers.daemon.cli.pipeline_generate import generate
 from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings
+from butlers.errors import ConfigurationError
 from butlers.operations.operation import when
+from butlers.storage.address import database_of, with_database
+from butlers.storage.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from butlers.pipeline.job import Job
-    from butlers.pipeline.windows import Window
+    from butlers.pipeline.job import Job, Window
+
+
+@contextmanager
+def database_of_system(settings: Settings) -> Iterator[str]:
+    """Its address; an embedded server that nobody uses is started for as long as the block lasts."""
+    given = settings.database_url
+    if given is not None:
+        yield given if database_of(given) is not None else with_database(given, _name(settings))
+        return
+    server = EmbeddedPostgres(Places(settings.data_dir).root, durable=settings.database_durable)
+    if not server.pgdata.exists():
+        raise ConfigurationError(
+            "there is no system here yet",
+            source="--data-dir",
+            key=str(settings.data_dir),
+            remedy="start it once with `butlers up`, name another --data-dir, or set DATABASE_URL",
+        )
+    server.start()
+    try:
+        yield server.uri(_name(settings))
+    finally:
+        server.stop()
+
+
+def _name(settings: Settings) -> str:
+    # All butlers of a system share one database; a roster that says otherwise does not start.
+    return next(config.butler.db.name for config in load_roster(settings.roster_dir).values())
+
 
 app = typer.Typer(help="Jobs over the whole record, on Spark.", no_args_is_help=True)
 
@@ -61,7 +93,7 @@ def run(
     from butlers.pipeline.catalog import find_job
     from butlers.pipeline.process import ends_when_told
     from butlers.pipeline.progress import watching
-    from butlers.pipeline.running import RunRequest, check_request, run_job
+    from butlers.pipeline.runner import RunRequest, check_request, run_job
     from butlers.pipeline.session import SessionSettings
 
     clock = SystemClock()
@@ -125,8 +157,7 @@ app.command("generate")(exiting(generate))
 
 
 def _window(job: Job, start: str | None, end: str | None, now: datetime) -> Window:
-    from butlers.pipeline.job import Tense
-    from butlers.pipeline.windows import Window
+    from butlers.pipeline.job import Tense, Window
 
     if job.tense is not Tense.NONE:
         return Window.parse(start, end)
@@ -173,7 +204,7 @@ def _runs(document: Document) -> Iterator[str]:
 
 
 def _window_of(run: Document) -> str:
-    from butlers.pipeline.windows import BEGINNING
+    from butlers.pipeline.job import BEGINNING
 
     if datetime.fromisoformat(run["window_start"]) == BEGINNING:
         return f"all until {when(run['window_end'])}"

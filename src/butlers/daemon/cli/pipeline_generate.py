@@ -15,13 +15,12 @@ from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.asking import Document, say
 from butlers.daemon.cli.exits import OK
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
-from butlers.daemon.cli.pipeline_database import database_of_system
+from butlers.daemon.cli.pipeline import database_of_system
 from butlers.daemon.places import Places
 
 if TYPE_CHECKING:
     from butlers.daemon.settings import Settings
-    from butlers.pipeline.generate.fleet import FleetPlan
-    from butlers.pipeline.generate.writing import Tell
+    from butlers.pipeline.generate import FleetPlan, Tell
 
 Connectors = Annotated[int, typer.Option(min=1, max=10_000_000, help="How many; each sends about 1,100 a day.")]
 Days = Annotated[int, typer.Option(min=1, max=3_660, help="How many, from the start on.")]
@@ -53,7 +52,7 @@ def generate(
 
     Example: butlers pipeline generate --connectors 1300 --days 7 --start 2026-03-26 --out fleet
     """
-    from butlers.pipeline.generate.fleet import FleetPlan
+    from butlers.pipeline.generate import FleetPlan
 
     if (out is None) != into_database:
         raise invalid("out", "say either --out FOLDER or --into-database")
@@ -69,10 +68,10 @@ def generate(
 
 def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | None, memory: str, tell: Tell) -> int:
     from butlers.ids import Uuid7Factory
-    from butlers.pipeline.generate.writing import must_be_free, write_database, write_lake
+    from butlers.pipeline.generate import must_be_free, write_database, write_lake
     from butlers.pipeline.job import Schemas
     from butlers.pipeline.process import ends_when_told
-    from butlers.pipeline.running import check_session
+    from butlers.pipeline.runner import check_session
     from butlers.pipeline.session import SessionSettings, check_reachable, spark_session
 
     session = SessionSettings(scratch=Places(settings.data_dir).root / "pipeline", master=master, memory=memory)

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from butlers.daemon.cli import ask, explain
+from butlers.daemon.cli import ask, why
 from butlers.daemon.cli.asking import Document, an_id, asking
 from butlers.daemon.cli.declared import add_commands
-from butlers.daemon.cli.listing import lists_by_itself
+from butlers.daemon.cli.options import lists_by_itself
 from butlers.daemon.client import SystemClient
 from butlers.operations import requests
 
@@ -22,7 +22,7 @@ lists_by_itself(app, ask.requests)
 
 
 @app.command("show")
-@asking(explain.trace)
+@asking(why.print_trace)
 def show(client: SystemClient, request_id: RequestId) -> Document:
     """One request, every hop."""
     return client.get(f"/api/requests/{an_id(request_id)}")

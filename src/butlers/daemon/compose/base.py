@@ -29,11 +29,9 @@ from butlers.butler.toolbox import AnyTool, EnvelopeTool, ToolBox
 from butlers.butler.transport import Transport
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope, RouteResponse
-from butlers.daemon.compose.approvals import gated
-from butlers.daemon.compose.memory import add_memory
+from butlers.daemon.compose.modules import add_memory, gated
 from butlers.daemon.compose.process import Process
-from butlers.daemon.readiness import services_check
-from butlers.daemon.services import Loop, Services
+from butlers.daemon.services import Loop, Services, services_check
 from butlers.operations.operation import ADDS_ONCE
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries

@@ -6,7 +6,8 @@ environment say; a scope never sees the secrets of another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from butlers.butler.config import ButlerConfig
@@ -18,6 +19,7 @@ from butlers.channels.email.mailbox.imap import ImapClient
 from butlers.channels.plugins import ChannelSettings, load_channel, own_adapter
 from butlers.channels.registry import channel_of, channels
 from butlers.clock import Clock
+from butlers.contacts import Contacts
 from butlers.daemon.settings import Settings
 
 RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
@@ -102,3 +104,30 @@ def _scopes(accounts: Accounts, config: ButlerConfig, channel: Channel) -> Itera
                     source=config.source,
                 ),
             )
+
+
+ADDRESS = "email"  # no secret: the address that everybody knows
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "modules.telegram.user.token_env": "telegram_token",
+        "modules.email.user.address_env": ADDRESS,
+        "modules.email.user.password_env": "email_password",
+    }
+)
+
+
+async def owner_credentials(
+    configs: Iterable[ButlerConfig], environment: Mapping[str, str], contacts: Contacts
+) -> dict[str, str]:
+    """The variables of enabled user scopes that the environment does not set, by name."""
+    owner = await contacts.owner()
+    if owner is None:
+        return {}
+    found: dict[str, str] = {}
+    for key, variable in (pair for config in configs for pair in config.modules.required_variables()):
+        if key in TYPES and not environment.get(variable):
+            kind = TYPES[key]
+            look = contacts.identifier if kind == ADDRESS else contacts.secret
+            value = await look(owner.id, kind)
+            found |= {variable: value} if value else {}
+    return found

@@ -16,19 +16,17 @@ from butlers.channels.adapter import Adapter
 from butlers.channels.email.mailbox.parser import MailParser
 from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
-from butlers.daemon.compose.approvals import build_approvals
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
-from butlers.daemon.compose.calendar import calendar_module
 from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt_keys
-from butlers.daemon.compose.memory import memory_migrations
-from butlers.daemon.compose.messenger_policy import (
+from butlers.daemon.compose.messenger_tools import (
     admission_policy,
     breaker_policy,
     budget_policy,
     execution_policy,
+    messenger_tools,
     retention_policy,
 )
-from butlers.daemon.compose.messenger_tools import messenger_tools
+from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.channel_watch import ChannelWatch, probes_of

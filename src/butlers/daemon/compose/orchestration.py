@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.base import Butler
-from butlers.daemon.compose.memory import memory_of
+from butlers.daemon.compose.modules import memory_of
 from butlers.daemon.compose.routing import Routing
 from butlers.daemon.services import repeated
 from butlers.reliability.circuit_breaker import BreakerPolicy

@@ -10,9 +10,8 @@ from butlers.butler.module import Module
 from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
 from butlers.butler.specialist import Specialist, migrations
 from butlers.butler.specialist.signals import RELATIONSHIP, SignalRecorder
-from butlers.daemon.compose.approvals import approval_migrations
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
-from butlers.daemon.compose.memory import memory_migrations
+from butlers.daemon.compose.modules import approval_migrations, memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import repeated
 from butlers.storage.migrations import MigrationSet

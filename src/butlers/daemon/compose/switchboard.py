@@ -14,26 +14,87 @@ from butlers.butler.toolbox import AnyTool
 from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
-from butlers.daemon.compose.calendar import calendar_module
 from butlers.daemon.compose.connectors import add_connectors
-from butlers.daemon.compose.ingress import add_admission, add_api, add_service_levels, door_in
-from butlers.daemon.compose.memory import memory_migrations
-from butlers.daemon.compose.operators import add_operators, operator_audit
+from butlers.daemon.compose.ingress import add_admission, add_api, add_senders, add_service_levels, door_in
+from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, orchestration
 from butlers.daemon.compose.process import Process
 from butlers.daemon.compose.routing import add_routing
-from butlers.daemon.compose.senders import add_senders
 from butlers.daemon.services import repeated
 from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.ingress import Ingress
-from butlers.switchboard.operators.audit import OperatorAudit
+from butlers.switchboard.ingress.buffer import DurableBuffer
+from butlers.switchboard.ingress.ingress import Ingress, MessageRef
+from butlers.switchboard.operators.audit import AuditLog, OperatorAudit, RecordKeeper
+from butlers.switchboard.operators.dead_letters import DeadLetters
+from butlers.switchboard.operators.overrides import OnEnd, Operators
+from butlers.switchboard.operators.tools import OperatorTools
 from butlers.switchboard.registry import Holds, HoldTools, Registry
 from butlers.switchboard.requests.inbox import InboxKeeper
+from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.reader import RequestReader
+from butlers.switchboard.requests.signals import Signals, ended_of
 from butlers.switchboard.tools import SwitchboardTools
+
+
+def operator_audit(butler: Butler) -> OperatorAudit:
+    process = butler.process
+    return OperatorAudit(database=process.database, schema=butler.config.schema_name, new_id=process.new_id)
+
+
+def add_operators(
+    butler: Butler,
+    *,
+    registry: Registry,
+    dead_letters: DeadLetters,
+    audit: OperatorAudit,
+    processor: RequestProcessor,
+    buffer: DurableBuffer,
+    signals: Signals,
+) -> list[AnyTool]:
+    """The tools; the loops are added to the butler."""
+    process, schema = butler.process, butler.config.schema_name
+    queries = Queries.load("butlers.switchboard.operators", schema=schema)
+    log = AuditLog(database=process.database, schema=schema, clock=process.clock, new_id=process.new_id)
+    operators = Operators(
+        database=process.database,
+        queries=queries,
+        registry=registry,
+        dead_letters=dead_letters,
+        audit=audit,
+        log=log,
+        clock=process.clock,
+        offer=buffer.offer,
+        stop_now=processor.abort,
+        on_end=_aftermath(butler, queries, buffer, signals),
+    )
+    keeper = RecordKeeper(database=process.database, schema=schema, clock=process.clock)
+    butler.loops["audit log"] = log.run
+    butler.loops["operators' records"] = repeated(process.clock, RETENTION_CHECK_S, keeper.keep)
+    butler.closes.append(log.close)
+    return OperatorTools(operators=operators, dead_letters=dead_letters, audit=audit, log=log).tools()
+
+
+def _aftermath(butler: Butler, queries: Queries, buffer: DurableBuffer, signals: Signals) -> OnEnd:
+    """Who hears of a request that an operator ended: its author, and whoever waits behind it in its thread."""
+    process = butler.process
+    inbox_queries = Queries.load("butlers.switchboard", schema=butler.config.schema_name)
+
+    async def ended(request_id: UUID, _state: str) -> None:
+        row = await process.database.fetchrow(queries.ended_request, request_id)
+        if row is None:
+            return
+        signals.ended(ended_of(row))
+        following = await process.database.fetchrow(
+            inbox_queries.next_in_thread, row["thread_key"], process.clock.now()
+        )
+        if following is not None:
+            buffer.offer(MessageRef(**dict(following)))
+
+    return ended
+
 
 RETENTION_CHECK_S = 3600.0
 SIGNAL_DRAIN_S = 5.0

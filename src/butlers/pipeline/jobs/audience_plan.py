@@ -29,21 +29,33 @@ from butlers.outbound.planning import pace
 from butlers.outbound.service import stored_form
 from butlers.outbound.throttle import PaceGroup
 from butlers.outbound.values import Message
-from butlers.pipeline.job import Job, JobContext, JobResult, Tense
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
 from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
-from butlers.pipeline.sources.audience import count_audience, read_audience
-from butlers.pipeline.sources.outbound import known_message, read_circumstances, read_clock, read_decisions
+from butlers.pipeline.sources.audience import (
+    count_audience,
+    known_message,
+    read_audience,
+    read_circumstances,
+    read_clock,
+    read_decisions,
+)
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.audience import (
+from butlers.pipeline.table_contracts.deliveries import (
     BLOCKED_RECIPIENTS,
     ENTITLEMENTS,
     MESSAGES,
     PREFERENCES,
     SCHEDULED_MESSAGES,
 )
-from butlers.pipeline.transforms.audience_load import blocked_rows, message_row, scheduled_rows
-from butlers.pipeline.transforms.audience_plan import group_counts, judged, pace_group, planned
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.audience_plan import (
+    blocked_rows,
+    group_counts,
+    judged,
+    message_row,
+    pace_group,
+    planned,
+    scheduled_rows,
+)
 
 _ARGUMENTS = {
     "message": "file with the message (JSON), its recipient_ids left out",

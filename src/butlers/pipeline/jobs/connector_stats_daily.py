@@ -12,21 +12,18 @@ from dataclasses import replace
 from datetime import time, timedelta
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult, Tense
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
 from butlers.pipeline.jobs import connector_stats_hourly
-from butlers.pipeline.observing import Counted
+from butlers.pipeline.progress import Counted
 from butlers.pipeline.sinks.merge import merge_into
-from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.sources.pruned import must_be_whole, whole_months
+from butlers.pipeline.sources.postgres import must_be_whole, read_table, whole_months
 from butlers.pipeline.tables import (
     CONNECTOR_FANOUT_DAILY,
     CONNECTOR_STATS_DAILY,
     CONNECTOR_STATS_HOURLY,
     MESSAGE_INBOX,
 )
-from butlers.pipeline.transforms.daily import daily
-from butlers.pipeline.transforms.fanout import fanout
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.connector_stats import daily, fanout
 
 HOURS_REACH = timedelta(days=6)  # a day less than heartbeats are kept
 _INBOX_COLUMNS = ("request_id", "received_at", "request_context", "dispatch_outcomes")

@@ -18,18 +18,14 @@ from pyspark.sql.datasource import IsNotNull, IsNull
 
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.connection import transaction
-from butlers.pipeline.job import Job, JobContext, JobResult, Tense
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
 from butlers.pipeline.lake.events import HEARTBEATS, chosen_events
-from butlers.pipeline.lake.reading import read_versions
-from butlers.pipeline.lake.wholeness import must_hold
-from butlers.pipeline.observing import Counted
+from butlers.pipeline.lake.reading import must_hold, read_versions
+from butlers.pipeline.progress import Counted
 from butlers.pipeline.sinks.merge import merge_into
-from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.sources.pruned import must_be_whole, pruned_until
+from butlers.pipeline.sources.postgres import must_be_whole, pruned_until, read_table
 from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, CONNECTOR_STATS_HOURLY, Table
-from butlers.pipeline.transforms.deltas import COMPARED_COLUMNS, with_deltas
-from butlers.pipeline.transforms.hourly import DELTA_COLUMNS, hourly
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.connector_stats import COMPARED_COLUMNS, DELTA_COLUMNS, hourly, with_deltas
 from butlers.switchboard.connectors.deltas import ADDED
 
 TABLE, LAKE = SOURCES = ("table", "lake")

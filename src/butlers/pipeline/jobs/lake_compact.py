@@ -7,14 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from butlers.pipeline.job import Job, JobContext, JobResult, Schemas
-from butlers.pipeline.lake.compaction import TARGET_BYTES, compact
-from butlers.pipeline.lake.durations import seconds, whole
+from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Window
 from butlers.pipeline.lake.events import Event, chosen_events
-from butlers.pipeline.lake.failures import explaining
 from butlers.pipeline.lake.files import sweep
 from butlers.pipeline.lake.log import LakeLog
-from butlers.pipeline.windows import Window
+from butlers.pipeline.lake.maintenance import TARGET_BYTES, compact
+from butlers.pipeline.lake.stream import explaining, seconds, whole
 
 _GRACE = "1h"
 

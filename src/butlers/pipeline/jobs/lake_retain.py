@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Tense
-from butlers.pipeline.lake.durations import seconds, whole
+from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Tense, Window
 from butlers.pipeline.lake.events import chosen_events
 from butlers.pipeline.lake.files import sweep
 from butlers.pipeline.lake.log import LakeLog
-from butlers.pipeline.lake.retention import retain
-from butlers.pipeline.windows import Window
+from butlers.pipeline.lake.maintenance import retain
+from butlers.pipeline.lake.stream import seconds, whole
 from butlers.telemetry import get_logger
 
 _KEEP_DAYS = "365"

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Tense
-from butlers.pipeline.lake.durations import seconds, whole
+from butlers.pipeline.job import Job, JobContext, JobResult, Schemas, Tense, Window
 from butlers.pipeline.lake.events import Event, chosen_events
 from butlers.pipeline.lake.log import LakeState
-from butlers.pipeline.lake.running import run_streams
-from butlers.pipeline.lake.stream import EventStream, Trigger
+from butlers.pipeline.lake.stream import EventStream, Trigger, run_streams, seconds, whole
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH
-from butlers.pipeline.sources.pruned import pruned_until
-from butlers.pipeline.windows import Window
+from butlers.pipeline.sources.postgres import pruned_until
 from butlers.telemetry import get_logger
 
 _HELD_TOO_LONG_S = 60.0

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from butlers.butler.config import load_roster
 from butlers.butler.routing_config import RoutingSection
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.jobs.routing_quality import decisions_of, messages_of, settled, store
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.routing import (
@@ -25,12 +25,8 @@ from butlers.pipeline.table_contracts.routing import (
     ROUTING_EVALUATION_CHANGES,
     ROUTING_EVALUATIONS,
 )
-from butlers.pipeline.transforms.routing_alerts import number
-from butlers.pipeline.transforms.routing_candidate import Candidate, choices
-from butlers.pipeline.transforms.routing_evaluation import VERSION, changes, evaluation, questions
-from butlers.pipeline.transforms.routing_quality import EVERY
-from butlers.pipeline.transforms.routing_reruns import emptied
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.routing_evaluation import VERSION, Candidate, changes, choices, evaluation, questions
+from butlers.pipeline.transforms.routing_quality import EVERY, emptied, number
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models
 

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
+from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.routing import (
@@ -24,13 +24,8 @@ from butlers.pipeline.table_contracts.routing import (
     SLICE,
 )
 from butlers.pipeline.tables import Table
-from butlers.pipeline.transforms.routing_alerts import Thresholds, alerts
-from butlers.pipeline.transforms.routing_corrections import corrections
-from butlers.pipeline.transforms.routing_decisions import decisions
-from butlers.pipeline.transforms.routing_dispatches import dispatches
-from butlers.pipeline.transforms.routing_quality import EVERY, quality
-from butlers.pipeline.transforms.routing_reruns import completed, emptied
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.routing_decisions import corrections, decisions, dispatches
+from butlers.pipeline.transforms.routing_quality import EVERY, Thresholds, alerts, completed, emptied, quality
 
 DECIDED_FROM = (
     "request_id",

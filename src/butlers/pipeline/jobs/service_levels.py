@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult, Tense
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.table_contracts.deliveries import (
@@ -37,10 +37,8 @@ from butlers.pipeline.table_contracts.service_levels import (
     SERVICE_LEVELS,
 )
 from butlers.pipeline.tables import Table
-from butlers.pipeline.transforms.error_budget import error_budget_burn, long_budget
 from butlers.pipeline.transforms.expressions import whole_minutes
-from butlers.pipeline.transforms.service_levels import Records, service_levels
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.service_levels import Records, error_budget_burn, long_budget, service_levels
 from butlers.reliability.error_budget import BudgetPolicy
 
 _TICK = timedelta(microseconds=1)

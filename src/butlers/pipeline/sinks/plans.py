@@ -24,9 +24,8 @@ from butlers.errors import InternalError
 from butlers.outbound.service import message_turn
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import connect, refused
-from butlers.pipeline.sinks.merge import stage
-from butlers.pipeline.sinks.staging import Staging, staging_for
-from butlers.pipeline.sources.real_columns import real_columns
+from butlers.pipeline.sinks.merge import Staging, stage, staging_for
+from butlers.pipeline.sources.predicates import real_columns
 from butlers.pipeline.tables import Table
 from butlers.storage.queries import quote_identifier
 

@@ -14,26 +14,141 @@ The address travels as the option `url`, which is the name that Spark masks in p
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+import adbc_driver_manager
+from adbc_driver_manager.dbapi import Connection, Cursor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from butlers.contracts.envelope import invalid
 from butlers.errors import InternalError
-from butlers.pipeline.connection import connect, refused
-from butlers.pipeline.sources.predicates import filter_condition, window_condition
-from butlers.pipeline.sources.ranges import range_conditions
-from butlers.pipeline.sources.real_columns import real_columns, selected
-from butlers.pipeline.sources.snapshots import BEGIN, hold_snapshot
+from butlers.pipeline.connection import connect, refused, transaction
+from butlers.pipeline.job import JobContext, Window
+from butlers.pipeline.sources.predicates import filter_condition, literal, real_columns, selected, window_condition
 from butlers.pipeline.tables import Table
-from butlers.pipeline.windows import Window
+from butlers.storage.queries import quote_identifier
 
 if TYPE_CHECKING:
     import pyarrow
+
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_block: ContextVar[contextlib.ExitStack | None] = ContextVar("block", default=None)
+
+
+@contextlib.contextmanager
+def snapshots() -> Iterator[None]:
+    """A block in which scans are planned and executed; its end lets the server forget their snapshots."""
+    with contextlib.ExitStack() as stack:
+        token = _block.set(stack)
+        try:
+            yield
+        finally:
+            _block.reset(token)
+
+
+def hold_snapshot(spark: SparkSession, dsn: str) -> tuple[Connection, str]:
+    """A transaction that is kept open, and the name under which others see what it sees."""
+    connection = connect(dsn, autocommit=True)
+    block = _block.get()
+    if block is not None:
+        block.callback(_let_go, connection)
+    else:
+        weakref.finalize(spark, _let_go, connection)
+    with connection.cursor() as cursor:
+        cursor.execute(BEGIN)
+        cursor.execute("SELECT pg_export_snapshot()")
+        row = cursor.fetchone()
+    return connection, str(row[0]) if row else ""
+
+
+def _let_go(connection: Connection) -> None:
+    # A server that is gone has let go already.
+    with contextlib.suppress(adbc_driver_manager.Error):
+        connection.close()
+
+
+_BYTES_PER_TASK = 32 * 1024 * 1024
+_MOST_TASKS = 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """A type's values as whole numbers and back, so that a range of them can be divided."""
+
+    number: Callable[[Any], int]
+    text: Callable[[int], str | None]
+
+
+_SCALES: Mapping[str, _Scale] = {
+    "timestamp with time zone": _Scale(
+        number=lambda moment: (moment - _EPOCH) // _MICROSECOND,
+        text=lambda number: literal(_EPOCH + number * _MICROSECOND),
+    ),
+    "date": _Scale(number=date.toordinal, text=lambda number: literal(date.fromordinal(number))),
+    "uuid": _Scale(number=lambda text: UUID(text).int, text=lambda number: f"'{UUID(int=number)}'::uuid"),
+    **{kind: _Scale(number=int, text=literal) for kind in ("smallint", "integer", "bigint")},
+}
+
+
+def range_conditions(
+    cursor: Cursor, table: Table, types: Mapping[str, str], *, where: str, wanted: int | None
+) -> list[str]:
+    """One condition per task; a single "true" when there is nothing to divide by or no reason to."""
+    column = table.time or table.key[0]
+    scale = _SCALES.get(types[column])
+    tasks = wanted or _tasks_for(cursor, table)
+    ends = _ends(cursor, table, column, where) if scale and tasks > 1 else None
+    if scale is None or ends is None:
+        return ["true"]
+    cuts = _cuts(scale.number(ends[0]), scale.number(ends[1]), tasks)
+    return _between(quote_identifier(column), [scale.text(cut) or "" for cut in cuts])
+
+
+def _tasks_for(cursor: Cursor, table: Table) -> int:
+    cursor.execute("SELECT sum(pg_table_size(relid))::bigint FROM pg_partition_tree($1::regclass)", (table.qualified,))
+    row = cursor.fetchone()
+    size = int(row[0] or 0) if row else 0
+    return max(1, min(_MOST_TASKS, size // _BYTES_PER_TASK))
+
+
+def _ends(cursor: Cursor, table: Table, column: str, where: str) -> tuple[Any, Any] | None:
+    """The smallest and the largest value; `min` and `max` do not exist for every type, an index does the same."""
+    quoted = quote_identifier(column)
+    shown = f"{quoted}::text" if table.columns[column].dataType.simpleString() == "string" else quoted
+    values = []
+    for order in ("ASC", "DESC"):
+        cursor.execute(
+            f"SELECT {shown} FROM {table.qualified} "
+            f"WHERE {where} AND {quoted} IS NOT NULL ORDER BY {quoted} {order} LIMIT 1"
+        )
+        values.append(cursor.fetchone())
+    return (values[0][0], values[1][0]) if values[0] and values[1] else None
+
+
+def _cuts(low: int, high: int, tasks: int) -> list[int]:
+    return sorted({low + (high - low + 1) * part // tasks for part in range(1, tasks)} - {low})
+
+
+def _between(column: str, cuts: list[str]) -> list[str]:
+    if not cuts:
+        return ["true"]
+    middle = [f"{column} >= {low} AND {column} < {high}" for low, high in pairwise(cuts)]
+    return [f"({column} < {cuts[0]} OR {column} IS NULL)", *middle, f"{column} >= {cuts[-1]}"]
+
 
 FORMAT = "butlers_postgres"
 
@@ -136,3 +251,37 @@ def _as_expected(batch: Any, expected: Any) -> pyarrow.RecordBatch:
 
     arrays = [column.cast(field.type) for column, field in zip(batch.columns, expected, strict=True)]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=expected)
+
+
+def must_be_whole(context: JobContext, table: Table) -> None:
+    """Refuse a window from before the moment up to which rows of its source were removed."""
+    kept_from = pruned_until(context, table)
+    if kept_from is not None and context.window.start < kept_from:
+        raise invalid("from", f"must not be before {kept_from.isoformat()}: older rows of {table.name} are gone")
+
+
+def whole_months(context: JobContext, table: Table) -> Window | None:
+    """What of the window lies in months that the table still has; None: nothing does."""
+    with transaction(context.dsn) as cursor:
+        cursor.execute(_OLDEST_MONTH, (table.qualified,))
+        row = cursor.fetchone()
+    if not row or row[0] is None:
+        return None
+    start = max(context.window.start, row[0])
+    return replace(context.window, start=start) if start < context.window.end else None
+
+
+# By the names that the services give to the parts of a table (storage/retention.py).
+_OLDEST_MONTH = r"""
+SELECT to_timestamp(min(substring(part.relname FROM '_p(\d{6})$')) || '01 00+00', 'YYYYMMDD HH24TZH')
+FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid WHERE inhparent = to_regclass($1)
+"""
+
+
+def pruned_until(context: JobContext, table: Table) -> datetime | None:
+    log = f"{quote_identifier(context.schemas.pipeline)}.pruning_log"
+    with transaction(context.dsn) as cursor:
+        cursor.execute(f"SELECT max(before) FROM {log} WHERE table_name = $1", (table.name,))
+        row = cursor.fetchone()
+    found: datetime | None = row[0] if row else None
+    return found

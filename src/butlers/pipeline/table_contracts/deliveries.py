@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from pyspark.sql.types import BooleanType, IntegerType
 
-from butlers.pipeline.tables import LONG, MOMENT, STRING, Table, columns
+from butlers.outbound import SCHEMA
+from butlers.pipeline.tables import DAY, LONG, MOMENT, STRING, Table, columns
 
 YES_OR_NO, INTEGER = BooleanType(), IntegerType()
 
@@ -87,4 +88,67 @@ ADMISSION_OUTCOMES = Table(
     key=("minute", "channel", "intent", "origin_butler", "outcome", "rule"),
     time="minute",
     kept=timedelta(days=90),
+)
+
+
+ENTITLEMENTS = Table(
+    schema=SCHEMA,
+    name="entitlements",
+    columns=columns(subject_id=STRING, permission=STRING),
+    key=("subject_id", "permission"),
+)
+
+PREFERENCES = Table(
+    schema=SCHEMA, name="preferences", columns=columns(subject_id=STRING, document=STRING), key=("subject_id",)
+)
+
+DEFAULTS = Table(schema=SCHEMA, name="defaults", columns=columns(scope=STRING, document=STRING), key=("scope",))
+
+MESSAGES = Table(
+    schema=SCHEMA,
+    name="messages",
+    columns=columns(id=STRING, sender_id=STRING, document=STRING, created_at=MOMENT),
+    key=("id",),
+)
+
+# Without state and attempts: those are the queue's own, and a load must not touch them.
+SCHEDULED_MESSAGES = Table(
+    schema=SCHEMA,
+    name="scheduled_messages",
+    columns=columns(
+        dedupe_key=STRING,
+        message_id=STRING,
+        recipient_id=STRING,
+        sender_id=STRING,
+        channel=STRING,
+        scheduled_at=MOMENT,
+        priority=STRING,
+        created_at=MOMENT,
+    ),
+    key=("dedupe_key",),
+    time="scheduled_at",
+)
+
+BLOCKED_RECIPIENTS = Table(
+    schema=SCHEMA,
+    name="blocked_recipients",
+    columns=columns(message_id=STRING, recipient_id=STRING, reason=STRING, detail=STRING, created_at=MOMENT),
+    key=("message_id", "recipient_id"),
+)
+
+
+BOOKS = Table(
+    schema="pipeline",
+    name="books",
+    columns=columns(date=DAY, rule=STRING, severity=STRING, checked=LONG, broken=LONG, young=LONG, run_id=STRING),
+    key=("date", "rule"),
+    time="date",
+)
+
+BOOKS_FINDINGS = Table(
+    schema="pipeline",
+    name="books_findings",
+    columns=columns(date=DAY, rule=STRING, key=STRING, severity=STRING, detail=STRING, run_id=STRING),
+    key=("date", "rule", "key"),
+    time="date",
 )

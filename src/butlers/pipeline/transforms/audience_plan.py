@@ -16,11 +16,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
+from butlers.outbound.documents import MessageDocument
 from butlers.outbound.planning import Circumstances, Judge, Refused, Sendable, no_time
 from butlers.outbound.throttle import PaceGroup, Timetable
+from butlers.pipeline.table_contracts.deliveries import BLOCKED_RECIPIENTS, MESSAGES, SCHEDULED_MESSAGES
 from butlers.pipeline.tables import LONG, MOMENT, STRING, columns
 
 if TYPE_CHECKING:
@@ -157,3 +159,32 @@ def _with_columns(
             for name, values in zip(names[1:], made, strict=True)
         ]
         yield pyarrow.RecordBatch.from_arrays([batch.column("recipient_id").cast(pyarrow.string()), *arrays], names)
+
+
+def message_row(spark: SparkSession, document: MessageDocument, text: str, now: datetime) -> DataFrame:
+    row = spark.range(1).select(
+        sf.lit(str(document.id)).alias("id"),
+        sf.lit(document.sender_id).alias("sender_id"),
+        sf.lit(text).alias("document"),
+        sf.lit(now).alias("created_at"),
+    )
+    return row.select(*MESSAGES.columns.fieldNames())
+
+
+def scheduled_rows(plan: DataFrame, document: MessageDocument, now: datetime) -> DataFrame:
+    """Whoever is to get the message; the key is that of `butlers.outbound.values.dedupe_key`."""
+    rows = plan.where(sf.col("reason").isNull()).withColumns(
+        {
+            "dedupe_key": sf.concat("message_id", sf.lit(":"), "recipient_id"),
+            "sender_id": sf.lit(document.sender_id),
+            "priority": sf.lit(document.priority.value),
+            "created_at": sf.lit(now),
+        }
+    )
+    return rows.select(*SCHEDULED_MESSAGES.columns.fieldNames())
+
+
+def blocked_rows(plan: DataFrame, now: datetime) -> DataFrame:
+    """Whoever is not, and why."""
+    rows = plan.where(sf.col("reason").isNotNull()).withColumn("created_at", sf.lit(now))
+    return rows.select(*BLOCKED_RECIPIENTS.columns.fieldNames())

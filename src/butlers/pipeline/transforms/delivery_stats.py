@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.delivery_state import ENDED
 from butlers.contracts.envelope import invalid
+from butlers.pipeline.job import Window
 from butlers.pipeline.transforms.expressions import (
     elapsed_ms,
     everything,
@@ -30,7 +31,6 @@ from butlers.pipeline.transforms.expressions import (
     within,
 )
 from butlers.pipeline.transforms.percentiles import SHARES, interpolated
-from butlers.pipeline.windows import Window
 
 AT_THE_DOOR: Final = ("admitted", "deduplicated", "parked", "rejected")
 PROPERTIES: Final[Mapping[str, str]] = {  # by the name that is typed: the column

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.windows import Window
+from butlers.pipeline.job import Window
 
 _PER_MS = 1000.0
 

@@ -14,7 +14,85 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.request_state import ENDED
-from butlers.pipeline.transforms.routing_dispatches import PART
+
+CARRIED_OUT = ("success", "partial")
+_DETAILS = "struct<was: string, handed_to: array<string>>"
+
+
+def corrections(audit: DataFrame) -> DataFrame:
+    """From `operator_audit_log`."""
+    reroutes = audit.where((sf.col("action") == "manual_reroute") & sf.col("outcome").isin(*CARRIED_OUT)).select(
+        "request_id",
+        "performed_at",
+        sf.struct("performed_at", "id").alias("place"),
+        sf.get_json_object("payload", "$.target").alias("target"),
+        sf.from_json("outcome_details", _DETAILS).alias("details"),
+    )
+    first = sf.min_by("details", "place")
+    return (
+        reroutes.groupBy("request_id")
+        .agg(
+            sf.min("performed_at").alias("corrected_at"),
+            sf.max_by("target", "place").alias("right_target"),
+            first.alias("details"),
+        )
+        .select(
+            "request_id",
+            "corrected_at",
+            "right_target",
+            sf.col("details.was").alias("state_before"),
+            sf.array_sort(sf.array_distinct(sf.coalesce("details.handed_to", sf.array().cast("array<string>")))).alias(
+                "handed_to"
+            ),
+        )
+    )
+
+
+PART = "struct<part: string, target: string, failed: boolean>"
+
+
+def dispatches(log: DataFrame, corrections: DataFrame) -> DataFrame:
+    """One row per request that somebody was asked to take."""
+    own = _before_correction(log, corrections)
+    parts = own.groupBy("request_id", sf.substring_index("segment_id", "~", 1).alias("part")).agg(
+        sf.max_by(sf.struct("target_butler", "success", "router", "model_version", "prompt_version"), "place").alias(
+            "last"
+        ),
+        sf.max("place").alias("place"),
+        sf.count("*").alias("lines"),
+        sf.countDistinct("target_butler").alias("targets"),
+    )
+    again = sf.col("lines") > 1
+    return (
+        parts.groupBy("request_id")
+        .agg(
+            sf.array_sort(
+                sf.collect_list(sf.struct("part", sf.col("last.target_butler"), ~sf.col("last.success"))).cast(
+                    f"array<{PART}>"
+                )
+            ).alias("parts"),
+            sf.max_by("last", "place").alias("last"),
+            sf.bool_or(again).alias("redecided"),
+            sf.bool_and(~again | (sf.col("targets") == 1)).alias("same"),
+        )
+        .select(
+            "request_id",
+            "parts",
+            sf.col("last.router").alias("router"),
+            sf.col("last.model_version").alias("model_version"),
+            sf.col("last.prompt_version").alias("prompt_version"),
+            "redecided",
+            (sf.col("redecided") & sf.col("same")).alias("redecided_same"),
+        )
+    )
+
+
+def _before_correction(log: DataFrame, corrections: DataFrame) -> DataFrame:
+    joined = log.join(corrections.select("request_id", "corrected_at"), on="request_id", how="left")
+    return joined.where(sf.col("corrected_at").isNull() | (sf.col("created_at") <= sf.col("corrected_at"))).select(
+        *log.columns, sf.struct("created_at", "id").alias("place")
+    )
+
 
 NONE = "none"  # router of a request that failed before anybody was chosen
 UNKNOWN = "unknown"  # router of a decision of which only the targets are on record

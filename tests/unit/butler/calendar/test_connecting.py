@@ -11,7 +11,7 @@ import pytest
 from butlers.butler.config import load_roster
 from butlers.butler.module_config import CalendarModule
 from butlers.clock import ManualClock
-from butlers.daemon.compose.calendar import calendar_module
+from butlers.daemon.compose.modules import calendar_module
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import (
     Simulated,

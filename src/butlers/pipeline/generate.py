@@ -1,27 +1,27 @@
-"""The heartbeats of a made-up fleet, as column expressions: no row depends on another, so any number comes at once.
-
-A heartbeat is a function of (seed, connector, beat), where beat counts a connector's heartbeats since the start. What
-happens to real fleets happens to this one:
-
-    sizes       one connector of 100 sends every 5 s, ten every 30 s, the others every two minutes
-    restarts    after some hundred beats: another instance_id, counters from zero
-    anew        every fourth of these under the same instance_id, younger than before
-    resets      in one life of eight the counters fall to zero while the process goes on
-    silence     one stretch of 50 beats in 40, and one beat of 100, never arrive
-    late        one beat of 16 takes up to 400 s, one of 64 up to 25 minutes: they are overtaken by others
-    clocks      two connectors of five have a clock that is hours wrong
-    duplicates  one heartbeat of 200 is delivered twice: two rows that say the same
-"""
+"""Heartbeats of fleets that never were, of any size, made on Spark itself and the same for the same seed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from uuid import UUID
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.transforms.deltas import with_deltas
+from butlers.contracts.envelope import invalid
+from butlers.pipeline.connection import transaction
+from butlers.pipeline.lake.events import CHANGE, DATE, HEARTBEATS
+from butlers.pipeline.lake.files import publish, stage
+from butlers.pipeline.lake.log import Commit, LakeLog
+from butlers.pipeline.lake.reading import GENERATED
+from butlers.pipeline.sinks.merge import merge_into
+from butlers.pipeline.tables import CONNECTOR_HEARTBEAT_LOG, Table
+from butlers.pipeline.transforms.connector_stats import with_deltas
+from butlers.storage.queries import quote_identifier
+from butlers.storage.retention import add_months
 
 DAY_S = 86_400
 CONNECTOR_TYPES = ("imap", "telegram", "http", "mcp")
@@ -175,3 +175,55 @@ def _dice(plan: FleetPlan, deed: str, *of: str, sides: int) -> Column:
 
 def _epoch_s(day: date) -> int:
     return (day - date(1970, 1, 1)).days * DAY_S
+
+
+Tell = Callable[[date, int], None]  # a day, and how many of its rows were written
+
+
+def write_lake(spark: SparkSession, plan: FleetPlan, lake: Path, *, tell: Tell) -> int:
+    """Files of the event `heartbeats`; the number of rows. A lake that is there is not touched."""
+    must_be_free(lake)
+    folder = lake / HEARTBEATS.name
+    log = LakeLog(folder)
+    log.create(server=GENERATED)
+    for day in plan.dates:
+        files = publish(stage(_as_in_the_lake(logged_heartbeats(spark, plan, day)), folder), folder)
+        log.commit(lambda _, files=files: Commit(kind="append", add=files))  # type: ignore[misc]
+        tell(day, sum(file.rows for file in files))
+    return log.state().rows
+
+
+def must_be_free(lake: Path) -> None:
+    if LakeLog(lake / HEARTBEATS.name).exists:
+        raise invalid("out", "has heartbeats already: name another folder")
+
+
+def write_database(spark: SparkSession, plan: FleetPlan, dsn: str, *, run_id: UUID, schema: str, tell: Tell) -> int:
+    """Rows of `connector_heartbeat_log`."""
+    table = CONNECTOR_HEARTBEAT_LOG.within(schema)
+    _make_months(dsn, table, plan)
+    total = 0
+    for day in plan.dates:
+        rows = merge_into(logged_heartbeats(spark, plan, day), dsn, table, run_id=run_id)
+        tell(day, rows)
+        total += rows
+    return total
+
+
+def _as_in_the_lake(made: DataFrame) -> DataFrame:
+    stored = [name for name in HEARTBEATS.schema.fieldNames() if name != CHANGE]
+    dated = made.select(*stored, sf.lit(0).cast("long").alias(CHANGE), sf.to_date(HEARTBEATS.born).alias(DATE))
+    return dated.sortWithinPartitions(DATE, HEARTBEATS.born)
+
+
+def _make_months(dsn: str, table: Table, plan: FleetPlan) -> None:
+    """Places for the rows, under the names that the services give them."""
+    month, last = plan.start.replace(day=1), plan.dates[-1] + timedelta(days=1)  # what is late comes a day later
+    with transaction(dsn) as cursor:
+        while month <= last:
+            name = quote_identifier(f"{table.name}_p{month:%Y%m}")
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {quote_identifier(table.schema)}.{name} PARTITION OF {table.qualified}"
+                f" FOR VALUES FROM ('{month} 00:00:00+00') TO ('{add_months(month, 1)} 00:00:00+00')"
+            )
+            month = add_months(month, 1)

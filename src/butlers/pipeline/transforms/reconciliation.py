@@ -6,14 +6,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from uuid import UUID
 
 from pyspark.sql import DataFrame
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.transforms.books_belonging import judged_attempts, judged_receipts, judged_routing
-from butlers.pipeline.transforms.books_deliveries import judged_deliveries
-from butlers.pipeline.transforms.books_requests import judged_requests
-from butlers.pipeline.windows import Window
+from butlers.pipeline.job import Window
+from butlers.pipeline.transforms.reconciliation_deliveries import (
+    judged_attempts,
+    judged_deliveries,
+    judged_receipts,
+    judged_routing,
+)
+from butlers.pipeline.transforms.reconciliation_requests import judged_requests
+from butlers.pipeline.transforms.reconciliation_rules import BROKEN, YOUNG, Severity, each_verdict, of_severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +61,50 @@ def newest_moment(record: Record) -> DataFrame:
         record.receipts.select(sf.col("received_at").alias("moment")),
     ]
     return reduce(DataFrame.unionByName, moments).agg(sf.max("moment").alias("moment"))
+
+
+SAMPLES = 5
+
+
+def books_findings(judgements: DataFrame, run_id: UUID) -> DataFrame:
+    breaches = each_verdict(judgements).filter(sf.col("verdict") == BROKEN).dropDuplicates(["date", "rule", "key"])
+    notice = sf.col("rule").isin(*of_severity(Severity.NOTICE))
+    severity = sf.when(notice, sf.lit(Severity.NOTICE.value)).otherwise(sf.lit(Severity.ERROR.value))
+    return breaches.select(
+        "date",
+        "rule",
+        "key",
+        severity.alias("severity"),
+        sf.coalesce("detail", sf.lit("")).alias("detail"),
+        sf.lit(str(run_id)).alias("run_id"),
+    )
+
+
+def samples(findings: DataFrame) -> DataFrame:
+    """(rule, keys): the first few of each rule."""
+    place = sf.row_number().over(Over.partitionBy("rule").orderBy("date", "key"))
+    few = findings.withColumn("place", place).filter(sf.col("place") <= SAMPLES)
+    return few.groupBy("rule").agg(sf.array_sort(sf.collect_list("key")).alias("keys"))
+
+
+def books_totals(judgements: DataFrame, run_id: UUID) -> DataFrame:
+    verdict = sf.col("verdict")
+    notice = sf.col("rule").isin(*of_severity(Severity.NOTICE))
+    counted = (
+        each_verdict(judgements)
+        .groupBy("date", "rule")
+        .agg(
+            sf.count_if(verdict != YOUNG).alias("checked"),
+            sf.count_if(verdict == BROKEN).alias("broken"),
+            sf.count_if(verdict == YOUNG).alias("young"),
+        )
+    )
+    return counted.select(
+        "date",
+        "rule",
+        sf.when(notice, sf.lit(Severity.NOTICE.value)).otherwise(sf.lit(Severity.ERROR.value)).alias("severity"),
+        "checked",
+        "broken",
+        "young",
+        sf.lit(str(run_id)).alias("run_id"),
+    )

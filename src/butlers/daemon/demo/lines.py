@@ -3,18 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from butlers.clock import Clock
-from butlers.daemon.tour.inputs import bad_inputs, event
-from butlers.daemon.tour.instance import Instance
-from butlers.daemon.tour.statistics import answers_delivered
+from butlers.daemon.demo.instance import Instance, clean_environment
 from butlers.errors import ButlersError
+
+
+def event(update_id: str, chat: int, text: str, *, observed_at: datetime) -> dict[str, Any]:
+    return {
+        "schema_version": "ingest.v1",
+        "source": {"channel": "telegram", "provider": "telegram", "endpoint_identity": "butlers_sim_bot"},
+        "event": {
+            "external_event_id": update_id,
+            "external_thread_id": str(chat),
+            "observed_at": observed_at.isoformat(),
+        },
+        "sender": {"identity": str(chat)},
+        "payload": {"raw": {"update_id": update_id}, "normalized_text": text},
+    }
+
+
+def bad_inputs(good: dict[str, Any]) -> list[tuple[str, Any, str | None]]:
+    """What is wrong, the body, and a token."""
+    return [
+        ("unknown field", good | {"surprise": 1}, None),
+        ("wrong version", good | {"schema_version": "ingest.v9"}, None),
+        ("empty text", good | {"payload": {"raw": {}, "normalized_text": "  "}}, None),
+        ("naive timestamp", good | {"event": good["event"] | {"observed_at": "2026-01-01T00:00:00"}}, None),
+        ("5 MB body", good | {"payload": {"raw": {}, "normalized_text": "x" * 5_000_000}}, None),
+        ("invalid UTF-8", b'{"schema_version": "\xff\xfe"}', None),
+        ("wrong token", good, "not-a-token"),
+    ]
+
+
+_DAY = timedelta(days=1)
+_PATIENCE_S = 120.0
+
+
+async def answers_delivered(data_dir: Path, since: datetime) -> int:
+    """How many answers reached somebody, by the job `delivery-stats`; reactions are none."""
+    run = await _run_job("delivery-stats", data_dir, since, "group_by=intent")
+    groups = [group for group in run["details"]["stats"] if group["grouping"] == "intent"]
+    return sum(group["delivered"] for group in groups if json.loads(group["group_values"])["intent"] != "react")
+
+
+async def _run_job(job: str, data_dir: Path, since: datetime, argument: str) -> dict[str, Any]:
+    window = ("--from", since.isoformat(), "--to", (since + _DAY).isoformat())
+    words = ("pipeline", "run", job, *window, "--set", argument, "--json", "--data-dir", str(data_dir))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "butlers.daemon.cli", *words),
+        env=clean_environment(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            said, complained = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    if process.returncode != 0:
+        last = (said or complained).decode(errors="replace").strip().splitlines()
+        raise ButlersError(f"{job} ended with exit code {process.returncode}: {last[-1:]}")
+    document: dict[str, Any] = json.loads(said)
+    return document
+
 
 CHAT = 4711
 CRASH_CHATS = tuple(range(4720, 4730))  # several, because one recipient is not to be flooded
@@ -35,7 +99,7 @@ class Line:
         return asdict(self) | {"seconds": round(self.seconds, 2)}
 
 
-class Tour:
+class Demo:
     """Runs the lines against one instance; a line that fails does not stop the others."""
 
     def __init__(self, data_dir: Path, clock: Clock, progress: Callable[[str], None] = lambda _: None) -> None:

@@ -20,20 +20,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.job import Job, JobContext, JobResult
-from butlers.pipeline.lake.durations import seconds
+from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.lake.events import ATTEMPTS, DELIVERIES, HEARTBEATS, RECEIPTS, REQUESTS, ROUTING, Event
 from butlers.pipeline.lake.reading import read_events
+from butlers.pipeline.lake.stream import seconds
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.books import BOOKS, BOOKS_FINDINGS
+from butlers.pipeline.table_contracts.deliveries import BOOKS, BOOKS_FINDINGS
 from butlers.pipeline.tables import Table
-from butlers.pipeline.transforms.books_counts import judged_counts, rows_of
-from butlers.pipeline.transforms.books_findings import books_findings, samples
-from butlers.pipeline.transforms.books_record import Record, judgements, newest_moment
-from butlers.pipeline.transforms.books_rules import RULES, Severity
-from butlers.pipeline.transforms.books_totals import books_totals
-from butlers.pipeline.windows import Window
+from butlers.pipeline.transforms.reconciliation import (
+    Record,
+    books_findings,
+    books_totals,
+    judgements,
+    newest_moment,
+    samples,
+)
+from butlers.pipeline.transforms.reconciliation_requests import judged_counts, rows_of
+from butlers.pipeline.transforms.reconciliation_rules import RULES, Severity
 
 GRACE, LOOKBACK = "1h", "30d"
 SILENT = ("messenger", "switchboard")

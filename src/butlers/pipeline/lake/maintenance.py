@@ -1,14 +1,11 @@
-"""Few large files instead of many small ones, while the stream goes on and readers read.
-
-One commit takes the small files of a day out and puts the large ones in, so a reader sees the ones or the others. The
-small ones stay where they are for a grace period. If somebody else took one of them out meanwhile, nothing is changed.
-"""
+"""Few large files instead of many small ones, and whole days that leave the lake when they are old enough."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -79,3 +76,20 @@ def _check_rows(large: Sequence[LakeFile], small: Sequence[LakeFile], folder: Pa
     if before != after:
         discard(large, folder)
         raise InternalError(f"{folder}: {before} rows became {after} in compaction, so nothing was changed")
+
+
+def retain(folder: Path, *, since: date) -> Mapping[str, int]:
+    """Take out every day before one; returns the days with the rows that each one held."""
+    taken: list[LakeFile] = []
+
+    def take(state: LakeState) -> Commit | None:
+        taken[:] = [file for file in state.files.values() if file.date < since.isoformat()]
+        paths = tuple(file.path for file in taken)
+        touch(paths, folder)
+        return Commit(kind="retain", remove=paths, since=since.isoformat()) if paths else None
+
+    LakeLog(folder).commit(take)
+    rows: Counter[str] = Counter()
+    for file in taken:
+        rows[file.date] += file.rows
+    return dict(sorted(rows.items()))

@@ -17,9 +17,61 @@ from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
 from butlers.contracts.delivery_state import ENDED_BADLY, UNENDED, WAITING
-from butlers.pipeline.transforms.books_families import accepted_before, with_descent
-from butlers.pipeline.transforms.books_verdicts import Check, born_within, ids, judged
-from butlers.pipeline.windows import Window
+from butlers.pipeline.job import Window
+from butlers.pipeline.transforms.reconciliation_rules import Check, born_within, ids, judged, so
+
+_DOUBLINGS = 5  # 32 replays of replays
+
+
+def accepted_before(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
+    """(id, accepted_before): what was accepted after another delivery of its key or its family had been."""
+    sent = attempts.filter(sf.col("outcome") == "sent").select(sf.col("delivery_id").alias("id"))
+    accepted = (
+        deliveries.join(sent, on="id", how="left_semi")
+        .join(_roots(deliveries), on="id", how="left")
+        .withColumn("root", sf.coalesce("root", "id"))
+    )
+    before = sf.coalesce(_another("key_digest"), _another("root"))
+    return accepted.select("id", before.alias("accepted_before")).filter(sf.col("accepted_before").isNotNull())
+
+
+def _roots(deliveries: DataFrame) -> DataFrame:
+    """(id, root): the first delivery of each replay's family, whether or not it was read. Each step doubles how far a
+    replay is followed, and what it found is kept: otherwise every step would read everything twice as often. Replays
+    are few, and a circle of them, which only a broken record has, ends as well.
+    """
+    roots = deliveries.where(sf.col("replay_of").isNotNull()).select("id", sf.col("replay_of").alias("root"))
+    for _ in range(_DOUBLINGS):
+        above = roots.select(sf.col("id").alias("root"), sf.col("root").alias("above"))
+        higher = sf.coalesce("above", "root").alias("root")
+        roots = roots.join(above, on="root", how="left").select("id", higher).persist()
+    return roots
+
+
+def _another(group: str) -> Column:
+    """The first of its group, if that is not itself."""
+    first = sf.first("id").over(Over.partitionBy(group).orderBy("created_at", "id"))
+    return sf.when(first != sf.col("id"), first)
+
+
+def with_descent(deliveries: DataFrame, known: DataFrame) -> DataFrame:
+    """With `descends`: what it repeats is among the known ones and goes the same way for the same request, or is older
+    than all of them.
+    """
+    parents = known.select(sf.col("id").alias("replay_of"), _way().alias("parents_way"))
+    oldest = known.agg(sf.min("id").alias("oldest"))
+    return (
+        deliveries.join(parents, on="replay_of", how="left")
+        .join(sf.broadcast(oldest), how="cross")
+        .withColumn("descends", sf.coalesce(sf.col("parents_way") == _way(), sf.col("replay_of") < sf.col("oldest")))
+        .drop("oldest", "parents_way")
+    )
+
+
+def _way() -> Column:
+    return sf.struct(
+        sf.coalesce("request_id", sf.lit("")), sf.col("origin_butler"), sf.col("channel"), sf.col("intent")
+    )
 
 
 def judged_deliveries(
@@ -161,3 +213,49 @@ def _keys() -> list[Check]:
             settled=settled,
         ),
     ]
+
+
+def judged_attempts(attempts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
+    owners = deliveries.select(sf.col("id").alias("owner"), sf.col("attempts").alias("counted"))
+    subjects = _with_owner(born_within(standing(attempts), "started_at", window), owners, "delivery_id")
+    settled, given_back = sf.col("started_at") <= sf.lit(cutoff), sf.col("attempt_number") > sf.col("counted")
+    checks = [
+        _belongs("attempt-orphan", "delivery_id", settled),
+        Check(
+            rule="attempt-left-open",
+            applies=~so(given_back) | sf.col("completed_at").isNotNull(),
+            broken=sf.col("completed_at").isNull() & ~sf.col("gone"),
+            detail=sf.col("delivery_id"),
+            settled=settled,
+        ),
+    ]
+    return judged(subjects, checks, key="id", born="started_at")
+
+
+def judged_receipts(receipts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
+    owners = deliveries.select(sf.col("id").alias("owner"))
+    subjects = _with_owner(born_within(receipts, "received_at", window), owners, "delivery_id")
+    checks = [_belongs("receipt-orphan", "delivery_id", sf.col("received_at") <= sf.lit(cutoff))]
+    return judged(subjects, checks, key="id", born="received_at")
+
+
+def judged_routing(routing: DataFrame, requests: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
+    owners = requests.select(sf.col("request_id").alias("owner")).distinct()
+    subjects = _with_owner(born_within(routing, "created_at", window), owners, "request_id")
+    checks = [_belongs("routing-orphan", "request_id", sf.col("created_at") <= sf.lit(cutoff))]
+    return judged(subjects, checks, key="id", born="created_at")
+
+
+def _with_owner(parts: DataFrame, owners: DataFrame, named: str) -> DataFrame:
+    """With `gone`: nothing that was read could be what it belongs to."""
+    oldest = owners.agg(sf.min("owner").alias("oldest"))
+    missing = sf.col("owner").isNull() & ~so(sf.col(named) < sf.col("oldest"))
+    return (
+        parts.join(owners, on=sf.col(named) == sf.col("owner"), how="left")
+        .join(sf.broadcast(oldest), how="cross")
+        .withColumn("gone", missing)
+    )
+
+
+def _belongs(rule: str, named: str, settled: Column) -> Check:
+    return Check(rule=rule, broken=sf.col("gone"), detail=sf.col(named), settled=settled)

@@ -1,15 +1,16 @@
-"""What the books must say, rule by rule: a name that stays, how grave a breach is, and a sentence.
-
-A breach of a rule of severity `error` means that the books do not balance. One of severity `notice` is listed apart: it
-is explained, waits for a person, or cannot be proven either way.
-"""
+"""The rules of the reconciliation, and the decision per subject and rule, all rules about a subject in one pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from butlers.pipeline.job import Window
 
 
 class Severity(StrEnum):
@@ -70,3 +71,56 @@ RULES: Mapping[str, Rule] = MappingProxyType({rule.id: rule for rule in (*_REQUE
 
 def of_severity(severity: Severity) -> list[str]:
     return [rule.id for rule in RULES.values() if rule.severity is severity]
+
+
+KEPT, BROKEN, YOUNG = "kept", "broken", "young"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rule, in terms of the columns of its subject."""
+
+    rule: str
+    broken: Column
+    detail: Column  # ids and names of states, nothing else
+    applies: Column | None = None  # None: to every subject
+    settled: Column | None = None  # None: always, for a rule that time cannot heal
+
+    def verdict(self) -> Column:
+        applies, settled = self.applies, self.settled
+        breach = so(self.broken)
+        word = sf.when(breach, sf.lit(BROKEN)).otherwise(sf.lit(KEPT))
+        if settled is not None:
+            word = sf.when(so(settled), word).otherwise(sf.lit(YOUNG))
+        said = sf.struct(
+            sf.lit(self.rule).alias("rule"), word.alias("verdict"), sf.when(breach, self.detail).alias("detail")
+        )
+        return said if applies is None else sf.when(so(applies), said)
+
+
+def judged(subjects: DataFrame, checks: Sequence[Check], *, key: str, born: str) -> DataFrame:
+    """(key, date, verdicts) of each subject."""
+    return subjects.select(
+        sf.col(key).alias("key"),
+        sf.to_date(born).alias("date"),
+        sf.array_compact(sf.array(*(check.verdict() for check in checks))).alias("verdicts"),
+    )
+
+
+def born_within(frame: DataFrame, column: str, window: Window) -> DataFrame:
+    return frame.filter((sf.col(column) >= sf.lit(window.start)) & (sf.col(column) < sf.lit(window.end)))
+
+
+def each_verdict(judgements: DataFrame) -> DataFrame:
+    """(key, date, rule, verdict, detail): one row per subject and rule."""
+    return judgements.select("key", "date", sf.explode("verdicts").alias("said")).select("key", "date", "said.*")
+
+
+def so(condition: Column) -> Column:
+    """Whether it is known to be so: null is a no."""
+    return sf.coalesce(condition, sf.expr("false"))
+
+
+def ids(values: Column) -> Column:
+    """A few ids of a list as one text."""
+    return sf.array_join(sf.slice(sf.array_sort(values), 1, 5), " ")

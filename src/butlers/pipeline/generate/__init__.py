@@ -1,1 +1,0 @@
-"""Heartbeats of fleets that never were, of any size, made on Spark itself and the same for the same seed."""
