@@ -30,27 +30,27 @@ SCHEMAS = {
     "butler/specialist/queries.sql": "general",
     "contacts/queries.sql": "shared",
     "channels/email/mailbox/queries.sql": "messenger",
-    "messenger/notices/queries.sql": "messenger",
-    "messenger/parking/queries.sql": "messenger",
+    "messenger/notices.sql": "messenger",
+    "messenger/parking.sql": "messenger",
     "messenger/queries.sql": "messenger",
-    "messenger/receipts/queries.sql": "messenger",
-    "messenger/release/queries.sql": "messenger",
-    "messenger/retention/queries.sql": "messenger",
-    "messenger/service_levels/queries.sql": "messenger",
+    "messenger/receipts.sql": "messenger",
+    "messenger/release.sql": "messenger",
+    "messenger/retention.sql": "messenger",
+    "messenger/service_levels.sql": "messenger",
     "messenger/tools/queries.sql": "messenger",
     "outbound/queries.sql": "outbound",
     "pipeline/queries.sql": "pipeline",
-    "switchboard/admission/queries.sql": "switchboard",
+    "switchboard/ingress/admission.sql": "switchboard",
     "switchboard/extraction/queries.sql": "switchboard",
-    "switchboard/fanout/queries.sql": "switchboard",
+    "switchboard/dispatch/queries.sql": "switchboard",
     "switchboard/connectors/queries.sql": "switchboard",
-    "switchboard/holds/queries.sql": "switchboard",
+    "switchboard/registry.sql": "switchboard",
     "switchboard/senders/queries.sql": "switchboard",
     "switchboard/operators/queries.sql": "switchboard",
     "switchboard/queries.sql": "switchboard",
     "switchboard/routing/queries.sql": "switchboard",
-    "switchboard/service_levels/queries.sql": "switchboard",
-    "switchboard/signals/queries.sql": "switchboard",
+    "switchboard/requests/service_levels.sql": "switchboard",
+    "switchboard/requests/signals.sql": "switchboard",
 }
 
 # The tables whose claims a file's queries speak of, in the words of `storage/claims.py`.
@@ -91,15 +91,18 @@ def used_names(tree: ast.AST) -> set[str]:
     return attributes | keys
 
 
-def owner(path: str) -> str | None:
-    """The query file that a source file's `queries` come from: the nearest above it. The daemon uses them all."""
-    folders = [Path(known).parent for known in SCHEMAS]
+def owners(path: str) -> set[str]:
+    """The files that a source file's queries come from: its own, and the nearest `queries.sql` above it."""
+    own = Path(path).with_suffix(".sql").as_posix()
+    folders = [Path(known).parent for known in SCHEMAS if known.endswith("queries.sql")]
     above = [folder for folder in folders if Path(path).is_relative_to(folder)]
-    return f"{max(above, key=lambda folder: len(folder.parts)).as_posix()}/queries.sql" if above else None
+    nearest = max(above, key=lambda folder: len(folder.parts), default=None)
+    return ({own} & SCHEMAS.keys()) | ({f"{nearest.as_posix()}/queries.sql"} if nearest else set())
 
 
 def names_used_from(query_file: str) -> set[str]:
-    users = [file for file in source_files() if owner(file.path) in (query_file, None)]
+    """Used by the modules that own the file, or by those that own none: the daemon's composition uses them all."""
+    users = [file for file in source_files() if query_file in (found := owners(file.path)) or not found]
     return set().union(*(used_names(file.tree) for file in users)) - set(dir(Queries))
 
 
@@ -115,7 +118,7 @@ def test_every_query_is_used(path: str) -> None:
 def test_every_used_query_exists() -> None:
     everything = {name for path in SCHEMAS for name in load(path)}
     for file in source_files():
-        known = set(load(found)) if (found := owner(file.path)) else everything
+        known = set().union(*map(load, found)) if (found := owners(file.path)) else everything
         assert used_names(file.tree) - set(dir(Queries)) <= known, file.path
 
 

@@ -11,7 +11,7 @@ import pytest
 from butlers.errors import InternalError
 from butlers.pipeline.lake.stream import reported
 from butlers.pipeline.process import ends_when_told
-from butlers.pipeline.runner import counting_first, noted
+from butlers.pipeline.session import counting_first, noted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

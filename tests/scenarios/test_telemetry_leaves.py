@@ -21,7 +21,7 @@ async def test_one_request_is_one_trace_over_all_butlers(
     names = {span.name for span in spans}
     assert names >= {
         "butlers.switchboard.request",
-        "butlers.switchboard.dispatch.dispatcher",
+        "butlers.switchboard.dispatch",
         "butlers.butler.route_execute",
         "butlers.messenger.delivery",
         "butlers.messenger.provider_send",

@@ -16,10 +16,10 @@ import pydantic
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, field_validator, model_validator
 from pydantic_core import CoreSchema
 
+from butlers.butler.cron import cron_problem
 from butlers.butler.delivery_config import DeliverySection
 from butlers.butler.module_config import Modules, installed_modules
 from butlers.butler.routing_config import AdmissionSection, LifecycleSection, RoutingSection
-from butlers.butler.schedules import cron_problem
 from butlers.butler.section import Section
 from butlers.errors import ConfigurationError
 

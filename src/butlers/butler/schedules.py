@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from croniter import CroniterError, croniter
 from pydantic import Field
 
 from butlers.butler.activity import Report, unreported
 from butlers.butler.config import ScheduleSection
+from butlers.butler.cron import cron_problem, next_run
 from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import parse_arguments
@@ -33,26 +33,6 @@ from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import SCHEDULE_RUNS
-
-_ANY_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def cron_problem(cron: str) -> str | None:
-    """What is wrong with an expression, if anything."""
-    if len(cron.split()) != 5 or not croniter.is_valid(cron):
-        return "must be a cron expression of five fields"
-    try:
-        next_run(cron, _ANY_MOMENT)
-    except CroniterError:
-        return "names a moment that never comes"
-    return None
-
-
-def next_run(cron: str, after: datetime) -> datetime:
-    """The first moment after `after` that a cron expression names."""
-    following: datetime = croniter(cron, after).get_next(datetime)
-    return following
-
 
 log = get_logger("butlers.schedules")
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.runtimes import DIALECTS
-from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT, Dialect
+from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT
+from butlers.butler.runtimes.dialects import Dialect
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.channels import bot_mailbox, build_channels
 from butlers.daemon.machine_checks import Check, ok, warn

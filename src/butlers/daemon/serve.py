@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -220,19 +219,3 @@ def _stop_event() -> asyncio.Event:
 
 def _loop(main: Coroutine[Any, Any, int]) -> int:
     return uvloop.run(main)
-
-
-_YOUNG = 20_000  # objects between two looks at the young
-_USUAL = gc.get_threshold()  # Python's own numbers, which differ between its versions
-
-
-@contextmanager
-def spared_collector() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG, *_USUAL[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*_USUAL)
-        gc.unfreeze()

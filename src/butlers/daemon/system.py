@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from importlib import import_module
 from typing import Any, Protocol
 from uuid import UUID
@@ -26,7 +27,6 @@ from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.channels import TYPES, owner_credentials
 from butlers.daemon.compose.process import Process
 from butlers.daemon.places import Places
-from butlers.daemon.serve import spared_collector
 from butlers.daemon.services import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
@@ -40,6 +40,10 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
 from butlers.storage.server_watch import ServerState, ServerWatch
 from butlers.telemetry import get_logger
+
+_YOUNG = 20_000  # objects between two looks at the young
+_USUAL = gc.get_threshold()  # Python's own numbers, which differ between its versions
+
 
 log = get_logger("butlers.system")
 
@@ -302,3 +306,15 @@ def select(roster: Mapping[str, ButlerConfig], role: str) -> list[str]:
     if role not in roster:
         raise invalid("role", f"no butler is called {role!r}; there are {', '.join(sorted(roster))}")
     return [role]
+
+
+@contextmanager
+def spared_collector() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, *_USUAL[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*_USUAL)
+        gc.unfreeze()

@@ -9,14 +9,11 @@ itself: this is where the road ends.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from butlers.channels.channel import Threads
-from butlers.channels.registry import canonical_address, channel_of
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
@@ -27,202 +24,11 @@ from butlers.messenger.admission.rules import Refused
 from butlers.messenger.admission.slots import DeliveryExecutor, OutcomeWaiter
 from butlers.messenger.admission.state import Known, Parked
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import Decision, NewDelivery, channel_tool
+from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.observer import Observer
 from butlers.messenger.parking import Parking
-from butlers.messenger.recipients import AddressBook, MissingIdentifier, Resolved, resolve_target
+from butlers.messenger.preparation import Preparation
 from butlers.messenger.settlement import Outcome
-from butlers.reliability.idempotency import caller_key, delivery_key
-from butlers.telemetry.redaction import REDACTED, SecretFilter
-
-DEFAULT_SUBJECT = "Message"
-_REPLY = re.compile(r"(?:re|aw|sv|antw)\s?(?:[\[(]\d{1,3}[\])])?\s?:", re.IGNORECASE)
-_TOKEN = re.compile(r"\[[^\[\]]{1,64}\]")
-
-
-def with_origin(text: str, origin: str) -> str:
-    """The text with `[origin]` in front, once."""
-    mark = f"[{origin}]"
-    return text if text.startswith(mark) else f"{mark} {text}"
-
-
-def subject_with_origin(subject: str | None, origin: str) -> str:
-    mark = f"[{origin}]"
-    subject = (subject or "").strip() or DEFAULT_SUBJECT
-    return subject if mark in subject else f"{mark} {subject}"
-
-
-def reply_subject(*, own: str | None, parent: str | None, origin: str) -> str | None:
-    """The subject of an answer: the butler's own words, else those it answers, with the origin's token once.
-
-    None when neither says anything; the caller then has words for that.
-    """
-    subject = _text(own).strip() or _text(parent).strip()
-    token = f"[{origin}]"
-    if not subject:
-        return None
-    return reply_once(subject if token in subject else f"{token} {subject}")
-
-
-def reply_once(subject: str) -> str:
-    """`Re:` exactly once and in front, tokens behind it, none of them twice."""
-    tokens, rest = _leading(subject)
-    kept = [token for token in dict.fromkeys(tokens) if token not in rest]
-    return " ".join(["Re:", *kept, *([rest] if rest else [])])
-
-
-def _leading(subject: str) -> tuple[list[str], str]:
-    tokens: list[str] = []
-    rest = subject.strip()
-    while match := _REPLY.match(rest) or _TOKEN.match(rest):
-        if match.re is _TOKEN:
-            tokens.append(match[0])
-        rest = rest[match.end() :].strip()
-    return tokens, rest
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-SECRETS_RULE = "secrets"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
-    contacts: AddressBook
-    channels: Collection[str]  # served ones, with their scope: telegram.bot
-    own_address: str  # of the mailbox, which never answers itself
-    clock: Clock
-    new_id: Callable[[], UUID]
-    secrets: SecretFilter = field(default_factory=SecretFilter)  # takes them out of what leaves
-
-    async def prepare(
-        self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None, *, identity_scope: str = "bot"
-    ) -> NewDelivery:
-        """Check what only the whole can tell, and make the delivery. Raises `validation_error`."""
-        self._check_channel(notify, identity_scope)
-        resolution = await resolve_target(notify, self.contacts)
-        clean, found = self._without_secrets(notify)
-        new = self._delivery(clean, resolution, source_event, identity_scope)
-        self._check_answer(new)
-        if not found:
-            return new
-        detail = f"{found} of them replaced by {REDACTED}: what the system keeps secret does not leave"
-        decision = Decision(at=self.clock.now(), rule=SECRETS_RULE, verdict="redacted", detail=detail)
-        return replace(new, decisions=(*new.decisions, decision))
-
-    def _without_secrets(self, notify: NotifyEnvelope) -> tuple[NotifyEnvelope, int]:
-        message, in_message = self.secrets(notify.delivery.message)
-        subject, in_subject = self.secrets(notify.delivery.subject or "")
-        if not in_message + in_subject:
-            return notify, 0
-        update = {"message": message, "subject": subject if in_subject else notify.delivery.subject}
-        delivery = notify.delivery.model_copy(update=update)
-        return notify.model_copy(update={"delivery": delivery}), in_message + in_subject
-
-    def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
-        """The same delivery, now that its contact's identifier is known."""
-        target = canonical_address(new.notify.delivery.channel, address)
-        key = _key(new.notify, target) or new.idempotency_key
-        ordering = _ordering_key(new.notify, target, new.id)
-        return replace(new, target=target, address=address, idempotency_key=key, ordering_key=ordering)
-
-    def _check_channel(self, notify: NotifyEnvelope, identity_scope: str) -> None:
-        if f"{notify.delivery.channel}.{identity_scope}" not in self.channels:
-            served = ", ".join(sorted(self.channels))
-            raise invalid("delivery.channel", f"is not served here in scope {identity_scope}; served: {served}")
-        if notify.delivery.intent == "react" and not channel_of(notify.delivery.channel).can_react:
-            raise invalid("delivery.intent", f"react is not possible on {notify.delivery.channel}")
-
-    def _check_answer(self, new: NewDelivery) -> None:
-        outbound = channel_of(new.notify.delivery.channel).outbound
-        if outbound is None or not new.is_braked:
-            return
-        if (reason := outbound.refuses_answer(new.source_event, self.own_address)) is not None:
-            raise invalid("delivery.intent", f"must not be a reply: {reason}")
-
-    def _delivery(
-        self,
-        notify: NotifyEnvelope,
-        resolution: Resolved | MissingIdentifier,
-        source_event: Mapping[str, Any] | None,
-        identity_scope: str,
-    ) -> NewDelivery:
-        identity, known = self.new_id(), isinstance(resolution, Resolved)
-        target = resolution.target if isinstance(resolution, Resolved) else None
-        address = resolution.address if isinstance(resolution, Resolved) else None
-        key = _key(notify, target if target is not None else f"contact:{notify.contact_id}")
-        has_subject = channel_of(notify.delivery.channel).has_subject
-        message, origin = notify.delivery.message, notify.origin_butler
-        return NewDelivery(
-            id=identity,
-            # Without an id and without a key nothing tells a repeat from a second wish: every call is a new one.
-            idempotency_key=key or f"none-{identity}",
-            notify=notify,
-            target=target,
-            address=address,
-            identity_scope=identity_scope,
-            message=message if has_subject else with_origin(message, origin),
-            subject=_subject(notify, source_event) if has_subject else None,
-            ordering_key=_ordering_key(notify, target or "", identity),
-            source_event=source_event,
-            duplicate_detection=key is not None,
-            status="pending" if known else "pending_missing_identifier",
-            decisions=(Decision(at=self.clock.now(), rule="origin", verdict="verified"), self._how(resolution)),
-        )
-
-    def _how(self, resolution: Resolved | MissingIdentifier) -> Decision:
-        now = self.clock.now()
-        if isinstance(resolution, Resolved):
-            return Decision(at=now, rule="target", verdict="resolved", detail=resolution.how)
-        return Decision(
-            at=now, rule="target", verdict="missing", detail="the contact has no identifier for the channel"
-        )
-
-
-def _subject(notify: NotifyEnvelope, source_event: Mapping[str, Any] | None) -> str:
-    origin, own = notify.origin_butler, notify.delivery.subject
-    if notify.delivery.intent == "reply":
-        parent = (source_event or {}).get("subject")
-        return reply_subject(own=own, parent=parent, origin=origin) or f"Re: [{origin}] {DEFAULT_SUBJECT}"
-    return subject_with_origin(own, origin)
-
-
-def _ordering_key(notify: NotifyEnvelope, target: str, identity: UUID) -> str:
-    """What must not overtake what: a chat, or a thread of mails. A mail that starts a thread waits for none."""
-    channel = notify.delivery.channel
-    if channel_of(channel).threads is not Threads.CHAIN:
-        return f"{channel}:{target}"
-    context = notify.request_context
-    thread = context.source_thread_identity if context is not None else None
-    return f"{channel}:{target}:{thread or identity}"
-
-
-def _key(notify: NotifyEnvelope, target: str) -> str | None:
-    """A caller's own key says better than the content what a repeat is; the rest counts in either case."""
-    request_id = str(notify.request_id) if notify.request_id is not None else None
-    if notify.idempotency_key is not None:
-        return caller_key(
-            request_id=request_id,
-            origin_butler=notify.origin_butler,
-            intent=notify.delivery.intent,
-            channel=notify.delivery.channel,
-            target_identity=target,
-            idempotency_key=notify.idempotency_key,
-        )
-    if request_id is None:
-        return None
-    return delivery_key(
-        request_id=request_id,
-        origin_butler=notify.origin_butler,
-        intent=notify.delivery.intent,
-        channel=notify.delivery.channel,
-        target_identity=target,
-        message=notify.delivery.emoji or notify.delivery.message,
-        subject=notify.delivery.subject,
-    )
-
 
 _LOOK_AGAIN_S = 0.5  # at a delivery that another process may be making
 

@@ -17,7 +17,7 @@ from butlers.contracts.channels import Channel
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.errors import ClassifiedError
 from butlers.messenger.admission.admission import Admission, Taken
-from butlers.messenger.intake import Preparation
+from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger

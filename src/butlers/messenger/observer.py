@@ -17,7 +17,7 @@ from butlers.messenger.admission.admission import AdmissionTimings, Entry, Step,
 from butlers.messenger.admission.rules import Refused
 from butlers.messenger.admission.state import Known, Parked
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
-from butlers.messenger.intake import SECRETS_RULE
+from butlers.messenger.preparation import SECRETS_RULE
 from butlers.messenger.settlement import Ended
 from butlers.storage.database import Record
 from butlers.telemetry import Telemetry, get_logger

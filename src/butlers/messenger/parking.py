@@ -19,8 +19,8 @@ from butlers.messenger.admission.admission import Admission, AdmissionBatch, Ent
 from butlers.messenger.admission.rules import Refused
 from butlers.messenger.admission.state import Known, Parked, before_admission
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, restored
-from butlers.messenger.intake import Preparation
 from butlers.messenger.observer import Observer
+from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger

@@ -29,8 +29,8 @@ from butlers.messenger.admission.rules import Admitted, Refused
 from butlers.messenger.admission.state import AdmissionState, Known, before_admission, moved
 from butlers.messenger.channel_tools import Lineage
 from butlers.messenger.delivery import NewDelivery, channel_tool
-from butlers.messenger.intake import Preparation
 from butlers.messenger.parking import tool_args
+from butlers.messenger.preparation import Preparation
 from butlers.operations.operation import Role
 
 SWITCHBOARD = "switchboard"

@@ -16,7 +16,7 @@ from butlers.channels.adapter import Adapter, CountsParts, Outgoing
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, NotFound, ValidationError
+from butlers.errors import ClassifiedError, ErrorClass, NotFound, ValidationError
 from butlers.messenger.admission import rules
 from butlers.messenger.admission.admission import Admission, AdmissionBatch
 from butlers.messenger.admission.rules import AdmissionRequest, Budgets, Refused
@@ -27,15 +27,18 @@ from butlers.messenger.delivery import Decision, NewDelivery, outgoing_of, resto
 from butlers.messenger.observer import Observer
 from butlers.messenger.recipients import not_permitted, suppressed
 from butlers.messenger.settlement import CONFIRMED, Outcome
-from butlers.messenger.tools.dead_letters import assess
 from butlers.messenger.tools.records import DeliveryRecords
-from butlers.operations.deliveries import Settlement
-from butlers.reliability.dead_letter import ReplayPolicy
+from butlers.operations.deliveries import (
+    Settlement,
+)
+from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
 from butlers.reliability.idempotency import replay_key
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.database import Executor as Connection
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
+
+MARKED_INELIGIBLE = "marked_ineligible"
 
 
 def anything_left(outgoing: Outgoing, channel: Adapter | None, *, confirmed: int) -> bool:
@@ -257,3 +260,22 @@ def _told(outcome: Outcome) -> dict[str, Any]:
         "provider_delivery_id": outcome.provider_delivery_id,
         "error": outcome.error.describe() if outcome.error else None,
     }
+
+
+def assess(
+    letter: Mapping[str, Any], standing: Mapping[str, Any], policy: ReplayPolicy, now: datetime
+) -> dict[str, Any]:
+    """The replay eligibility of a stored dead letter."""
+    known = DeadLetter(
+        error_class=ErrorClass(letter["error_class"]),
+        replay_count=letter["replay_count"],
+        discarded=letter["discarded_at"] is not None,
+        uncertain=standing["uncertain"],
+        replay_in_progress=standing["replay_in_progress"],
+        delivered=standing["delivered"],
+        not_after=standing["not_after"],
+    )
+    assessed = assess_replay(known, policy, now).describe()
+    if assessed["eligible"] and not letter["replay_eligible"]:
+        assessed |= {"eligible": False, "reasons": [MARKED_INELIGIBLE]}
+    return assessed

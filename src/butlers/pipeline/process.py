@@ -25,7 +25,7 @@ from typing import Any
 
 from butlers.errors import ClassifiedError, ConfigurationError, InternalError, TimeoutExceeded, from_wire
 from butlers.pipeline.job import Window
-from butlers.pipeline.runner import stop_signals
+from butlers.pipeline.session import stop_signals
 
 ADDRESS = "DATABASE_URL"
 OK, DISSATISFIED, USAGE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130

@@ -9,19 +9,15 @@ there, the row says how it ended; a process that is killed is found out by its l
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -193,59 +189,3 @@ def _described(error: BaseException | None) -> dict[str, Any]:
     if isinstance(error, ConfigurationError):
         return {"class": "configuration_error", "message": str(error)}
     return {"class": "interrupted", "message": "the run was told to end"}
-
-
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """What tells a run to end; HUP only where nobody decided to ignore it (`nohup`)."""
-    usual = (signal.SIGTERM, signal.SIGINT)
-    return usual if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*usual, signal.SIGHUP)
-
-
-@contextmanager
-def noted() -> Iterator[Callable[[], bool]]:
-    """The process goes on, and can ask whether it was told to end; told again, it ends. Signals come to the main thread
-    only.
-    """
-    told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield told.is_set
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        handler = before[number]
-        if told.is_set() and callable(handler) and number != signal.SIGHUP:  # a terminal that closes says it twice
-            handler(number, frame)
-        told.set()
-
-    before = {int(number): signal.signal(number, note) for number in stop_signals()}
-    try:
-        yield told.is_set
-    finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) is note:  # Spark has a handler of its own for ctrl-C, which ends its jobs
-                signal.signal(number, handler)
-
-
-@contextmanager
-def counting_first() -> Iterator[None]:
-    """Told to end, Spark complains, and may fail over its own tidying up: what counts is what came first."""
-    root = logging.getLogger()
-    root.addFilter(_is_no_stop)
-    try:
-        yield
-    except Exception as problem:
-        if (stop := _stop_behind(problem)) is not None:
-            raise stop from problem
-        raise
-    finally:
-        root.removeFilter(_is_no_stop)
-
-
-def _stop_behind(problem: BaseException | None) -> KeyboardInterrupt | None:
-    while problem is not None and not isinstance(problem, KeyboardInterrupt):
-        problem = problem.__context__
-    return problem
-
-
-def _is_no_stop(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))

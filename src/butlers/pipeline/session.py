@@ -10,18 +10,22 @@ must have (docs/operating/pipeline.md says how).
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -29,7 +33,6 @@ from pyspark.sql import SparkSession
 
 import butlers
 from butlers.errors import ConfigurationError
-from butlers.pipeline.runner import counting_first, noted
 from butlers.storage.locks import FileLock
 
 OLDEST = 17
@@ -323,3 +326,59 @@ def _unusable(option: str, settings: SessionSettings, error: BaseException) -> C
         key=settings.shown,
         remedy="correct the address, or leave it out to run on this machine",
     )
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """What tells a run to end; HUP only where nobody decided to ignore it (`nohup`)."""
+    usual = (signal.SIGTERM, signal.SIGINT)
+    return usual if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*usual, signal.SIGHUP)
+
+
+@contextmanager
+def noted() -> Iterator[Callable[[], bool]]:
+    """The process goes on, and can ask whether it was told to end; told again, it ends. Signals come to the main thread
+    only.
+    """
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told.is_set
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        handler = before[number]
+        if told.is_set() and callable(handler) and number != signal.SIGHUP:  # a terminal that closes says it twice
+            handler(number, frame)
+        told.set()
+
+    before = {int(number): signal.signal(number, note) for number in stop_signals()}
+    try:
+        yield told.is_set
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is note:  # Spark has a handler of its own for ctrl-C, which ends its jobs
+                signal.signal(number, handler)
+
+
+@contextmanager
+def counting_first() -> Iterator[None]:
+    """Told to end, Spark complains, and may fail over its own tidying up: what counts is what came first."""
+    root = logging.getLogger()
+    root.addFilter(_is_no_stop)
+    try:
+        yield
+    except Exception as problem:
+        if (stop := _stop_behind(problem)) is not None:
+            raise stop from problem
+        raise
+    finally:
+        root.removeFilter(_is_no_stop)
+
+
+def _stop_behind(problem: BaseException | None) -> KeyboardInterrupt | None:
+    while problem is not None and not isinstance(problem, KeyboardInterrupt):
+        problem = problem.__context__
+    return problem
+
+
+def _is_no_stop(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from butlers.clock import Clock, SystemClock
 from butlers.errors import ClassifiedError, OverloadRejected, TimeoutExceeded, ValidationError
-from butlers.serving.server import with_account
+from butlers.serving.peer_account import with_account
 
 KEPT_BACK = 512  # file descriptors for the database, files, pipes, and calls of our own
 FEWEST = 64  # connections, on a machine that gives hardly any descriptors

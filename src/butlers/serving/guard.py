@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from butlers.errors import FieldError, ValidationError
-from butlers.serving.server import is_own_account
+from butlers.serving.peer_account import is_own_account
 
 NUL = "must not contain NUL characters, which cannot be stored"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})

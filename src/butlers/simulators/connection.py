@@ -11,7 +11,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from butlers.clock import Clock
 from butlers.serving.bounded_http import BoundedHttp
-from butlers.serving.server import listen, with_account
+from butlers.serving.peer_account import with_account
+from butlers.serving.server import listen
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

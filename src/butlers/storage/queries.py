@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
+from importlib.util import find_spec
 from itertools import takewhile
+from pathlib import Path
 from typing import Self
 
 from butlers.errors import ConfigurationError
@@ -76,10 +77,12 @@ class Queries(Mapping[str, str]):
 @functools.cache
 def _read(owner: str, schema: str | None) -> Mapping[str, str]:
     """Once in a process: several of its parts use the same file."""
-    package, _, module = owner.rpartition(".")
-    beside = resources.files(package).joinpath(f"{module}.sql")
-    file = beside if beside.is_file() else resources.files(owner).joinpath("queries.sql")
-    return _texts(file.read_text(encoding="utf-8"), source=f"{owner} ({file.name})", schema=schema)
+    spec = find_spec(owner)
+    if spec is None or spec.origin is None:
+        raise _mistake(owner, "(file)", "there is no such module", "name a module or a package")
+    module = Path(spec.origin)
+    path = module.with_name("queries.sql") if module.name == "__init__.py" else module.with_suffix(".sql")
+    return _texts(path.read_text(encoding="utf-8"), source=f"{owner} ({path.name})", schema=schema)
 
 
 def _texts(text: str, *, source: str, schema: str | None) -> dict[str, str]:

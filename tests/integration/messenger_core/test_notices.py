@@ -9,8 +9,8 @@ import pytest
 
 from butlers.channels.adapter import Certainty, NotSent
 from butlers.errors import TimeoutExceeded
-from butlers.messenger.intake import Preparation
 from butlers.messenger.notices import Notices
+from butlers.messenger.preparation import Preparation
 from tests.unit.messenger.admission_door import limits
 from tests.unit.messenger.given import AddressBook, notify
 

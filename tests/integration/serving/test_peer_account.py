@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from butlers.serving import server
+from butlers.serving import peer_account
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
 
@@ -28,8 +28,8 @@ def connection(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, 
 
 
 def asked(ours: socket.socket, *, by_table: bool) -> int | None:
-    ends, family = server._packed(ours.getpeername(), ours.getsockname())
-    return server._listed(ends, family) if by_table else server._asked(ends, family)
+    ends, family = peer_account._packed(ours.getpeername(), ours.getsockname())
+    return peer_account._listed(ends, family) if by_table else peer_account._asked(ends, family)
 
 
 @pytest.mark.parametrize("by_table", [False, True], ids=["sock_diag", "table"])
@@ -44,7 +44,7 @@ def test_both_ways_name_the_account_of_an_open_end_and_nobody_behind_a_closed_on
 
 @pytest.mark.parametrize("ends", [(None, None), (("192.0.2.1", 5), ("127.0.0.1", 6)), (("127.0.0.1", 99_999),) * 2])
 def test_what_is_no_connection_over_loopback_has_no_account(ends: Any) -> None:
-    assert server._account(*ends) is None
+    assert peer_account._account(*ends) is None
 
 
 def test_without_sock_diag_the_table_answers(
@@ -53,6 +53,6 @@ def test_without_sock_diag_the_table_answers(
     def missing(*_: Any) -> None:
         raise OSError("not supported")
 
-    monkeypatch.setattr(server, "_asked", missing)
+    monkeypatch.setattr(peer_account, "_asked", missing)
     _, ours = connection
-    assert server._account(ours.getpeername(), ours.getsockname()) == os.geteuid()
+    assert peer_account._account(ours.getpeername(), ours.getsockname()) == os.geteuid()

@@ -11,9 +11,8 @@ from typing import Any
 import httpx2
 
 from butlers.channels.telegram.simulator import SimulatedTelegram, TelegramSimulator, serve_telegram
-from butlers.channels.telegram.simulator.api import Params
 from butlers.channels.telegram.simulator.faults import FaultKind
-from butlers.channels.telegram.simulator.methods import METHODS, Call
+from butlers.channels.telegram.simulator.methods import METHODS, Call, Params
 from butlers.channels.telegram.simulator.model import User
 from butlers.channels.telegram.simulator.posting import Post, Posted, post
 from butlers.clock import Clock, SystemClock

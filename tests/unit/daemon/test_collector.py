@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from butlers.daemon.serve import spared_collector
+from butlers.daemon.system import spared_collector
 
 
 def test_what_a_start_made_is_set_aside_and_taken_back() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.messenger.intake import subject_with_origin, with_origin
+from butlers.messenger.preparation import subject_with_origin, with_origin
 
 
 def test_a_message_starts_with_its_origin() -> None:

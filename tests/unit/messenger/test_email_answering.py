@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from butlers.channels.email.headers import MAX_REFERENCES, MAX_VALUE, may_answer, message_ids, source_event
 from butlers.channels.telegram import payload as telegram
-from butlers.messenger.intake import reply_subject
+from butlers.messenger.preparation import reply_subject
 
 OWN = "butler@home.example"
 JSON = st.recursive(

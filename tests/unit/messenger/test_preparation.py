@@ -11,7 +11,7 @@ from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from butlers.ids import Uuid7Factory
 from butlers.messenger.delivery import NewDelivery
-from butlers.messenger.intake import Preparation
+from butlers.messenger.preparation import Preparation
 
 from .given import ANNA, MAIL_LINEAGE, OWNER, REQUEST_ID, START, AddressBook, notify
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from butlers.channels.adapter import Outgoing
-from butlers.channels.telegram.adapter import ALLOWED, Call, compose, reaction
+from butlers.channels.telegram.bot_api import ALLOWED, Call, compose, reaction
 from butlers.errors import ValidationError
 
 

@@ -8,8 +8,7 @@ import httpx2
 import pytest
 
 from butlers.channels.adapter import Certainty
-from butlers.channels.telegram.adapter import Call
-from butlers.channels.telegram.bot_api import Answer, Line, Phase, Silence
+from butlers.channels.telegram.bot_api import Answer, Call, Line, Phase, Silence
 
 HEADERS = ("connection.connect_tcp.started", "http11.send_request_headers.started")
 BODY = ("http11.send_request_body.started",)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.channels.telegram.simulator.formatting import format_text
-from butlers.channels.telegram.text import marked, parts
+from butlers.channels.telegram.splitting import parts
+from butlers.channels.telegram.text import marked
 
 
 def html(message: str) -> str:

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from butlers.channels.telegram.simulator.formatting import format_text
-from butlers.channels.telegram.splitting import is_boundary, split, utf16_length
-from butlers.channels.telegram.text import LIMIT, Marked, marked, parts
+from butlers.channels.telegram.splitting import LIMIT, is_boundary, parts, split, utf16_length
+from butlers.channels.telegram.text import Marked, marked
 
 
 def texts(message: str, limit: int = LIMIT) -> list[str]:

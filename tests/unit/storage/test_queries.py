@@ -66,6 +66,19 @@ def test_a_file_is_read_from_its_package(tmp_path: Path, monkeypatch: pytest.Mon
         sys.modules.pop("package_with_queries", None)
 
 
+def test_a_modules_file_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "module_with_queries.py").touch()
+    (tmp_path / "module_with_queries.sql").write_text("-- name: one\n-- One.\nselect 1")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert Queries.load("module_with_queries").one == "/* one */ select 1"
+
+
+def test_an_owner_that_is_not_there_is_refused():
+    with pytest.raises(ConfigurationError, match="there is no such module"):
+        Queries.load("module_that_is_not_there")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -68,7 +68,7 @@ def test_trace_context_joins_two_butlers(switchboard: Traced, finance: Traced) -
     with finance.telemetry.span(spans.ROUTE_EXECUTE, parent=trace_context):
         pass
 
-    sender = switchboard.finished()["butlers.switchboard.dispatch.dispatcher"]
+    sender = switchboard.finished()["butlers.switchboard.dispatch"]
     receiver = finance.finished()["butlers.butler.route_execute"]
     assert ids(receiver)[0] == ids(sender)[0]
     assert receiver.parent is not None
@@ -80,7 +80,7 @@ def test_given_parent_wins_over_the_current_span(switchboard: Traced, finance: T
         trace_context = switchboard.telemetry.inject()
     with finance.telemetry.span(spans.DELIVERY), finance.telemetry.span(spans.ROUTE_EXECUTE, parent=trace_context):
         pass
-    sender = switchboard.finished()["butlers.switchboard.dispatch.dispatcher"]
+    sender = switchboard.finished()["butlers.switchboard.dispatch"]
     assert ids(finance.finished()["butlers.butler.route_execute"])[0] == ids(sender)[0]
 
 
@@ -88,7 +88,7 @@ def test_nested_span_is_a_child(switchboard: Traced) -> None:
     with switchboard.telemetry.span(spans.REQUEST), switchboard.telemetry.span(spans.DISPATCH):
         inner_trace = switchboard.telemetry.trace_id()
     finished = switchboard.finished()
-    outer, inner = finished["butlers.switchboard.request"], finished["butlers.switchboard.dispatch.dispatcher"]
+    outer, inner = finished["butlers.switchboard.request"], finished["butlers.switchboard.dispatch"]
     assert inner.parent is not None
     assert inner.parent.span_id == ids(outer)[1]
     assert inner_trace == f"{ids(outer)[0]:032x}"

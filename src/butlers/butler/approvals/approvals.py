@@ -10,37 +10,23 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.approvals.rules import RuleBook
-from butlers.butler.approvals.values import EXPIRY, NO_ACTION, Allowed, Hooks, MustWait, PendingAction, Wanted, refusal
+from butlers.butler.approvals.values import (
+    EXPIRY,
+    NO_ACTION,
+    Allowed,
+    Hooks,
+    Journal,
+    MustWait,
+    PendingAction,
+    Wanted,
+    refusal,
+)
 from butlers.clock import Clock
 from butlers.contracts.approval_state import Status
 from butlers.errors import NotFound
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
-
-
-class Journal:
-    def __init__(self, *, queries: Queries, new_id: Callable[[], UUID]) -> None:
-        self._queries = queries
-        self._new_id = new_id
-
-    async def record(
-        self,
-        connection: Executor,
-        event: str,
-        *,
-        at: datetime,
-        actor: str,
-        tool_name: str,
-        action_id: UUID | None = None,
-        rule_id: UUID | None = None,
-        **details: Any,
-    ) -> None:
-        """Write one line, in the transaction of what it tells about."""
-        known = {name: value for name, value in details.items() if value is not None}
-        await connection.execute(
-            self._queries.record_event, self._new_id(), at, event, action_id, rule_id, actor, tool_name, known
-        )
 
 
 class ActionReader:

@@ -12,6 +12,7 @@ from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import invalid
 from butlers.errors import ValidationError
 from butlers.storage.database import Executor, Record
+from butlers.storage.queries import Queries
 
 EXPIRY = timedelta(hours=48)  # how long an action waits for a person
 
@@ -102,3 +103,27 @@ def refusal(action: PendingAction, now: datetime) -> ValidationError | None:
     if action.expires_at <= now:
         return invalid("action_id", f"the action is not pending: it expired at {action.expires_at.isoformat()}")
     return None
+
+
+class Journal:
+    def __init__(self, *, queries: Queries, new_id: Callable[[], UUID]) -> None:
+        self._queries = queries
+        self._new_id = new_id
+
+    async def record(
+        self,
+        connection: Executor,
+        event: str,
+        *,
+        at: datetime,
+        actor: str,
+        tool_name: str,
+        action_id: UUID | None = None,
+        rule_id: UUID | None = None,
+        **details: Any,
+    ) -> None:
+        """Write one line, in the transaction of what it tells about."""
+        known = {name: value for name, value in details.items() if value is not None}
+        await connection.execute(
+            self._queries.record_event, self._new_id(), at, event, action_id, rule_id, actor, tool_name, known
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from butlers.butler.runtimes.cli import CliRuntime, Dialect
-from butlers.butler.runtimes.dialects import CLAUDE, CODEX, OPENCODE
+from butlers.butler.runtimes.cli import CliRuntime
+from butlers.butler.runtimes.dialects import CLAUDE, CODEX, OPENCODE, Dialect
 from butlers.clock import Clock, SystemClock
 from butlers.errors import ConfigurationError
 

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from butlers.butler.runtime import Prompt, RuntimeResult
 from butlers.butler.runtimes import confine
-from butlers.butler.runtimes.dialects import Reading, read_events
+from butlers.butler.runtimes.dialects import Dialect, Reading, read_events
 from butlers.butler.runtimes.process import Finished, run_to_end
 from butlers.clock import Clock
 from butlers.errors import InternalError, TargetUnavailable, TimeoutExceeded
@@ -89,20 +89,6 @@ SHARED_ENVIRONMENT = frozenset(
         *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
     }
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """How to talk to one program."""
-
-    name: str  # as butler.toml spells the runtime
-    executable: str  # looked up in PATH unless a command is configured
-    install: str  # what to do when it is missing
-    login: str  # what to do when it is not signed in
-    arguments: Callable[[str | None], list[str]]  # from the model, or None for the program's own default
-    environment: frozenset[str]  # variables passed on, besides the shared ones
-    fixed_environment: tuple[tuple[str, str], ...] = ()  # variables always set
-    read: Callable[[Reading, dict[str, object]], None]  # takes in one event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-from butlers.butler.runtimes.cli import Dialect
 
 # Safe to remove anywhere: inside of a JSON text an escape character is never written as itself.
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -39,6 +37,20 @@ class Reading:
 
     def call(self, identity: object) -> None:
         self.tool_calls.add(str(identity) if identity else f"call-{len(self.tool_calls)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How to talk to one program."""
+
+    name: str  # as butler.toml spells the runtime
+    executable: str  # looked up in PATH unless a command is configured
+    install: str  # what to do when it is missing
+    login: str  # what to do when it is not signed in
+    arguments: Callable[[str | None], list[str]]  # from the model, or None for the program's own default
+    environment: frozenset[str]  # variables passed on, besides the shared ones
+    fixed_environment: tuple[tuple[str, str], ...] = ()  # variables always set
+    read: Callable[[Reading, dict[str, object]], None]  # takes in one event
 
 
 def read_events(stdout: bytes) -> Iterator[dict[str, object]]:

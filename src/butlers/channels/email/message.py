@@ -23,7 +23,7 @@ from typing import Any
 from butlers.channels.adapter import Outgoing
 from butlers.channels.email.headers import mail_address, message_ids
 from butlers.ids import made_at
-from butlers.messenger.intake import reply_once
+from butlers.messenger.preparation import reply_once
 
 MAX_REFERENCES = 20  # Message-IDs: the root of the thread and the latest
 LINE = 75  # characters, so that a mail reader need not wrap

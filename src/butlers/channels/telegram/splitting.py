@@ -19,8 +19,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
 from itertools import takewhile
+from typing import Literal
 
-from butlers.channels.telegram.text import CODE_KINDS, Marked, Span
+from butlers.channels.telegram.text import CODE_KINDS, Marked, Span, as_html, as_plain, marked
+
+ParseMode = Literal["HTML", "none"]
+LIMIT = 4096  # UTF-16 units of one message, counted without its markup
+
 
 _SEAMS = (
     re.compile(r"\r?\n\s*\n"),
@@ -202,3 +207,23 @@ def _within(character: str, bounds: tuple[str, str]) -> bool:
 
 def _is_syllable(character: str) -> bool:
     return "\uac00" <= character <= "\ud7a3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    text: str  # as the chat shows it
+    html: str | None  # for parse_mode HTML; None: send it as plain text
+    plain: str  # without markup, links spelt out
+
+
+def parts(message: str, *, parse_mode: ParseMode = "HTML", limit: int = LIMIT) -> tuple[Part, ...]:
+    """What to send, in order; nothing when there is nothing to see."""
+    if parse_mode == "none":
+        return tuple(Part(text=one.text, html=None, plain=one.text) for one in split(Marked(text=message), limit))
+    return tuple(_part(one, limit) for one in split(marked(message), limit))
+
+
+def _part(one: Marked, limit: int) -> Part:
+    plain = as_plain(one)
+    fitting = plain if utf16_length(plain) <= limit else one.text
+    return Part(text=one.text, html=as_html(one), plain=fitting)

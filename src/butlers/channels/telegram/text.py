@@ -15,10 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Literal
 from urllib.parse import urlsplit
-
-from butlers.channels.telegram.splitting import split, utf16_length
 
 LONGEST_URL = 2048
 
@@ -196,28 +193,3 @@ def _tags(span: Span) -> tuple[str, str]:
             return "<pre>", "</pre>"
         case Kind.LINK:
             return f'<a href="{html.escape(span.detail)}">', "</a>"
-
-
-ParseMode = Literal["HTML", "none"]
-
-LIMIT = 4096  # UTF-16 units of one message, counted without its markup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    text: str  # as the chat shows it
-    html: str | None  # for parse_mode HTML; None: send it as plain text
-    plain: str  # without markup, links spelt out
-
-
-def parts(message: str, *, parse_mode: ParseMode = "HTML", limit: int = LIMIT) -> tuple[Part, ...]:
-    """What to send, in order; nothing when there is nothing to see."""
-    if parse_mode == "none":
-        return tuple(Part(text=one.text, html=None, plain=one.text) for one in split(Marked(text=message), limit))
-    return tuple(_part(one, limit) for one in split(marked(message), limit))
-
-
-def _part(one: Marked, limit: int) -> Part:
-    plain = as_plain(one)
-    fitting = plain if utf16_length(plain) <= limit else one.text
-    return Part(text=one.text, html=as_html(one), plain=fitting)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,48 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from butlers.butler.config import load_roster
 from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.asking import Document, an_id, say
 from butlers.daemon.cli.exits import FAILED, OK, exiting
-from butlers.daemon.cli.options import Config, DataDir, Json, Limit, settings_from
+from butlers.daemon.cli.options import Config, DataDir, Json, Limit, database_of_system, settings_from
 from butlers.daemon.cli.pipeline_generate import generate
 from butlers.daemon.places import Places
-from butlers.daemon.settings import Settings
-from butlers.errors import ConfigurationError
 from butlers.operations.operation import when
-from butlers.storage.address import database_of, with_database
-from butlers.storage.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from butlers.pipeline.job import Job, Window
-
-
-@contextmanager
-def database_of_system(settings: Settings) -> Iterator[str]:
-    """Its address; an embedded server that nobody uses is started for as long as the block lasts."""
-    given = settings.database_url
-    if given is not None:
-        yield given if database_of(given) is not None else with_database(given, _name(settings))
-        return
-    server = EmbeddedPostgres(Places(settings.data_dir).root, durable=settings.database_durable)
-    if not server.pgdata.exists():
-        raise ConfigurationError(
-            "there is no system here yet",
-            source="--data-dir",
-            key=str(settings.data_dir),
-            remedy="start it once with `butlers up`, name another --data-dir, or set DATABASE_URL",
-        )
-    server.start()
-    try:
-        yield server.uri(_name(settings))
-    finally:
-        server.stop()
-
-
-def _name(settings: Settings) -> str:
-    # All butlers of a system share one database; a roster that says otherwise does not start.
-    return next(config.butler.db.name for config in load_roster(settings.roster_dir).values())
 
 
 app = typer.Typer(help="Jobs over the whole record, on Spark.", no_args_is_help=True)

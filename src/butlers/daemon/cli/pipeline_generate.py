@@ -14,8 +14,7 @@ from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.asking import Document, say
 from butlers.daemon.cli.exits import OK
-from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
-from butlers.daemon.cli.pipeline import database_of_system
+from butlers.daemon.cli.options import Config, DataDir, Json, database_of_system, settings_from
 from butlers.daemon.places import Places
 
 if TYPE_CHECKING:

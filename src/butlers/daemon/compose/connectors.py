@@ -17,11 +17,10 @@ from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.backfill import BackfillJobs, BackfillTools
-from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths, Heartbeats
+from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths, Heartbeats, Speakers
 from butlers.switchboard.connectors.registry import Connectors, ConnectorTools
 from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
-from butlers.switchboard.ingress.authority import Speakers
 
 NOWHERE = "none"  # the master of an installation whose jobs somebody else starts
 

@@ -30,9 +30,9 @@ from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import RequestReader
 from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels, ServiceLevelTools
-from butlers.switchboard.senders.gate import Policy, SenderGate, SenderPolicies, shown
-from butlers.switchboard.senders.records import SenderRecords
-from butlers.switchboard.senders.tools import SenderMessages, SenderTools
+from butlers.switchboard.senders.gate import SenderGate, SenderMessages, SenderPolicies
+from butlers.switchboard.senders.records import Policy, SenderRecords, shown
+from butlers.switchboard.senders.tools import SenderTools
 
 
 def add_admission(butler: Butler) -> Admission:

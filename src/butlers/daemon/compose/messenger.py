@@ -31,10 +31,11 @@ from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.channel_watch import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
-from butlers.messenger.intake import Intake, Preparation
+from butlers.messenger.intake import Intake
 from butlers.messenger.notices import Notices
 from butlers.messenger.observer import Observer
 from butlers.messenger.parking import Parking
+from butlers.messenger.preparation import Preparation
 from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.release import Readmission
 from butlers.messenger.retention import Retention

@@ -14,8 +14,8 @@ from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
-from butlers.switchboard.dispatch.dispatcher import Dispatcher, TargetReader
-from butlers.switchboard.dispatch.executor import Circuits, Fanout
+from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, TargetReader
+from butlers.switchboard.dispatch.executor import Fanout
 from butlers.switchboard.ingress.admission import Admission
 from butlers.switchboard.ingress.buffer import BufferPolicy, DurableBuffer
 from butlers.switchboard.ingress.ingress import MessageRef

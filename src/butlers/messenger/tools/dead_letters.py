@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,9 +13,9 @@ from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import QUARANTINABLE
 from butlers.contracts.envelope import invalid
-from butlers.errors import ErrorClass, NotFound
+from butlers.errors import NotFound
 from butlers.messenger.preflight import Preflight
-from butlers.messenger.release import Release
+from butlers.messenger.release import Release, assess
 from butlers.messenger.tools.records import DeliveryRecords, decided_by, page, place
 from butlers.operations import dead_letters as operations
 from butlers.operations.dead_letters import (
@@ -35,12 +34,10 @@ from butlers.operations.deliveries import (
     QuarantineArguments,
     SettleArguments,
 )
-from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
+from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger.dead_letters")
-
-MARKED_INELIGIBLE = "marked_ineligible"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,25 +152,6 @@ class DeadLetterTools:
         if row is None:
             raise NotFound.of("dead_letter_id", "no such dead letter")
         return row
-
-
-def assess(
-    letter: Mapping[str, Any], standing: Mapping[str, Any], policy: ReplayPolicy, now: datetime
-) -> dict[str, Any]:
-    """The replay eligibility of a stored dead letter."""
-    known = DeadLetter(
-        error_class=ErrorClass(letter["error_class"]),
-        replay_count=letter["replay_count"],
-        discarded=letter["discarded_at"] is not None,
-        uncertain=standing["uncertain"],
-        replay_in_progress=standing["replay_in_progress"],
-        delivered=standing["delivered"],
-        not_after=standing["not_after"],
-    )
-    assessed = assess_replay(known, policy, now).describe()
-    if assessed["eligible"] and not letter["replay_eligible"]:
-        assessed |= {"eligible": False, "reasons": [MARKED_INELIGIBLE]}
-    return assessed
 
 
 def _check_quarantinable(status: str | None) -> None:

@@ -32,7 +32,7 @@ from butlers.pipeline.lake.events import CHANGE, DATE, Event
 from butlers.pipeline.lake.files import discard, publish, stage
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
 from butlers.pipeline.lake.reading import must_be_from, note_gap
-from butlers.pipeline.runner import noted
+from butlers.pipeline.session import noted
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH, Horizon, read_changes, read_horizon
 from butlers.storage.locks import FileLock
 

@@ -31,9 +31,9 @@ from butlers.operations.backfill import (
 from butlers.operations.operation import Operation
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
+from butlers.switchboard.connectors.heartbeats import Speakers
 from butlers.switchboard.connectors.registry import Connectors
-from butlers.switchboard.ingress.authority import Speakers
-from butlers.switchboard.operators.tools import page, place
+from butlers.switchboard.operators.audit import page, place
 
 SILENT_FOR = timedelta(minutes=15)
 PARAMETERS = ("target_categories", "date_from", "date_to", "rate_limit_per_hour", "daily_cost_cap_cents")

@@ -24,7 +24,8 @@ from uuid import UUID
 from butlers.butler.identity import Caller
 from butlers.clock import Clock
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
-from butlers.errors import OverloadRejected
+from butlers.errors import Forbidden, NotFound, OverloadRejected
+from butlers.operations.operation import Role
 from butlers.storage.database import Database, Record
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
@@ -40,7 +41,7 @@ from butlers.switchboard.connectors.deltas import (
     moment,
     to_json,
 )
-from butlers.switchboard.ingress.authority import Speakers
+from butlers.switchboard.ingress.authority import may_report_for
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.connectors")
@@ -186,3 +187,41 @@ def _known(rows: Sequence[Record]) -> tuple[dict[Process, str], dict[Process, Li
 def _process_row(process: Process, heard_at: datetime, lives: Lives) -> dict[str, Any]:
     names = ("connector_type", "endpoint_identity", "instance_id")
     return dict(zip(names, process, strict=True)) | {"last_heartbeat_at": heard_at, "lives": to_json(lives)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speakers:
+    database: Database
+    queries: Queries
+
+    async def registering(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name; one that nobody spoke for yet becomes the caller's."""
+        _check_grant(caller, connector_type, endpoint_identity)
+        return _speaker(caller, await self._owner(connector_type, endpoint_identity))
+
+    async def registered(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name, when it has reported for this connector."""
+        _check_grant(caller, connector_type, endpoint_identity)
+        owner = await self._owner(connector_type, endpoint_identity)
+        name = _speaker(caller, owner)
+        if owner is None:
+            raise NotFound.of("endpoint_identity", "no such connector")
+        return name
+
+    async def _owner(self, connector_type: str, endpoint_identity: str) -> str | None:
+        owner: str | None = await self.database.fetchval(self.queries.principal_of, connector_type, endpoint_identity)
+        return owner
+
+
+def _check_grant(caller: Caller | None, connector_type: str, endpoint: str) -> None:
+    if caller is not None and caller.role is Role.CONNECTOR and not may_report_for(caller, connector_type, endpoint):
+        how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
+        raise Forbidden.of("authorization", f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})")
+
+
+def _speaker(caller: Caller | None, owner: str | None) -> str:
+    if caller is None or caller.role is not Role.CONNECTOR:
+        raise Forbidden.of("authorization", "only a connector may speak for a connector")
+    if owner not in (None, caller.name):
+        raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
+    return caller.name

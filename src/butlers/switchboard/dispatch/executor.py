@@ -7,67 +7,17 @@ Whoever cancels `run` cancels every dispatch that is under way.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from butlers.clock import Clock
-from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, TimeoutExceeded
-from butlers.reliability import circuit_breaker
-from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerSnapshot, BreakerState, Rejected
-from butlers.switchboard.dispatch.dispatcher import Dispatcher
+from butlers.errors import ClassifiedError
+from butlers.switchboard.dispatch.dispatcher import Dispatcher, DispatchLimits
 from butlers.switchboard.dispatch.outcome import SegmentOutcome, skipped
 from butlers.switchboard.dispatch.plan import End, FanoutNode, FanoutPlan, advance
 from butlers.switchboard.dispatch.reply import aggregate
 from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Router
-from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import CIRCUIT_OPEN_TARGETS, CIRCUIT_TRANSITION
-
-
-@dataclass(slots=True)
-class Invocations:
-    """A request's calls of butlers and models; everybody who works on the request takes from the same count."""
-
-    left: int = sys.maxsize
-
-    def take(self) -> bool:
-        """One call more, or false when there is none left."""
-        if self.left <= 0:
-            return False
-        self.left -= 1
-        return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchLimits:
-    deadline: float | None = None  # on the monotonic clock; None: no limit
-    invocations: Invocations = field(default_factory=Invocations)
-    attempts: int = 3  # calls of one target, the first included
-    route_timeout_s: float | None = None  # for one call; None: the butler's own
-
-    def time_left(self, monotonic: float) -> float | None:
-        """Seconds until the deadline, never negative; None without one."""
-        return None if self.deadline is None else max(0.0, self.deadline - monotonic)
-
-    def timeout_of_call(self, own_s: float, monotonic: float) -> float:
-        """Seconds that the next call may take."""
-        wanted = self.route_timeout_s if self.route_timeout_s is not None else own_s
-        left = self.time_left(monotonic)
-        return wanted if left is None else min(wanted, left)
-
-
-def time_used_up(butler: str, last: str | None = None) -> TimeoutExceeded:
-    """Final: waiting in the buffer gives the request no more time."""
-    after = f"; the last try: {last}" if last else ""
-    return TimeoutExceeded(f"the request's time was used up before {butler} was done{after}", retryable=False)
-
-
-def calls_used_up(butler: str, last: str | None = None) -> OverloadRejected:
-    after = f"; the last try: {last}" if last else ""
-    return OverloadRejected(f"the request's calls were used up before {butler} was done{after}", retryable=False)
-
 
 OnEnd = Callable[[SegmentOutcome], Awaitable[None]]
 Send = Callable[[FanoutNode], Coroutine[Any, Any, SegmentOutcome]]
@@ -196,68 +146,3 @@ def _end(outcome: SegmentOutcome, *, may_put_off: bool) -> End:
     if outcome.succeeded:
         return End.SUCCEEDED
     return End.AWAY if may_put_off and outcome.worth_repeating else End.FAILED
-
-
-log = get_logger("butlers.circuits")
-
-
-class Circuits:
-    def __init__(self, *, policy: BreakerPolicy, clock: Clock, telemetry: Telemetry) -> None:
-        self._policy = policy
-        self._clock = clock
-        self._telemetry = telemetry
-        self._breakers: dict[str, Breaker] = {}
-        self._count_open()
-
-    def admit(self, butler: str) -> int:
-        """The generation to report the result with, or `CircuitOpenError` with the time until a probe is possible."""
-        admission, breaker = circuit_breaker.admit(self._of(butler), self._policy, self._clock.now())
-        self._move(butler, breaker)
-        if isinstance(admission, Rejected):
-            raise CircuitOpenError(
-                f"{butler} did not answer several times and is left alone for now", retry_after=admission.retry_after
-            )
-        return admission.generation
-
-    def answered(self, butler: str, generation: int) -> None:
-        self._move(butler, circuit_breaker.record_success(self._of(butler), self._policy, generation=generation))
-
-    def silent(self, butler: str, generation: int, reason: str) -> None:
-        """No answer came."""
-        now = self._clock.now()
-        failed = circuit_breaker.record_failure(
-            self._of(butler), self._policy, generation=generation, reason=reason, now=now
-        )
-        self._move(butler, failed)
-
-    def given_up(self, butler: str, generation: int) -> None:
-        """We stopped waiting for a reason of our own, which says nothing about the target."""
-        self._move(butler, circuit_breaker.record_ignored(self._of(butler), generation=generation))
-
-    def reset(self, butler: str) -> None:
-        """It has just registered, so it is there."""
-        old = self._of(butler)
-        self._move(butler, Breaker(generation=old.generation + 1))
-
-    def states(self) -> dict[str, BreakerSnapshot]:
-        now = self._clock.now()
-        return {
-            name: circuit_breaker.snapshot(breaker, self._policy, now)
-            for name, breaker in sorted(self._breakers.items())
-        }
-
-    def _of(self, butler: str) -> Breaker:
-        return self._breakers.get(butler, Breaker())
-
-    def _move(self, butler: str, breaker: Breaker) -> None:
-        before = self._of(butler).state
-        self._breakers[butler] = breaker
-        if breaker.state is before:
-            return
-        self._telemetry.count(CIRCUIT_TRANSITION, target_butler=butler, circuit_state=breaker.state.value)
-        self._count_open()
-        log.warning("circuit changed", target_butler=butler, status=breaker.state.value, reason=breaker.trip_reason)
-
-    def _count_open(self) -> None:
-        count = sum(1 for breaker in self._breakers.values() if breaker.state is not BreakerState.CLOSED)
-        self._telemetry.gauge(CIRCUIT_OPEN_TARGETS, count)

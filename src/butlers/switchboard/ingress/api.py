@@ -52,7 +52,7 @@ from butlers.operations.openapi import describe, json_body, object_of
 from butlers.operations.operation import BUTLERS, SWITCHBOARD, Role, Target
 from butlers.operations.table import OPERATIONS
 from butlers.serving.guard import LOOPBACK, NUL
-from butlers.serving.server import is_own_account
+from butlers.serving.peer_account import is_own_account
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import COUNTED, RequestReader

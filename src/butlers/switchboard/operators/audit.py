@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
 from butlers.butler.activity import Activity, ActivityQueue
 from butlers.clock import Clock
-from butlers.operations.requests import Action
+from butlers.contracts.envelope import invalid
+from butlers.operations.requests import (
+    Action,
+)
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget
-from butlers.switchboard.operators.tools import page, place
+
+LONGEST_PAGE = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
+
 
 ActionOutcome = Literal["success", "failed", "rejected", "partial"]
 
@@ -174,3 +183,22 @@ class RecordKeeper:
         before = self.clock.now() - KEPT
         for aging in RECORDS:
             await forget(self.database, self.schema, aging, before=before, batch=self.batch)
+
+
+def place(cursor: str | None) -> tuple[datetime | None, UUID | None]:
+    """The row a page begins behind; nothing for the first page."""
+    if cursor is None:
+        return None, None
+    match = _FORM.fullmatch(cursor)
+    if match is None:
+        raise invalid("cursor", "is not the next_cursor of an earlier page")
+    return _EPOCH + int(match["moment"], 16) * _MICROSECOND, UUID(match["id"])
+
+
+def page(rows: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """The rows of a page and where the next begins; it takes one row more than the page holds to know."""
+    shown = [*rows[:limit]]
+    if len(rows) <= limit:
+        return shown, None
+    last = shown[-1]
+    return shown, f"{(last['created_at'] - _EPOCH) // _MICROSECOND:x}-{last['id'].hex}"

@@ -19,7 +19,7 @@ from butlers.errors import ClassifiedError, ErrorClass, Quarantined
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress.ingress import MessageRef
-from butlers.switchboard.operators.tools import page, place
+from butlers.switchboard.operators.audit import page, place
 from butlers.telemetry import get_logger
 
 Outcome = Mapping[str, Any]  # one entry of `dispatch_outcomes`

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from pydantic import Field, JsonValue
 
@@ -15,7 +11,7 @@ from butlers.butler.activity import Activity
 from butlers.butler.core_tools import Done, wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
-from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
+from butlers.contracts.envelope import Identity, Timestamp, Value
 from butlers.errors import NotFound
 from butlers.operations import requests as operations
 from butlers.operations.operation import ADDS, Role
@@ -119,28 +115,3 @@ class OperatorTools:
         for entry in told.entries:
             self.log.report(Activity(butler=caller.name, **entry.model_dump()))
         return {"status": "ok"}
-
-
-LONGEST_PAGE = 500
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
-
-
-def place(cursor: str | None) -> tuple[datetime | None, UUID | None]:
-    """The row a page begins behind; nothing for the first page."""
-    if cursor is None:
-        return None, None
-    match = _FORM.fullmatch(cursor)
-    if match is None:
-        raise invalid("cursor", "is not the next_cursor of an earlier page")
-    return _EPOCH + int(match["moment"], 16) * _MICROSECOND, UUID(match["id"])
-
-
-def page(rows: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    """The rows of a page and where the next begins; it takes one row more than the page holds to know."""
-    shown = [*rows[:limit]]
-    if len(rows) <= limit:
-        return shown, None
-    last = shown[-1]
-    return shown, f"{(last['created_at'] - _EPOCH) // _MICROSECOND:x}-{last['id'].hex}"

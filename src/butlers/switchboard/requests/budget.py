@@ -13,7 +13,7 @@ from typing import Any
 
 from butlers.butler.routing_config import TierSection, TiersSection
 from butlers.errors import OverloadRejected, TimeoutExceeded
-from butlers.switchboard.dispatch.executor import DispatchLimits, Invocations
+from butlers.switchboard.dispatch.dispatcher import DispatchLimits, Invocations
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 
 

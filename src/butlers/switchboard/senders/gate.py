@@ -10,107 +10,50 @@ As long as the owner has no identity on a channel, the chat that sends the owner
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
-from enum import StrEnum
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
 
 from butlers.butler.identity import Caller
 from butlers.channels.channel import AnswersGo, Inbound
 from butlers.channels.registry import channel_of
 from butlers.contracts.ingest import IngestEnvelope
+from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse
 from butlers.errors import SenderRefused
 from butlers.operations.operation import Role
 from butlers.switchboard.ingress.authority import speaks_for_itself
 from butlers.switchboard.ingress.submission import dedupe_identity
-from butlers.switchboard.senders.records import SenderRecords, WritingSender
-from butlers.switchboard.senders.tools import SenderMessages
+from butlers.switchboard.senders.records import (
+    SERVED,
+    Decision,
+    Known,
+    Outcome,
+    Policy,
+    SenderRecords,
+    WritingSender,
+    decide,
+    read_approval,
+    read_code,
+    shown,
+)
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import SENDER_REFUSED
 
-
-class Policy(StrEnum):
-    OWNER = "owner"
-    CONTACTS = "contacts"
-    PAIRING = "pairing"
-    OPEN = "open"
-
-
-class Known(StrEnum):
-    """What the contacts say about a sender."""
-
-    OWNER = "owner"
-    CONTACT = "contact"
-    STRANGER = "stranger"
-
-
-class Outcome(StrEnum):
-    SERVED = "served"
-    PAIRING = "pairing"  # refused, with a code
-    REFUSED = "refused"
-
-
-class Reason(StrEnum):
-    """Why a sender is not served, as lists and metrics say it."""
-
-    UNKNOWN = "unknown_sender"
-    NOT_THE_OWNER = "not_the_owner"
-    NOT_AUTHENTICATED = "not_authenticated"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    outcome: Outcome
-    reason: Reason | None = None
-
-
-SERVED = Decision(outcome=Outcome.SERVED)
-
-
-def decide(policy: Policy, known: Known, *, authenticated: bool = True) -> Decision:
-    if not authenticated and (policy is not Policy.OPEN or known is not Known.STRANGER):
-        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
-    if policy is Policy.OPEN:
-        return SERVED
-    if known is Known.OWNER or (known is Known.CONTACT and policy is not Policy.OWNER):
-        return SERVED
-    if known is Known.CONTACT:
-        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_THE_OWNER)
-    outcome = Outcome.PAIRING if policy is Policy.PAIRING else Outcome.REFUSED
-    return Decision(outcome=outcome, reason=Reason.UNKNOWN)
-
-
-LETTERS = "23456789BCDFGHJKLMNPQRSTVWXZ"
-LENGTH = 8
-LIFETIME = timedelta(hours=24)
-_LONGEST_COMMAND = 40  # characters
-
-
-def new_code(choose: Callable[[str], str]) -> str:
-    """`choose` takes one letter at random: `secrets.choice`."""
-    return "".join(choose(LETTERS) for _ in range(LENGTH))
-
-
-def shown(code: str) -> str:
-    """As people read it: K7QF-2M9X."""
-    return f"{code[: LENGTH // 2]}-{code[LENGTH // 2 :]}"
-
-
-def read_code(text: str) -> str | None:
-    """The code that a text is, however it is spelled; None when it is none."""
-    if len(text) > _LONGEST_COMMAND:
-        return None
-    code = "".join(letter for letter in text.strip().upper() if letter not in "- ")
-    return code if len(code) == LENGTH and all(letter in LETTERS for letter in code) else None
-
-
-def read_approval(text: str) -> str | None:
-    """The code of "approve CODE"; None for everything else that people say."""
-    if len(text) > _LONGEST_COMMAND:
-        return None
-    verb, _, rest = text.strip().partition(" ")
-    return read_code(rest) if verb.casefold() in ("approve", "/approve") else None
+SELF = Caller(name="switchboard", role=Role.BUTLER)
+SUBJECT = "Who may write to this address"
+OFFER = (
+    "I do not know you, so I do not answer you yet. If the owner of this address expects you, tell them this code: "
+    "{code}. They can let you in within 24 hours. I will not write again until then."
+)
+APPROVED = "{name} ({channel} {identity}) may write to me from now on."
+NO_SUCH_CODE = "There is no code {code}, or it was used, or it is older than 24 hours. Nobody was let in."
+WELCOME = (
+    "This chat is the owner's now. I answer nobody else unless you let them in: "
+    "see `butlers senders`, and who_may_write_{channel} in the settings."
+)
 
 
 log = get_logger("butlers.senders")
@@ -234,3 +177,62 @@ def _writing(envelope: IngestEnvelope) -> WritingSender:
         conversation=sender.identity if answers_sender or thread is None else thread,
         is_private=private,
     )
+
+
+class Notifier(Protocol):
+    async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderMessages:
+    notifier: Notifier
+    told: Callable[[UUID], Awaitable[None]]  # a stranger has its code
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+
+    def offer_code(self, sender: WritingSender, code: str, pairing_id: UUID) -> None:
+        self._soon(self._offer(sender, OFFER.format(code=code), pairing_id))
+
+    def tell_owner(self, owner: WritingSender, approved: Mapping[str, Any] | None, *, code: str, event: str) -> None:
+        words = APPROVED.format(**approved) if approved else NO_SUCH_CODE.format(code=code)
+        self._soon(self._send(owner, words, key=f"approval:{owner.endpoint}:{event}"))
+
+    def welcome_owner(self, owner: WritingSender, *, event: str) -> None:
+        self._soon(self._send(owner, WELCOME.format(channel=owner.channel), key=f"owner:{owner.endpoint}:{event}"))
+
+    async def drain(self, timeout_s: float) -> None:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_s)
+
+    async def _offer(self, sender: WritingSender, words: str, pairing_id: UUID) -> None:
+        response = await self._send(sender, words, key=f"pairing:{pairing_id}")
+        if response.error is None or not response.error.retryable:
+            await self.told(pairing_id)
+
+    async def _send(self, to: WritingSender, words: str, *, key: str) -> NotifyResponse:
+        has_subject = channel_of(to.channel).has_subject
+        envelope = NotifyEnvelope(
+            origin_butler=SELF.name,
+            delivery=Delivery(
+                intent="send",
+                channel=to.channel,
+                message=words,
+                recipient=to.conversation,
+                subject=SUBJECT if has_subject else None,
+            ),
+            idempotency_key=key,
+        )
+        response = await self.notifier.dispatch(SELF, envelope.to_wire())
+        if response.error is not None:
+            log.warning("a word of the door was not sent", channel=to.channel, error_class=response.error.error_class)
+        return response
+
+    def _soon(self, saying: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(self._said(saying))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _said(self, saying: Coroutine[Any, Any, Any]) -> None:
+        try:
+            await saying
+        except Exception as error:
+            log.error("a word of the door was lost", error=error)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,12 @@ from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.senders.gate import LIFETIME, Known, new_code, shown
+
+LETTERS = "23456789BCDFGHJKLMNPQRSTVWXZ"
+LENGTH = 8
+LIFETIME = timedelta(hours=24)
+_LONGEST_COMMAND = 40  # characters
+
 
 CODES_AN_HOUR = 10  # for strangers, all together: a crowd of them must not make the bot write to a crowd
 KEPT = timedelta(days=90)  # a refused sender that is silent for so long is forgotten
@@ -184,3 +190,80 @@ def _state(row: Any, now: datetime) -> str:
     if row["used_at"] is not None:
         return "approved"
     return "expired" if row["expires_at"] <= now else "waiting"
+
+
+def new_code(choose: Callable[[str], str]) -> str:
+    """`choose` takes one letter at random: `secrets.choice`."""
+    return "".join(choose(LETTERS) for _ in range(LENGTH))
+
+
+def shown(code: str) -> str:
+    """As people read it: K7QF-2M9X."""
+    return f"{code[: LENGTH // 2]}-{code[LENGTH // 2 :]}"
+
+
+def read_code(text: str) -> str | None:
+    """The code that a text is, however it is spelled; None when it is none."""
+    if len(text) > _LONGEST_COMMAND:
+        return None
+    code = "".join(letter for letter in text.strip().upper() if letter not in "- ")
+    return code if len(code) == LENGTH and all(letter in LETTERS for letter in code) else None
+
+
+def read_approval(text: str) -> str | None:
+    """The code of "approve CODE"; None for everything else that people say."""
+    if len(text) > _LONGEST_COMMAND:
+        return None
+    verb, _, rest = text.strip().partition(" ")
+    return read_code(rest) if verb.casefold() in ("approve", "/approve") else None
+
+
+class Policy(StrEnum):
+    OWNER = "owner"
+    CONTACTS = "contacts"
+    PAIRING = "pairing"
+    OPEN = "open"
+
+
+class Known(StrEnum):
+    """What the contacts say about a sender."""
+
+    OWNER = "owner"
+    CONTACT = "contact"
+    STRANGER = "stranger"
+
+
+class Outcome(StrEnum):
+    SERVED = "served"
+    PAIRING = "pairing"  # refused, with a code
+    REFUSED = "refused"
+
+
+class Reason(StrEnum):
+    """Why a sender is not served, as lists and metrics say it."""
+
+    UNKNOWN = "unknown_sender"
+    NOT_THE_OWNER = "not_the_owner"
+    NOT_AUTHENTICATED = "not_authenticated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    outcome: Outcome
+    reason: Reason | None = None
+
+
+SERVED = Decision(outcome=Outcome.SERVED)
+
+
+def decide(policy: Policy, known: Known, *, authenticated: bool = True) -> Decision:
+    if not authenticated and (policy is not Policy.OPEN or known is not Known.STRANGER):
+        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
+    if policy is Policy.OPEN:
+        return SERVED
+    if known is Known.OWNER or (known is Known.CONTACT and policy is not Policy.OWNER):
+        return SERVED
+    if known is Known.CONTACT:
+        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_THE_OWNER)
+    outcome = Outcome.PAIRING if policy is Policy.PAIRING else Outcome.REFUSED
+    return Decision(outcome=outcome, reason=Reason.UNKNOWN)

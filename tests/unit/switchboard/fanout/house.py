@@ -13,8 +13,8 @@ from butlers.clock import SystemClock
 from butlers.contracts.envelope import RequestContext
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
-from butlers.switchboard.dispatch.dispatcher import Dispatcher, TargetCard
-from butlers.switchboard.dispatch.executor import Circuits, DispatchLimits, Fanout, FanoutResult
+from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, DispatchLimits, TargetCard
+from butlers.switchboard.dispatch.executor import Fanout, FanoutResult
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.dispatch.plan import FanoutPlan
 from butlers.switchboard.ingress.ingress import MessageRef

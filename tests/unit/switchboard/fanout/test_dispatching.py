@@ -12,7 +12,7 @@ import pytest
 from butlers.clock import SystemClock
 from butlers.errors import ErrorClass, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.reliability.circuit_breaker import BreakerState
-from butlers.switchboard.dispatch.executor import DispatchLimits, Invocations
+from butlers.switchboard.dispatch.dispatcher import DispatchLimits, Invocations
 from tests.unit.switchboard.fanout.house import (
     TWO,
     Bench,

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from butlers.errors import ErrorClass, TargetUnavailable
-from butlers.switchboard.dispatch.executor import DispatchLimits
+from butlers.switchboard.dispatch.dispatcher import DispatchLimits
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from tests.unit.switchboard.fanout.house import (
     TWO,

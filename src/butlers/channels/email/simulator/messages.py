@@ -46,16 +46,6 @@ def compose(letter: Letter, *, now: datetime) -> bytes:
     return message.as_bytes()
 
 
-def trace_headers(*, envelope_from: str, recipient: str, now: datetime) -> bytes:
-    """What a mail server puts above a message that it delivers."""
-    lines = (
-        f"Return-Path: <{envelope_from}>",
-        f"Delivered-To: {recipient}",
-        f"Received: by mail.simulator.invalid for <{recipient}>; {format_datetime(now)}",
-    )
-    return "".join(f"{line}\r\n" for line in lines).encode("utf-8", "replace")
-
-
 def summary(raw: bytes) -> dict[str, Any]:
     """The parts of a message that people ask about; unreadable parts are None, never an error."""
     message = email.message_from_bytes(_bounded(raw), policy=email.policy.default)

@@ -20,9 +20,9 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from email.utils import format_datetime
 from typing import Any
 
-from butlers.channels.email.simulator.messages import trace_headers
 from butlers.clock import Clock
 from butlers.simulators.journal import Journal, MemoryJournal
 
@@ -345,3 +345,13 @@ def _copy(address: str, name: str, trace: bytes, *, flags: tuple[str, ...] = ())
         "flags": list(flags),
         "trace": b64encode(trace).decode(),
     }
+
+
+def trace_headers(*, envelope_from: str, recipient: str, now: datetime) -> bytes:
+    """What a mail server puts above a message that it delivers."""
+    lines = (
+        f"Return-Path: <{envelope_from}>",
+        f"Delivered-To: {recipient}",
+        f"Received: by mail.simulator.invalid for <{recipient}>; {format_datetime(now)}",
+    )
+    return "".join(f"{line}\r\n" for line in lines).encode("utf-8", "replace")

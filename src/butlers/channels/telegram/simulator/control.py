@@ -13,9 +13,9 @@ from pydantic import Field, ValidationInfo, field_validator
 from starlette.requests import Request
 from starlette.routing import Route
 
-from butlers.channels.telegram.simulator.api import GET_UPDATES, KEPT, RequestLog, as_integer
+from butlers.channels.telegram.simulator.api import GET_UPDATES, KEPT, RequestLog
 from butlers.channels.telegram.simulator.faults import ANY_METHOD, Fault, FaultKind
-from butlers.channels.telegram.simulator.methods import METHODS
+from butlers.channels.telegram.simulator.methods import METHODS, as_integer
 from butlers.channels.telegram.simulator.model import Message, User, unknown_user
 from butlers.channels.telegram.simulator.posting import Post, migrate, post, set_blocked
 from butlers.channels.telegram.simulator.state import BotState, SimulatedTelegram

@@ -18,8 +18,7 @@ from butlers.channels.telegram.simulator.model import (
     chat_with,
     unknown_user,
 )
-from butlers.channels.telegram.simulator.state import BotState, Change, SimulatedTelegram, opened, stored
-from butlers.channels.telegram.simulator.updates import queued
+from butlers.channels.telegram.simulator.state import BotState, Change, SimulatedTelegram, opened, queued, stored
 from butlers.errors import FieldError, ValidationError
 from butlers.simulators.control import invalid
 

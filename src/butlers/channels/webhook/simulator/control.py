@@ -9,8 +9,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.routing import Route
 
-from butlers.channels.webhook.simulator.gateway import Fault, FaultKind, Gateway
-from butlers.channels.webhook.simulator.server import Callbacks
+from butlers.channels.webhook.simulator.gateway import Callbacks, Fault, FaultKind, Gateway
 from butlers.simulators.control import Body, Endpoint, control_route, parsed_body
 
 

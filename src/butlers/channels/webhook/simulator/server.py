@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx2
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,16 +14,15 @@ from starlette.routing import Route
 
 from butlers.channels.webhook.simulator.control import ControlApi
 from butlers.channels.webhook.simulator.gateway import (
+    Callbacks,
     Fault,
     FaultKind,
     Gateway,
     Seen,
     is_signed,
     missing_fields,
-    signature_of,
 )
 from butlers.clock import Clock
-from butlers.http_client import BoundedAsyncClient, authorities
 from butlers.serving.server import GuestServer
 from butlers.simulators.connection import DroppableHttpTools, DroppedConnection, Pauses, listen_as
 from butlers.simulators.control import decoded, guarded, read_body
@@ -120,39 +117,6 @@ def _as_told(fault: Fault) -> Response:
 
 def _refused(status: int, error: str) -> Response:
     return JSONResponse({"error": error}, status_code=status)
-
-
-TIMEOUT_S = 10.0
-
-
-class Callbacks:
-    def __init__(self, gateway: Gateway, clock: Clock) -> None:
-        self._gateway = gateway
-        self._clock = clock
-        self._client = BoundedAsyncClient(timeout=TIMEOUT_S, verify=authorities(trust_env=False), trust_env=False)
-
-    async def send(self, url: str, receipt: Mapping[str, Any]) -> tuple[int | None, Any]:
-        """Status and answer of whoever takes receipts; no status when nobody does."""
-        body = json.dumps({"schema_version": "receipt.v1"} | dict(receipt)).encode()
-        return await self.send_raw(url, body, self.signed(body))
-
-    def signed(self, body: bytes, *, age_s: float = 0) -> dict[str, str]:
-        stamp = str(int(self._clock.now().timestamp() - age_s))
-        signature = signature_of(self._gateway.receipt_key, stamp, body)
-        return {"Content-Type": "application/json", "Butlers-Timestamp": stamp, "Butlers-Signature": signature}
-
-    async def send_raw(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int | None, Any]:
-        try:
-            response = await self._client.post(url, content=body, headers=dict(headers))
-        except httpx2.HTTPError as error:
-            return None, type(error).__name__
-        try:
-            return response.status_code, response.json()
-        except ValueError:
-            return response.status_code, response.text
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
 
 SIGNING_KEY = "simulated-signing-key"
