@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from butlers.butler import config, delivery_config, module_config
+from butlers.butler import config, delivery_config, modules
 from butlers.butler.section import Section
 from butlers.daemon import settings as settings_module
 from butlers.daemon.settings import Settings
@@ -55,7 +55,7 @@ NOT_READ_YET = {
 
 
 def declared() -> set[Key]:
-    models: list[type[BaseModel]] = [Settings, *_models(config), *_models(delivery_config), *_models(module_config)]
+    models: list[type[BaseModel]] = [Settings, *_models(config), *_models(delivery_config), *_models(modules)]
     return {(model.__name__, field) for model in models for field in model.model_fields}
 
 
@@ -80,7 +80,7 @@ def watched() -> Iterator[set[Key]]:
         seen.update((type(self).__name__, name) for name in type(self).model_fields)
         return BaseModel.model_dump(self, **how)
 
-    bases: tuple[Any, ...] = (Settings, Section, module_config.ModuleSection)
+    bases: tuple[Any, ...] = (Settings, Section, modules.ModuleSection)
     try:
         for base in bases:
             base.__getattribute__, base.model_dump = read, read_all

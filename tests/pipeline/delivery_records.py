@@ -21,15 +21,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from butlers.messenger.deliveries import migrations as messenger_migrations
 from butlers.pipeline.job import JobContext, Window
-from butlers.pipeline.table_contracts.deliveries import (
+from butlers.pipeline.tables import Table
+from butlers.pipeline.tables.deliveries import (
     ADMISSION_OUTCOMES,
     ATTEMPTS,
     DEAD_LETTERS,
     DELIVERIES,
     RECIPIENT_RULES,
 )
-from butlers.pipeline.table_contracts.service_levels import ACCEPT_TIMES, REQUESTS, ROUTES
-from butlers.pipeline.tables import Table
+from butlers.pipeline.tables.service_levels import ACCEPT_TIMES, REQUESTS, ROUTES
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet

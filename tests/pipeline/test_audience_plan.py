@@ -27,7 +27,7 @@ from butlers.outbound.values import Message, Outcome
 from butlers.pipeline.job import Window
 from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
 from butlers.pipeline.sources.audience import count_audience, read_audience
-from butlers.pipeline.table_contracts.deliveries import BLOCKED_RECIPIENTS, SCHEDULED_MESSAGES
+from butlers.pipeline.tables.deliveries import BLOCKED_RECIPIENTS, SCHEDULED_MESSAGES
 from butlers.storage.database import Database, Executor
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri

@@ -21,7 +21,7 @@ from butlers.messenger.tools.tracking import StatisticsTools
 from butlers.operations.operation import Role
 from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.delivery_stats import JOB
-from butlers.pipeline.table_contracts.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
+from butlers.pipeline.tables.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
 from butlers.pipeline.transforms.delivery_stats import Grouping, delivery_stats
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres

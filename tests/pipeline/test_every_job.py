@@ -14,7 +14,7 @@ from benchmarks.planning import people
 from benchmarks.planning.house import settle
 
 from butlers.clock import SystemClock
-from butlers.pipeline.catalog import jobs
+from butlers.pipeline.job import jobs
 from butlers.pipeline.lake.events import EVENTS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.database import Record

@@ -25,7 +25,7 @@ from butlers.pipeline.connection import transaction
 from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs.routing_quality import baseline_of, run
 from butlers.pipeline.sources.postgres import snapshots
-from butlers.pipeline.table_contracts.routing import ROUTING_ALERTS, ROUTING_QUALITY, SLICE
+from butlers.pipeline.tables.routing import ROUTING_ALERTS, ROUTING_QUALITY, SLICE
 from butlers.pipeline.transforms.routing_quality import Thresholds, completed, emptied
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri

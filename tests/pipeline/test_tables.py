@@ -12,7 +12,7 @@ from pyspark.sql.types import DataType
 from butlers.errors import ConfigurationError
 from butlers.messenger.deliveries import migrations as messenger_migrations
 from butlers.outbound import MIGRATIONS as OUTBOUND
-from butlers.pipeline import table_contracts, tables
+from butlers.pipeline import tables
 from butlers.pipeline.connection import connect, transaction
 from butlers.pipeline.sources.predicates import real_columns
 from butlers.pipeline.tables import LONG, MESSAGE_INBOX, STRING, Table, columns
@@ -34,13 +34,13 @@ WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indpred IS NULL GROUP
 
 
 def _contracts() -> Iterator[Table]:
-    files = [importlib.import_module(f"{table_contracts.__name__}.{file.name}") for file in _contract_files()]
+    files = [importlib.import_module(f"{tables.__name__}.{file.name}") for file in _contract_files()]
     for file in (tables, *files):
         yield from (value for value in vars(file).values() if isinstance(value, Table))
 
 
 def _contract_files() -> Iterator[pkgutil.ModuleInfo]:
-    return pkgutil.iter_modules(table_contracts.__path__)
+    return pkgutil.iter_modules(tables.__path__)
 
 
 async def test_every_contract_is_the_table_that_the_migrations_make(postgres_server: EmbeddedPostgres):

@@ -20,7 +20,7 @@ from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.places import Places
 from butlers.daemon.simulation import OWNER_CHAT
 from butlers.ids import Uuid7Factory
-from butlers.messenger.wire_log import WireLog, path_of
+from butlers.messenger.evidence import WireLog, path_of
 from butlers.reliability.idempotency import caller_key
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import changed_roster

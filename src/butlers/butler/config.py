@@ -18,7 +18,7 @@ from pydantic_core import CoreSchema
 
 from butlers.butler.cron import cron_problem
 from butlers.butler.delivery_config import DeliverySection
-from butlers.butler.module_config import Modules, installed_modules
+from butlers.butler.modules import Modules, installed_modules
 from butlers.butler.routing_config import AdmissionSection, LifecycleSection, RoutingSection
 from butlers.butler.section import Section
 from butlers.errors import ConfigurationError

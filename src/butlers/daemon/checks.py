@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.identity import TokenFile
-from butlers.butler.module import in_dependency_order
+from butlers.butler.modules import in_dependency_order
 from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import probe
 from butlers.clock import SystemClock

@@ -15,7 +15,7 @@ from butlers.butler.approvals import ApprovalTools
 from butlers.butler.calendar import CalendarTools
 from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools
-from butlers.butler.module_config import ChannelModule, ChannelOptions
+from butlers.butler.modules import ChannelModule, ChannelOptions
 from butlers.butler.toolbox import AnyTool
 from butlers.channels.channel import load
 from butlers.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters

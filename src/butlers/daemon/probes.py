@@ -24,7 +24,7 @@ from butlers.daemon.machine_checks import Check, ok, warn
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, simulated_settings, what_to_simulate
 from butlers.errors import ClassifiedError, ConfigurationError
-from butlers.messenger.channel_watch import ask_all, probes_of
+from butlers.messenger.channel_health import ask_all, probes_of
 
 PATIENCE_S = 5.0  # with a provider
 PROGRAM_PATIENCE_S = 15.0  # with a program that says its version, on a busy machine

@@ -13,7 +13,7 @@ from butlers.clock import Clock
 from butlers.daemon.machine_checks import ENOUGH_FREE
 from butlers.errors import ClassifiedError, TargetUnavailable
 from butlers.storage.database import Database
-from butlers.storage.server_watch import ServerState, ServerWatch
+from butlers.storage.server_process import ServerState, ServerWatch
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.services")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module_config import CalendarBotScope
+from butlers.butler.modules import CalendarBotScope
 from butlers.daemon.settings import EVERY_SIMULATOR, Settings
 from butlers.errors import ConfigurationError
 from butlers.simulators.credentials import (

@@ -38,7 +38,7 @@ from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
-from butlers.storage.server_watch import ServerState, ServerWatch
+from butlers.storage.server_process import ServerState, ServerWatch
 from butlers.telemetry import get_logger
 
 _YOUNG = 20_000  # objects between two looks at the young

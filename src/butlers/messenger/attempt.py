@@ -12,9 +12,9 @@ from typing import Any
 from butlers.channels.adapter import Adapter, AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, TimeoutExceeded, from_wire
-from butlers.messenger import wire_log
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
+from butlers.messenger.evidence import WireLog
 from butlers.messenger.settlement import ChannelPolicy
 from butlers.telemetry import get_logger
 
@@ -96,9 +96,7 @@ class EvidenceFailed(TargetUnavailable):
 class AttemptWire:
     """Where an adapter says what leaves and what came through."""
 
-    def __init__(
-        self, *, evidence: wire_log.WireLog, deliveries: Deliveries, delivery: ClaimedDelivery, clock: Clock
-    ) -> None:
+    def __init__(self, *, evidence: WireLog, deliveries: Deliveries, delivery: ClaimedDelivery, clock: Clock) -> None:
         self._evidence = evidence
         self._deliveries = deliveries
         self._delivery_id = delivery.id
@@ -151,7 +149,7 @@ async def attempt(
     *,
     channel: Adapter | None,
     policy: ChannelPolicy,
-    wire: wire_log.WireLog,
+    wire: WireLog,
     deliveries: Deliveries,
     clock: Clock,
 ) -> AttemptResult:

@@ -11,8 +11,8 @@ from butlers.butler.health import Finding
 from butlers.channels.adapter import Certainty, NotSent, Sent, Throttle
 from butlers.clock import Clock
 from butlers.errors import TargetUnavailable
-from butlers.messenger import circuits
-from butlers.messenger.circuits import Report
+from butlers.messenger import channel_health
+from butlers.messenger.channel_health import Report
 from butlers.messenger.delivery import ClaimedDelivery, claimed
 from butlers.messenger.settlement import Ended, Outcome
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
@@ -88,18 +88,20 @@ class Deliveries:
     async def channel_findings(self) -> dict[str, Finding]:
         """How each channel that is served here is, by its circuit."""
         rows = await self._database.fetch(self._queries.circuits_of, self._channels or [])
-        return {row["name"]: circuits.finding(row) for row in rows}
+        return {row["name"]: channel_health.finding(row) for row in rows}
 
     async def claim_probes(self, channel: str, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
         """Take as much of a channel in trouble as its circuit admits."""
         now = self._clock.now()
         async with self._database.transaction() as connection:
-            slots = await circuits.draw_probes(connection, self._queries, self._breaker, channel, now, at_most=limit)
+            slots = await channel_health.draw_probes(
+                connection, self._queries, self._breaker, channel, now, at_most=limit
+            )
             if slots == 0:
                 return []
             found = await self._claim(connection, limit=slots, worker=worker, lease_s=lease_s, channel=channel)
             if len(found) < slots:
-                await circuits.give_back(connection, self._queries, channel, slots - len(found), now)
+                await channel_health.give_back(connection, self._queries, channel, slots - len(found), now)
         return found
 
     async def _claim(
@@ -123,7 +125,7 @@ class Deliveries:
             freed = [one for one in unused if one.id in ids]
             await connection.execute(self._queries.undo_attempts, [one.attempt_id for one in freed])
             reports = [_unasked(one) for one in freed]
-            await circuits.learn(connection, self._queries, self._breaker, reports, now)
+            await channel_health.learn(connection, self._queries, self._breaker, reports, now)
 
     async def claim_abandoned(
         self,
@@ -201,7 +203,7 @@ class Deliveries:
             )
             for end in settled
         ]
-        return await circuits.learn(connection, self._queries, self._breaker, reports, now)
+        return await channel_health.learn(connection, self._queries, self._breaker, reports, now)
 
     async def _heed(self, connection: Executor, end: Ended, now: datetime) -> None:
         result, delivery = end.result, end.delivery

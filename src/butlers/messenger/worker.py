@@ -27,13 +27,13 @@ import asyncpg
 from butlers.channels.adapter import Adapter, AttemptResult, Sent
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, from_wire
-from butlers.messenger import wire_log
+from butlers.messenger import evidence
 from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
 from butlers.messenger.attempt import attempt
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery
+from butlers.messenger.evidence import Rescuer
 from butlers.messenger.observer import Observer
-from butlers.messenger.rescuer import Rescuer
 from butlers.messenger.settlement import ChannelPolicy, Circumstances, Ended, Outcome, settle
 from butlers.storage.claims import LeasePolicy
 from butlers.storage.group_commit import GroupCommitter
@@ -141,7 +141,7 @@ class DeliveryWorker:
         self._deliveries = deliveries
         self._channels = channels
         self._policy = policy
-        self._wire = wire_log.WireLog(wire_directory, name)
+        self._wire = evidence.WireLog(wire_directory, name)
         self._name = name
         self._clock = clock
         self._observer = observer

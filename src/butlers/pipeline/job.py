@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -13,9 +15,12 @@ from uuid import UUID
 from pyspark.sql import SparkSession
 
 from butlers.contracts.envelope import invalid
+from butlers.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from butlers.pipeline.lake.events import Event
+
+    pass
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -109,3 +114,50 @@ class Job:
     check: Callable[[Window, Mapping[str, str]], object] = lambda *_: None  # refuses what is wrong without Spark
     tense: Tense = Tense.BEGUN
     reads: Callable[[Mapping[str, str]], Sequence[Event]] = lambda _: ()  # what the lake must have, before Spark starts
+
+
+NAMES: tuple[str, ...] = (
+    "connector-stats-hourly",
+    "connector-stats-daily",
+    "connector-stats-pruning",
+    "lake-stream",
+    "lake-compact",
+    "lake-retain",
+    "delivery-stats",
+    "service-levels",
+    "routing-quality",
+    "routing-evaluate",
+    "books",
+    "audience-plan",
+)
+
+
+def find_job(name: str) -> Job:
+    if name not in NAMES:
+        raise invalid("job", f"is unknown; there are {', '.join(NAMES)}")
+    return _load(name)
+
+
+def jobs() -> Iterator[Job]:
+    """Every job whose file is here, in the order of the names."""
+    for name in NAMES:
+        if find_spec(_module(name)) is not None:
+            yield _load(name)
+
+
+def _load(name: str) -> Job:
+    module = _module(name)
+    try:
+        job: Job = import_module(module).JOB
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"the job's file cannot be used: {error}",
+            source=module,
+            key=name,
+            remedy="install the package whole, with the packages of its lock file",
+        ) from error
+    return job
+
+
+def _module(name: str) -> str:
+    return f"butlers.pipeline.jobs.{name.replace('-', '_')}"

@@ -26,9 +26,8 @@ from pyspark.sql import SparkSession
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ButlersError, ClassifiedError, ConfigurationError, InternalError
-from butlers.pipeline.catalog import find_job
 from butlers.pipeline.connection import connect
-from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
+from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window, find_job
 from butlers.pipeline.lake.reading import existing_log
 from butlers.pipeline.lake.stream import reported
 from butlers.pipeline.runs import DISSATISFIED, FAILED, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare

@@ -10,8 +10,9 @@ from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 from butlers.errors import ConfigurationError
 
 SOURCE = "DATABASE_URL"
-
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:]*)(:\d{1,9})?")
 _HIGHEST_PORT = 65_535
 

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from butlers.butler.calendar import GoogleCalendar
-from butlers.butler.calendar.conflicts import Slot
+from butlers.butler.calendar.events import Slot
 from butlers.clock import ManualClock, SystemClock
 from butlers.errors import ClassifiedError, ConfigurationError
 from butlers.simulators.calendar import serve_calendar

@@ -13,7 +13,7 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Th
 from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
 from butlers.messenger.delivery import ClaimedDelivery
-from butlers.messenger.rescuer import lost_attempt
+from butlers.messenger.evidence import lost_attempt
 
 from .core import DOWN, LEASE_S, SENT, Core
 

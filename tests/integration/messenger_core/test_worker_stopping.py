@@ -10,8 +10,8 @@ import pytest
 
 from butlers.channels.adapter import Certainty, NotSent
 from butlers.messenger.attempt import attempt
+from butlers.messenger.evidence import WireLog
 from butlers.messenger.settlement import ChannelPolicy
-from butlers.messenger.wire_log import WireLog
 from butlers.reliability.retry import RetryPolicy
 
 from .core import LEASE_S, SCHEMA, Core

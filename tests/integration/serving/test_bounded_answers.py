@@ -18,7 +18,7 @@ from uuid import UUID
 import httpx2
 import pytest
 
-from butlers.butler.calendar.conflicts import Slot
+from butlers.butler.calendar.events import Slot
 from butlers.butler.calendar.google import Credentials, GoogleCalendar
 from butlers.butler.transport import McpTransport
 from butlers.channels.adapter import Certainty, NotSent, Outgoing

@@ -15,9 +15,9 @@ import pytest
 
 from butlers.clock import SystemClock
 from butlers.errors import ConfigurationError
-from butlers.storage import server_watch
+from butlers.storage import server_process
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.server_watch import Server, ServerState, ServerWatch, pause_before_restart
+from butlers.storage.server_process import Server, ServerState, ServerWatch, pause_before_restart
 
 PATIENT_S = 60.0
 
@@ -116,7 +116,7 @@ class BrokenServer:
 
 
 def test_a_start_that_fails_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_watch, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(server_process, "_FIRST_PAUSE_S", 0.01)
     server = BrokenServer(failures=3)
     with watched(server) as reports:
         reached = reports.wait_until_up()
@@ -150,7 +150,7 @@ class MortalServer(BrokenServer):
 
 def test_a_server_that_starts_and_dies_again_and_again_never_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_LOOK_EVERY_S", 0.001), ("_FIRST_PAUSE_S", 0.001), ("_LONGEST_PAUSE_S", 0.004)):
-        monkeypatch.setattr(server_watch, name, seconds)
+        monkeypatch.setattr(server_process, name, seconds)
     with watched(MortalServer(deaths=8)) as reports:
         reports.wait_until(lambda state: state.is_up and state.restarts == 9)
     assert [state.deaths for state in reports.states if not state.is_up] == list(range(1, 10))
@@ -158,7 +158,7 @@ def test_a_server_that_starts_and_dies_again_and_again_never_waits_long(monkeypa
 
 
 def test_a_server_that_lives_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_watch, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(server_process, "_LOOK_EVERY_S", 0.001)
     looked = threading.Event()
 
     class Living(BrokenServer):
@@ -207,7 +207,7 @@ class Unseen(BrokenServer):
 
 
 def test_a_look_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_watch, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(server_process, "_LOOK_EVERY_S", 0.001)
     full, closed = OSError(errno.EMFILE, "too many open files"), PermissionError(errno.EACCES, "permission denied")
     server = Unseen(full, full, full, closed, closed)
     with watched(server) as reports:
@@ -222,7 +222,7 @@ def test_a_look_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_report_that_fails_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_watch, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(server_process, "_LOOK_EVERY_S", 0.001)
     started = threading.Event()
 
     def report(state: ServerState) -> None:

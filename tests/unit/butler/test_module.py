@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.module import REQUIRES, Module, ModuleHost, in_dependency_order
+from butlers.butler.modules import REQUIRES, Module, ModuleHost, in_dependency_order
 from butlers.errors import ConfigurationError
 
 

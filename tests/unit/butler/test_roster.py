@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from butlers.butler.config import ButlerConfig, load_roster
-from butlers.butler.module import in_dependency_order
+from butlers.butler.modules import in_dependency_order
 from butlers.daemon.settings import shipped_roster
 
 PORTS = {

@@ -7,7 +7,7 @@ import pytest
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.circuits import Report, after, from_row, is_fault
+from butlers.messenger.channel_health import Report, after, from_row, is_fault
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 
 from .given import START as NOW

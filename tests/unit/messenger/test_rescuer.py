@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from butlers.channels.adapter import Certainty
 from butlers.channels.channel import CertaintyPolicy
-from butlers.messenger.rescuer import MOST_LOST, lost_attempt, settle_lost
+from butlers.messenger.evidence import MOST_LOST, lost_attempt, settle_lost
 from butlers.messenger.settlement import ChannelPolicy, Circumstances, Settlement
 from butlers.reliability.error_budget import Stance
 from butlers.reliability.retry import RetryPolicy

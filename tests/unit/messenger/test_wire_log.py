@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from butlers.messenger import wire_log
-from butlers.messenger.wire_log import Evidence, WireLog, path_of
+from butlers.messenger import evidence
+from butlers.messenger.evidence import Evidence, WireLog, path_of
 
 LEFT, STAYED, LAST = UUID(int=1), UUID(int=2), UUID(int=3)
 
@@ -132,7 +132,7 @@ def test_after_a_reboot_nothing_is_known(tmp_path: Path, monkeypatch: pytest.Mon
     log = WireLog(tmp_path, "here")
     log.close(keep=True)
     assert not may_have_left(tmp_path, "here", STAYED)
-    monkeypatch.setattr(wire_log, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(evidence, "boot_id", lambda: "another boot")
     assert may_have_left(tmp_path, "here", STAYED)
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_lost_its_end_proves_nothing_wherever_it_was_cut(tmp_path: P
     assert not may_have_left(tmp_path, "here", STAYED)
     for kept in range(len(whole)):
         path.write_bytes(whole[:kept])
-        assert wire_log.dead_workers(tmp_path) == ["here"], "its deliveries are rescued in any case"
+        assert evidence.dead_workers(tmp_path) == ["here"], "its deliveries are rescued in any case"
         doubted = [may_have_left(tmp_path, "here", attempt) for attempt in (LEFT, LAST, STAYED)]
         assert doubted == [True, True, True], f"cut at byte {kept} of {len(whole)}"
 
@@ -200,8 +200,8 @@ def test_a_clean_end_takes_the_file_away_and_an_unclean_one_keeps_it(tmp_path: P
     WireLog(tmp_path, "clean").close(keep=False)
     WireLog(tmp_path, "unclean").close(keep=True)
     assert [path.name for path in tmp_path.iterdir()] == ["unclean.wire"]
-    wire_log.remove(tmp_path, "unclean")
-    wire_log.remove(tmp_path, "unclean")
+    evidence.remove_wire_log(tmp_path, "unclean")
+    evidence.remove_wire_log(tmp_path, "unclean")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,18 +253,18 @@ def test_the_dead_are_known_by_their_locks(tmp_path: Path) -> None:
     alive = WireLog(tmp_path, "alive")
     WireLog(tmp_path, "dead").close(keep=True)
     (tmp_path / "notes.txt").write_text("not a worker's")
-    assert wire_log.dead_workers(tmp_path) == ["dead"]
+    assert evidence.dead_workers(tmp_path) == ["dead"]
     alive.close(keep=True)
-    assert sorted(wire_log.dead_workers(tmp_path)) == ["alive", "dead"]
+    assert sorted(evidence.dead_workers(tmp_path)) == ["alive", "dead"]
 
 
 def test_asking_who_is_dead_kills_nobody(tmp_path: Path) -> None:
     with worker(tmp_path) as process:
-        assert wire_log.dead_workers(tmp_path) == []
+        assert evidence.dead_workers(tmp_path) == []
         send(process, LEFT)
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)
-        assert wire_log.dead_workers(tmp_path) == ["worker"]
+        assert evidence.dead_workers(tmp_path) == ["worker"]
 
 
 # --- a file that has grown long --------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_a_long_file_begins_anew_with_what_is_not_settled(tmp_path: Path) -> Non
         log.leaving(UUID(int=number))
         log.settled(UUID(int=number))
         assert path_of(tmp_path, "here").stat().st_size < 1100
-        assert wire_log.dead_workers(tmp_path) == []
+        assert evidence.dead_workers(tmp_path) == []
     assert marks(tmp_path)[0].startswith("boot ")
     assert {f"{LEFT} 1", f"{LEFT} 2"} <= {*marks(tmp_path)}
     with pytest.raises(BlockingIOError):
@@ -297,7 +297,7 @@ def test_a_file_that_was_replaced_while_somebody_looked_is_not_a_dead_worker(tmp
     log = WireLog(tmp_path, "here", longest=1)
     with path_of(tmp_path, "here").open("rb") as seen:
         log.leaving(LEFT)  # in a new file
-        assert not wire_log._is_dead(seen, path_of(tmp_path, "here"))
+        assert not evidence._is_dead(seen, path_of(tmp_path, "here"))
     log.close(keep=False)
 
 

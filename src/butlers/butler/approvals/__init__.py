@@ -18,9 +18,8 @@ Invariants:
 from __future__ import annotations
 
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.approvals.gate import gate_tools
 from butlers.butler.approvals.runner import ActionRunner, RunnerPolicy
-from butlers.butler.approvals.tools import ApprovalTools
+from butlers.butler.approvals.tools import ApprovalTools, gate_tools
 from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.storage.migrations import MigrationSet
 

@@ -9,8 +9,7 @@ from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, WithJsonSchema, model_validator
 
-from butlers.butler.calendar.conflicts import Slot
-from butlers.butler.calendar.events import Moment
+from butlers.butler.calendar.events import Moment, Slot
 from butlers.contracts.envelope import Identity, Value
 from butlers.operations.operation import Result, Row
 

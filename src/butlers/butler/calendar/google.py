@@ -17,8 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx2
 
-from butlers.butler.calendar.conflicts import Slot
-from butlers.butler.calendar.events import CHANGE, WISH, Event, fingerprint, is_cancelled, mark_of, marked
+from butlers.butler.calendar.events import CHANGE, WISH, Event, Slot, fingerprint, is_cancelled, mark_of, marked
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError

@@ -27,25 +27,23 @@ from butlers.butler.calendar.arguments import (
     ListArguments,
     UpdateArguments,
 )
-from butlers.butler.calendar.conflicts import (
+from butlers.butler.calendar.events import (
     Create,
     Decision,
+    Event,
     Policy,
     Refuse,
     Slot,
     Suggest,
     WorkingHours,
-    decide,
-    free_gaps,
-    search_window,
-)
-from butlers.butler.calendar.events import (
-    Event,
     busy_of,
+    decide,
     event_id_of,
+    free_gaps,
     is_cancelled,
     moment_to_patch,
     moment_to_wire,
+    search_window,
     shown,
     shown_busy,
     shown_slot,

@@ -57,7 +57,7 @@ def run(
     """
     from butlers.clock import SystemClock
     from butlers.ids import Uuid7Factory
-    from butlers.pipeline.catalog import find_job
+    from butlers.pipeline.job import find_job
     from butlers.pipeline.process import ends_when_told
     from butlers.pipeline.progress import watching
     from butlers.pipeline.runner import RunRequest, check_request, run_job
@@ -88,7 +88,7 @@ def run(
 @exiting
 def list_(as_json: Json = False) -> int:
     """The jobs there are."""
-    from butlers.pipeline.catalog import jobs
+    from butlers.pipeline.job import jobs
 
     known = [{"name": job.name, "about": job.about, "arguments": dict(job.arguments)} for job in jobs()]
     say({"jobs": known}, as_json, _jobs)

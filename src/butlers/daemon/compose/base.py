@@ -18,9 +18,9 @@ from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools, StateStore
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller
-from butlers.butler.module import Module, ModuleHost
+from butlers.butler.modules import Module, ModuleHost
 from butlers.butler.notifier import Notifier
-from butlers.butler.route_execute import RouteExecutor, RouteHandler
+from butlers.butler.route_inbox import RouteExecutor, RouteHandler
 from butlers.butler.runtime import LocalRuntime, Runtime
 from butlers.butler.runtimes import build_runtime
 from butlers.butler.schedules import REMIND, Job, Scheduler, remind_job

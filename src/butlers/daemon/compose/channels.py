@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module_config import ChannelModule, ChannelOptions, Scope
+from butlers.butler.modules import ChannelModule, ChannelOptions, Scope
 from butlers.channels.adapter import Adapter
 from butlers.channels.channel import Channel
 from butlers.channels.email.adapter import make_mailbox

@@ -10,7 +10,7 @@ from starlette.routing import Mount
 from butlers import __version__
 from butlers.butler.health import Check, Finding
 from butlers.butler.identity import Caller, Grant
-from butlers.butler.module_config import PackageChannelModule
+from butlers.butler.modules import PackageChannelModule
 from butlers.channels.connector import HeartbeatReporter, Standing, make_connector
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.registry import channel_of, written_names

@@ -10,7 +10,7 @@ from uuid import UUID
 from butlers.butler.approvals import migrations as approval_migrations
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module import Module
+from butlers.butler.modules import Module
 from butlers.butler.toolbox import Tool
 from butlers.channels.adapter import Adapter
 from butlers.channels.email.mailbox.parser import MailParser
@@ -29,7 +29,7 @@ from butlers.daemon.compose.messenger_tools import (
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.admission import Admission
-from butlers.messenger.channel_watch import ChannelWatch, probes_of
+from butlers.messenger.channel_health import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.intake import Intake
 from butlers.messenger.notices import Notices

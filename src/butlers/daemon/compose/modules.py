@@ -14,8 +14,7 @@ from butlers.butler.calendar.tools import CalendarPolicy
 from butlers.butler.config import ButlerConfig
 from butlers.butler.memory import LocalReader, Memory, MemoryPolicy, MemoryTools, ModelReader
 from butlers.butler.memory import migrations as memory_tables
-from butlers.butler.module import Module
-from butlers.butler.module_config import CalendarModule
+from butlers.butler.modules import CalendarModule, Module
 from butlers.butler.schedules import Job
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.daemon.compose.process import Process

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module import Module
+from butlers.butler.modules import Module
 from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
 from butlers.butler.specialist import Specialist, migrations
 from butlers.butler.specialist.signals import RELATIONSHIP, SignalRecorder

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.config import ButlerConfig
-from butlers.butler.module import Module
+from butlers.butler.modules import Module
 from butlers.butler.toolbox import AnyTool
 from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope

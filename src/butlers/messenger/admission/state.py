@@ -11,7 +11,7 @@ from uuid import UUID
 
 from butlers.channels.registry import canonical_address
 from butlers.contracts.envelope import invalid
-from butlers.messenger import circuits
+from butlers.messenger import channel_health
 from butlers.messenger.admission import rules
 from butlers.messenger.admission.rules import Admitted, Budgets, Limits, Refused, Throttled
 from butlers.messenger.delivery import Decision, NewDelivery
@@ -121,7 +121,7 @@ def state_of_row(row: Record) -> AdmissionState:
             buckets={stored["name"]: _bucket(stored) for stored in row["buckets"] if stored["layer"] is None},
             shares=shares,
             throttles={t["scope"]: Throttled(until=t["until"], reason=t["reason"]) for t in row["throttles"]},
-            breakers={state["name"]: circuits.from_row(state) for state in channels},
+            breakers={state["name"]: channel_health.from_row(state) for state in channels},
             stances={state["name"]: Stance(state["stance"]) for state in channels},
         ),
     )

@@ -40,7 +40,7 @@ from butlers.pipeline.sources.audience import (
     read_decisions,
 )
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.deliveries import (
+from butlers.pipeline.tables.deliveries import (
     BLOCKED_RECIPIENTS,
     ENTITLEMENTS,
     MESSAGES,

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from butlers.pipeline.job import Job, JobContext, JobResult
 from butlers.pipeline.sinks.merge import Place, merge_into
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
-from butlers.pipeline.table_contracts.service_levels import DELIVERY_STATS
+from butlers.pipeline.tables.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
+from butlers.pipeline.tables.service_levels import DELIVERY_STATS
 from butlers.pipeline.transforms.delivery_stats import PROPERTIES, Grouping, delivery_stats
 from butlers.pipeline.transforms.expressions import whole_minutes
 

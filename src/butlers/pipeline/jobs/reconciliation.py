@@ -26,8 +26,8 @@ from butlers.pipeline.lake.reading import read_events
 from butlers.pipeline.lake.stream import seconds
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.deliveries import BOOKS, BOOKS_FINDINGS
 from butlers.pipeline.tables import Table
+from butlers.pipeline.tables.deliveries import BOOKS, BOOKS_FINDINGS
 from butlers.pipeline.transforms.reconciliation import (
     Record,
     books_findings,

@@ -19,7 +19,7 @@ from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.jobs.routing_quality import decisions_of, messages_of, settled, store
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.routing import (
+from butlers.pipeline.tables.routing import (
     BUTLER_REGISTRY,
     MESSAGES,
     ROUTING_EVALUATION_CHANGES,

@@ -15,7 +15,8 @@ from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.routing import (
+from butlers.pipeline.tables import Table
+from butlers.pipeline.tables.routing import (
     MESSAGES,
     OPERATOR_AUDIT_LOG,
     ROUTING_ALERTS,
@@ -23,7 +24,6 @@ from butlers.pipeline.table_contracts.routing import (
     ROUTING_QUALITY,
     SLICE,
 )
-from butlers.pipeline.tables import Table
 from butlers.pipeline.transforms.routing_decisions import corrections, decisions, dispatches
 from butlers.pipeline.transforms.routing_quality import EVERY, Thresholds, alerts, completed, emptied, quality
 

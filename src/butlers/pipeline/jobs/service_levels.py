@@ -21,14 +21,15 @@ from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
 from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.deliveries import (
+from butlers.pipeline.tables import Table
+from butlers.pipeline.tables.deliveries import (
     ADMISSION_OUTCOMES,
     ATTEMPTS,
     DEAD_LETTERS,
     DELIVERIES,
     RECIPIENT_RULES,
 )
-from butlers.pipeline.table_contracts.service_levels import (
+from butlers.pipeline.tables.service_levels import (
     ACCEPT_TIMES,
     ERROR_BUDGET_BURN,
     LONG_BUDGET,
@@ -36,7 +37,6 @@ from butlers.pipeline.table_contracts.service_levels import (
     ROUTES,
     SERVICE_LEVELS,
 )
-from butlers.pipeline.tables import Table
 from butlers.pipeline.transforms.expressions import whole_minutes
 from butlers.pipeline.transforms.service_levels import Records, error_budget_burn, long_budget, service_levels
 from butlers.reliability.error_budget import BudgetPolicy

@@ -15,7 +15,8 @@ from pyspark.sql.types import BooleanType, DataType, StringType, StructField, St
 
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Schemas
-from butlers.pipeline.table_contracts.lake import (
+from butlers.pipeline.tables import DAY, LONG, Table
+from butlers.pipeline.tables.lake import (
     ATTEMPTS_TABLE,
     DELIVERIES_TABLE,
     HEARTBEATS_TABLE,
@@ -23,7 +24,6 @@ from butlers.pipeline.table_contracts.lake import (
     REQUESTS_TABLE,
     ROUTING_TABLE,
 )
-from butlers.pipeline.tables import DAY, LONG, Table
 
 CHANGED_IN = "changed_in"  # in the table
 CHANGE, DATE = "change", "date"  # in the lake

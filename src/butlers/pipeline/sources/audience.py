@@ -33,7 +33,7 @@ from butlers.outbound.service import SYSTEM_SCOPE, organization_scope, start_of_
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import refused, transaction
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.table_contracts.deliveries import (
+from butlers.pipeline.tables.deliveries import (
     BLOCKED_RECIPIENTS,
     DEFAULTS,
     ENTITLEMENTS,

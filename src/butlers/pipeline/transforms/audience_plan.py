@@ -22,8 +22,8 @@ from pyspark.sql import functions as sf
 from butlers.outbound.documents import MessageDocument
 from butlers.outbound.planning import Circumstances, Judge, Refused, Sendable, no_time
 from butlers.outbound.throttle import PaceGroup, Timetable
-from butlers.pipeline.table_contracts.deliveries import BLOCKED_RECIPIENTS, MESSAGES, SCHEDULED_MESSAGES
 from butlers.pipeline.tables import LONG, MOMENT, STRING, columns
+from butlers.pipeline.tables.deliveries import BLOCKED_RECIPIENTS, MESSAGES, SCHEDULED_MESSAGES
 
 if TYPE_CHECKING:
     import pyarrow

@@ -24,8 +24,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DoubleType, IntegerType, LongType
 
 from butlers.contracts.envelope import invalid
-from butlers.pipeline.table_contracts.routing import SLICE
 from butlers.pipeline.tables import Table
+from butlers.pipeline.tables.routing import SLICE
 from butlers.pipeline.transforms.routing_decisions import NONE
 from butlers.switchboard.registry import FALLBACK
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.calendar.conflicts import (
+from butlers.butler.calendar.events import (
     SEARCH,
     SUGGESTIONS,
     Busy,

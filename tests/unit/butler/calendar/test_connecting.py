@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from butlers.butler.config import load_roster
-from butlers.butler.module_config import CalendarModule
+from butlers.butler.modules import CalendarModule
 from butlers.clock import ManualClock
 from butlers.daemon.compose.modules import calendar_module
 from butlers.daemon.settings import Settings, shipped_roster
