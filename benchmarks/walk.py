@@ -175,10 +175,13 @@ async def _answered(telegram: TelegramSimulator, text: str) -> None:
 
 def first_steps(steps: list[Step]) -> dict[str, list[Step]]:
     """By task, in the order in which the message reached them: each function and each statement at its first time."""
+    firsts: dict[str, Step] = {}
+    for step in steps:
+        firsts.setdefault(step.name, step)
     tasks: dict[str, list[Step]] = {}
-    for step in {step.name: step for step in reversed(steps)}.values():
-        tasks.setdefault(step.task, []).insert(0, step)
-    return {task: tasks[task] for task in dict.fromkeys(step.task for step in steps) if task in tasks}
+    for step in firsts.values():
+        tasks.setdefault(step.task, []).append(step)
+    return tasks
 
 
 def counts(tasks: dict[str, list[Step]]) -> dict[str, int]:
