@@ -17,6 +17,11 @@ from butlers.storage.database import Executor, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.messenger.channel_health")
+
+PROBE_S = 10.0  # in which a provider must answer
+AGAIN_S = 60.0  # until a provider that refused us is asked again
+Probe = Callable[[], Awaitable[None]]  # raises what is wrong
 _FAULTS = frozenset({ErrorClass.TARGET_UNAVAILABLE, ErrorClass.TIMEOUT})
 
 
@@ -31,7 +36,11 @@ class Report:
 
     @property
     def blames(self) -> bool:
-        return not self.lost and is_fault(self.result)
+        """Whether the provider, and not the message, the recipient or our own process, is to blame."""
+        result = self.result
+        if self.lost or isinstance(result, Sent) or result.throttle is not None:
+            return False
+        return result.asked and not result.recipient_gone and result.error.error_class in _FAULTS
 
 
 def from_row(row: Record) -> Breaker:
@@ -47,13 +56,6 @@ def from_row(row: Record) -> Breaker:
     )
 
 
-def is_fault(result: AttemptResult) -> bool:
-    """Whether the provider, and not the message or the recipient, is to blame."""
-    if isinstance(result, Sent) or result.throttle is not None or result.recipient_gone or not result.asked:
-        return False
-    return result.error.error_class in _FAULTS
-
-
 def after(breaker: Breaker, policy: BreakerPolicy, report: Report, now: datetime) -> Breaker:
     """The circuit after one report."""
     generation, result = report.generation, report.result
@@ -64,24 +66,16 @@ def after(breaker: Breaker, policy: BreakerPolicy, report: Report, now: datetime
     return circuit_breaker.record_failure(breaker, policy, generation=generation, reason=result.error.message, now=now)
 
 
-async def learn(
-    connection: Executor,
-    queries: Queries,
-    policy: BreakerPolicy,
-    reports: Sequence[Report],
-    now: datetime,
+def learned(
+    circuits: Sequence[Record], reports: Sequence[Report], policy: BreakerPolicy, now: datetime
 ) -> dict[str, Breaker]:
-    """Let circuits learn from a batch of results; returns those that changed."""
-    query = queries.lock_channels if any(report.blames for report in reports) else queries.troubled_channels
-    rows = await connection.fetch(query, sorted({report.channel for report in reports}))
-    before = {row["name"]: from_row(row) for row in rows}
-    circuits = dict(before)
+    """The circuits that a batch of results changes, as they are afterwards."""
+    before = {row["name"]: from_row(row) for row in circuits}
+    known = dict(before)
     for report in reports:
-        if (breaker := circuits.get(report.channel)) is not None:
-            circuits[report.channel] = after(breaker, policy, report, now)
-    changed = {name: breaker for name, breaker in circuits.items() if breaker != before[name]}
-    await write(connection, queries, changed, now)
-    return changed
+        if (breaker := known.get(report.channel)) is not None:
+            known[report.channel] = after(breaker, policy, report, now)
+    return {name: breaker for name, breaker in known.items() if breaker != before[name]}
 
 
 async def draw_probes(
@@ -89,17 +83,15 @@ async def draw_probes(
 ) -> int:
     """Take probe slots of a circuit that is not closed; how many calls may go out."""
     rows = await connection.fetch(queries.lock_channels, [name])
-    if not rows:
+    if not rows or (breaker := from_row(rows[0])).state is BreakerState.CLOSED:
         return at_most
-    breaker, drawn = from_row(rows[0]), 0
-    if breaker.state is BreakerState.CLOSED:
-        return at_most
+    drawn = 0
     while drawn < at_most:
         admission, breaker = circuit_breaker.admit(breaker, policy, now)
         if not isinstance(admission, circuit_breaker.Admitted):
             break
         drawn += 1
-    await write(connection, queries, {name: breaker}, now)
+    await write(connection, queries, name, breaker, now)
     return drawn
 
 
@@ -108,24 +100,23 @@ async def give_back(connection: Executor, queries: Queries, name: str, slots: in
     breaker = from_row((await connection.fetch(queries.lock_channels, [name]))[0])
     for _ in range(slots):
         breaker = circuit_breaker.record_ignored(breaker, generation=breaker.generation)
-    await write(connection, queries, {name: breaker}, now)
+    await write(connection, queries, name, breaker, now)
 
 
-async def write(connection: Executor, queries: Queries, circuits: Mapping[str, Breaker], now: datetime) -> None:
-    for name, breaker in circuits.items():
-        await connection.execute(
-            queries.write_circuit,
-            name,
-            breaker.state.value,
-            breaker.generation,
-            breaker.consecutive_failures,
-            breaker.probes_out,
-            breaker.probe_successes,
-            breaker.trip_reason,
-            breaker.tripped_at,
-            breaker.probe_at,
-            now,
-        )
+async def write(connection: Executor, queries: Queries, name: str, breaker: Breaker, now: datetime) -> None:
+    await connection.execute(
+        queries.write_circuit,
+        name,
+        breaker.state.value,
+        breaker.generation,
+        breaker.consecutive_failures,
+        breaker.probes_out,
+        breaker.probe_successes,
+        breaker.trip_reason,
+        breaker.tripped_at,
+        breaker.probe_at,
+        now,
+    )
 
 
 def finding(row: Record) -> Finding:
@@ -137,13 +128,6 @@ def finding(row: Record) -> Finding:
         remedy="Deliveries wait and one is tried now and then; `butlers deliveries list` shows them.",
         circuit=row["state"],
     )
-
-
-log = get_logger("butlers.messenger.channel_health")
-
-PROBE_S = 10.0  # in which a provider must answer
-AGAIN_S = 60.0  # until a provider that refused us is asked again
-Probe = Callable[[], Awaitable[None]]  # raises what is wrong
 
 
 def probes_of(

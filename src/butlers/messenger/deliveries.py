@@ -8,14 +8,14 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.health import Finding
-from butlers.channels.adapter import Certainty, NotSent, Sent, Throttle
+from butlers.channels.adapter import Certainty, NotSent, Sent
 from butlers.clock import Clock
 from butlers.errors import TargetUnavailable
 from butlers.messenger import channel_health
 from butlers.messenger.channel_health import Report
 from butlers.messenger.delivery import ClaimedDelivery, claimed
 from butlers.messenger.settlement import Ended, Outcome
-from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
+from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.dead_letter import QuarantineReason
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor, Record
@@ -124,8 +124,11 @@ class Deliveries:
             ids = {row["id"] for row in rows}
             freed = [one for one in unused if one.id in ids]
             await connection.execute(self._queries.undo_attempts, [one.attempt_id for one in freed])
-            reports = [_unasked(one) for one in freed]
-            await channel_health.learn(connection, self._queries, self._breaker, reports, now)
+            # A trial that was not made is free again.
+            result = NotSent(error=TargetUnavailable("it was not tried"), asked=False)
+            reports = [Report(channel=one.scoped_channel, generation=one.generation, result=result) for one in freed]
+            locked = await connection.fetch(self._queries.lock_channels, sorted({one.channel for one in reports}))
+            await self._learn(connection, locked, reports, now)
 
     async def claim_abandoned(
         self,
@@ -179,65 +182,57 @@ class Deliveries:
     async def finish(self, ended: Sequence[Ended]) -> list[bool]:
         """Write outcomes together; False for those whose claim was lost, of which nothing is written."""
         now = self._clock.now()
+        reports = {end.delivery.id: end.report for end in ended}
+        blames = any(report.blames for report in reports.values())
         async with self._database.transaction() as connection:
-            rows = await connection.fetch(self._finish_attempts, [end.to_row() for end in ended], now)
-            written = {row["id"] for row in rows}
-            settled = [end for end in ended if end.delivery.id in written]
-            await self._learn(connection, settled, now)
+            row = await connection.fetchrow(self._finish_attempts, [end.to_row() for end in ended], now, blames)
+            if row is None:
+                raise RuntimeError("finish_attempts returned no row")
+            written = set(row["written"])
+            for end in ended:
+                if end.delivery.id in written and isinstance(end.result, NotSent):
+                    await self._heed(connection, end, end.result, now)
+                elif end.delivery.id in written and end.result.moved_to is not None:
+                    await self._note_move(connection, end, now)
+            dead = [end.delivery.id for end in ended if end.settlement.status == "dead_lettered"]
+            if buried := [delivery_id for delivery_id in dead if delivery_id in written]:
+                await connection.execute(self._queries.bury, buried, QuarantineReason.RETRIES_EXHAUSTED.value, now)
+            if row["circuits"]:
+                counting = [report for delivery_id, report in reports.items() if delivery_id in written]
+                await self._learn(connection, row["circuits"], counting, now)
         return [end.delivery.id in written for end in ended]
 
-    async def _learn(self, connection: Executor, settled: Sequence[Ended], now: datetime) -> dict[str, Breaker]:
-        """What the results say about circuits, windows, recipients and the dead."""
-        for end in settled:
-            await self._heed(connection, end, now)
-            if isinstance(end.result, NotSent) and end.result.certainty is Certainty.UNCERTAIN:
-                await self._settle_reported(connection, end.delivery.id)
-        if dead := [end.delivery.id for end in settled if end.settlement.status == "dead_lettered"]:
-            await connection.execute(self._queries.bury, dead, QuarantineReason.RETRIES_EXHAUSTED.value, now)
-        reports = [
-            Report(
-                channel=end.delivery.scoped_channel,
-                generation=end.delivery.generation,
-                result=end.result,
-                lost=end.lost,
-            )
-            for end in settled
-        ]
-        return await channel_health.learn(connection, self._queries, self._breaker, reports, now)
+    async def _learn(
+        self, connection: Executor, locked: Sequence[Record], reports: Sequence[Report], now: datetime
+    ) -> None:
+        """Change circuits by results; `locked`: those that this transaction holds."""
+        for name, breaker in channel_health.learned(locked, reports, self._breaker, now).items():
+            await channel_health.write(connection, self._queries, name, breaker, now)
 
-    async def _heed(self, connection: Executor, end: Ended, now: datetime) -> None:
-        result, delivery = end.result, end.delivery
-        if isinstance(result, NotSent):
-            if result.throttle is not None:
-                await self._throttle(connection, delivery, result.throttle, result.error.message, now)
-            if result.recipient_gone:
-                await self._rule(
-                    connection, delivery, "suppressed", moved_to=result.moved_to, reason=result.error.message
-                )
+    async def _heed(self, connection: Executor, end: Ended, result: NotSent, now: datetime) -> None:
+        """What a failed attempt says about windows, recipients and an earlier doubt."""
+        delivery, reason = end.delivery, result.error.message
+        if result.throttle is not None:
+            # Pause the conversation first; when others are paused too, it is about all of them.
+            channel = delivery.scoped_channel
+            scope = f"{channel}:{delivery.outgoing.target}" if result.throttle.scope == "target" else channel
+            if scope != channel and await connection.fetchval(self._queries.other_throttles, channel, scope, now):
+                scope = channel
+            until = now + timedelta(seconds=min(result.throttle.seconds, LONGEST_WINDOW_S))
+            await connection.execute(self._queries.open_throttle, scope, channel, until, reason, now)
+        if result.recipient_gone:
+            # A recipient that is gone after a move is gone from the new address.
+            target = result.moved_to or delivery.outgoing.target
+            rule = (delivery.channel, target, "suppressed", result.moved_to, reason, now)
+            await connection.execute(self._queries.record_recipient_rule, *rule)
         if result.moved_to is not None:
-            reason = "the provider named a new address"
-            await self._rule(connection, delivery, "moved", moved_to=result.moved_to, reason=reason)
+            await self._note_move(connection, end, now)
+        if result.certainty is Certainty.UNCERTAIN:
+            await self._settle_reported(connection, delivery.id)
 
-    async def _throttle(
-        self, connection: Executor, delivery: ClaimedDelivery, throttle: Throttle, reason: str, now: datetime
-    ) -> None:
-        """Pause the conversation first; when others are paused too, it is about all of them."""
-        channel = delivery.scoped_channel
-        scope = f"{channel}:{delivery.outgoing.target}" if throttle.scope == "target" else channel
-        if scope != channel and await connection.fetchval(self._queries.other_throttles, channel, scope, now):
-            scope = channel
-        until = now + timedelta(seconds=min(throttle.seconds, LONGEST_WINDOW_S))
-        await connection.execute(self._queries.open_throttle, scope, channel, until, reason, now)
-
-    async def _rule(
-        self, connection: Executor, delivery: ClaimedDelivery, rule: str, *, moved_to: str | None, reason: str
-    ) -> None:
-        # Whoever is gone after a move is gone from the new address.
-        target = moved_to if rule == "suppressed" and moved_to else delivery.outgoing.target
-        now = self._clock.now()
-        await connection.execute(
-            self._queries.record_recipient_rule, delivery.channel, target, rule, moved_to, reason, now
-        )
+    async def _note_move(self, connection: Executor, end: Ended, now: datetime) -> None:
+        rule = (end.delivery.channel, end.delivery.outgoing.target, "moved", end.result.moved_to)
+        await connection.execute(self._queries.record_recipient_rule, *rule, "the provider named a new address", now)
 
     # --- upkeep and reading ------------------------------------------------------------------------------------------
 
@@ -275,12 +270,6 @@ def outcome_of(ended: Ended) -> Outcome:
         error=ended.settlement.error,
         provider_delivery_id=result.provider_delivery_id if isinstance(result, Sent) else None,
     )
-
-
-def _unasked(delivery: ClaimedDelivery) -> Report:
-    """A trial that was not made is free again."""
-    result = NotSent(error=TargetUnavailable("it was not tried"), asked=False)
-    return Report(channel=delivery.scoped_channel, generation=delivery.generation, result=result)
 
 
 def migrations(schema: str) -> MigrationSet:

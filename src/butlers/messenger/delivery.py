@@ -7,7 +7,7 @@ Each knows its row; none does anything. `Decision`s say on the way which rule sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
@@ -21,6 +21,8 @@ from butlers.messenger.admission.rules import AdmissionRequest, brakes
 from butlers.reliability.error_budget import Stance
 from butlers.storage.claims import Claim
 from butlers.storage.database import Record
+
+_PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +48,6 @@ class FirstClaim:
     expires_at: datetime
     generation: int  # of the channel's circuit
     stance: Stance
-
-    def to_row(self) -> dict[str, Any]:
-        return {
-            "status": "in_progress",
-            "attempts": 1,
-            "claim_token": self.token,
-            "claimed_by": self.worker,
-            "lease_expires_at": self.expires_at,
-            "attempt_id": self.attempt_id,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +133,6 @@ def outgoing_of(row: Record) -> Outgoing:
     )
 
 
-_PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDelivery:
     """An intent that passed every check of its own and may be written down."""
@@ -178,29 +167,23 @@ class NewDelivery:
             recipient=self.target or "",
             origin=self.notify.origin_butler,
             intent=self.notify.delivery.intent,
-            brakes=self._brakes() if self.is_braked else (),
+            brakes=self.brakes,
         )
 
     @property
-    def is_braked(self) -> bool:
-        """Whether it is an answer where two machines could answer each other: a reply, or a message to the sender."""
+    def brakes(self) -> tuple[str, ...]:
+        """The buckets of an answer where two machines could answer each other: a reply, or a message to the sender."""
         delivery, context = self.notify.delivery, self.notify.request_context
-        if self._correspondent is None or delivery.intent == "reply":
-            return self._correspondent is not None
-        if context is None or context.source_channel != delivery.channel:
-            return False
-        return self._correspondent(self.target or "") == self._correspondent(context.source_sender_identity or "")
-
-    @property
-    def _correspondent(self) -> Callable[[str], str] | None:
-        outbound = channel_of(self.notify.delivery.channel).outbound
-        return outbound.correspondent if outbound is not None else None
-
-    def _brakes(self) -> tuple[str, ...]:
-        context = self.notify.request_context
-        thread = context.source_thread_identity if context is not None else None
-        correspondent = self._correspondent(self.target or "") if self._correspondent is not None else ""
-        return brakes(correspondent=correspondent, thread=thread)
+        outbound = channel_of(delivery.channel).outbound
+        if outbound is None or outbound.correspondent is None:
+            return ()
+        correspondent = outbound.correspondent(self.target or "")
+        if delivery.intent != "reply":
+            if context is None or context.source_channel != delivery.channel:
+                return ()
+            if correspondent != outbound.correspondent(context.source_sender_identity or ""):
+                return ()
+        return brakes(correspondent=correspondent, thread=context.source_thread_identity if context else None)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -216,7 +199,7 @@ class NewDelivery:
         return replace(self, decisions=(*self.decisions, *decisions))
 
     def to_row(self) -> dict[str, Any]:
-        notify, delivery = self.notify, self.notify.delivery
+        notify, delivery, claim = self.notify, self.notify.delivery, self.claim
         return {
             "id": self.id,
             "idempotency_key": self.idempotency_key,
@@ -238,13 +221,17 @@ class NewDelivery:
             "rank": _PRIORITIES[notify.priority] + (len(_PRIORITIES) if delivery.intent == "send" else 0),
             "not_after": notify.not_after,
             "duplicate_detection": self.duplicate_detection,
-            "status": self.status,
+            "status": self.status if claim is None else "in_progress",
             "admitted": self.admitted,
             "replay_of": self.replay_of,
             "action_id": self.action_id,
             "decisions": [decision.to_row() for decision in self.decisions],
             "tell_owner": self.status in PARKED,
-            **(self.claim.to_row() if self.claim is not None else {"attempts": 0}),
+            "attempts": 0 if claim is None else 1,
+            "attempt_id": claim and claim.attempt_id,
+            "claim_token": claim and claim.token,
+            "claimed_by": claim and claim.worker,
+            "lease_expires_at": claim and claim.expires_at,
         }
 
     @property

@@ -56,8 +56,7 @@ class Parking:
         now = self.clock.now()
         async with self.database.transaction() as connection:
             # A repeat at the same moment waits here, and then finds the first one's row instead of asking again.
-            await self.admission.lock(connection)
-            state = await self.admission.read(connection, [new], now)
+            state = await self.admission.read(connection, [new], now, locks=True)
             if (settled := before_admission(new, self.admission.policy, state)) is not None:
                 return settled
             if new.target is None:
@@ -93,7 +92,7 @@ class Parking:
         decision = Decision(at=now, rule="approval", verdict="pending", detail=f"{tool} needs a person's approval")
         return await self._park(connection, new.decided(decision), "pending_approval", ruling, now)
 
-    async def _park_missing(self, connection: Executor, new: NewDelivery, now: datetime) -> Parked | Known:
+    async def _park_missing(self, connection: Executor, new: NewDelivery, now: datetime) -> Parked:
         ruling = await self.approvals.park(
             connection,
             Wanted(
@@ -112,11 +111,9 @@ class Parking:
 
     async def _park(
         self, connection: Executor, new: NewDelivery, status: Any, ruling: MustWait, now: datetime
-    ) -> Parked | Known:
-        parked = replace(new, status=status, admitted=False, action_id=ruling.action_id)
-        if not await self.admission.record(connection, [parked], now):
-            return Known(delivery_id=await connection.fetchval(self.queries.delivery_of_key, new.idempotency_key))
+    ) -> Parked:
         batch = AdmissionBatch()
+        batch.taken.append(replace(new, status=status, admitted=False, action_id=ruling.action_id))
         batch.count(new, "parked", status)
         await self.admission.write(connection, batch, now)
         return Parked(delivery_id=new.id)

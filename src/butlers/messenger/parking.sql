@@ -1,7 +1,3 @@
--- name: delivery_of_key
--- The delivery that owns an idempotency key.
-SELECT id FROM {schema}.delivery_requests WHERE idempotency_key = $1;
-
 -- name: parked_delivery
 -- One parked delivery, held while it is released.
 SELECT * FROM {schema}.delivery_requests

@@ -118,7 +118,7 @@ class Preparation:
 
     def _check_answer(self, new: NewDelivery) -> None:
         outbound = channel_of(new.notify.delivery.channel).outbound
-        if outbound is None or not new.is_braked:
+        if outbound is None or not new.brakes:
             return
         if (reason := outbound.refuses_answer(new.source_event, self.own_address)) is not None:
             raise invalid("delivery.intent", f"must not be a reply: {reason}")

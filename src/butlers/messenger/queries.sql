@@ -1,35 +1,14 @@
 -- name: lock_admission
--- Whoever decides an admission holds this row, so budgets and keys are judged by one process at a time. What has ended
--- stays in the indexes of what is under way until a vacuum: a plain index scan marks it and passes it by the next time,
--- a bitmap scan would walk through all of it at every admission. And whatever an admission asks for has a key: a planner
--- that finds a table small enough to be read as a whole is right only until it has grown.
-SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)
-FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
+-- The row that every admission takes, for a caller that has something to write before it reads the state.
+SELECT FROM {schema}.rate_buckets WHERE name = 'lock' FOR UPDATE;
 
 -- name: admission_state
--- All that an admission looks at, in one reading: known keys, budgets, shares, throttles, circuits, recipients.
-SELECT
-    (SELECT count(*) FROM {schema}.delivery_requests WHERE status IN ('pending', 'in_progress') AND admitted) AS in_flight,
-    ARRAY(SELECT known.idempotency_key || ' ' || known.id FROM {schema}.delivery_requests AS known
-          WHERE known.idempotency_key = ANY($1::text[])) AS known,
-    -- Two look-ups, not one with OR, which would read every bucket there is.
-    ARRAY(SELECT bucket FROM {schema}.rate_buckets AS bucket WHERE bucket.name = ANY($2::text[])
-          UNION ALL
-          SELECT share FROM {schema}.rate_buckets AS share
-          WHERE share.layer = ANY($2::text[]) AND share.full_at > $5) AS buckets,
-    ARRAY(SELECT DISTINCT under_way.ordering_key FROM {schema}.delivery_requests AS under_way
-          WHERE under_way.ordering_key = ANY($7::text[])
-            AND under_way.status IN ('pending', 'in_progress', 'awaiting_retry')) AS busy,
-    ARRAY(SELECT throttle FROM {schema}.throttles AS throttle
-          WHERE throttle.scope = ANY($3::text[]) AND throttle.until > $5) AS throttles,
-    ARRAY(SELECT circuit FROM {schema}.channel_states AS circuit
-          WHERE circuit.name = ANY($3::text[])) AS channels,
-    ARRAY(SELECT recipient FROM {schema}.recipient_rules AS recipient
-          WHERE (recipient.channel, recipient.target) IN (SELECT * FROM unnest($4::text[], $6::text[]))) AS recipients;
+-- All that an admission looks at; $1: with the lock, held until the transaction ends. The function says why it is one.
+SELECT * FROM {schema}.admission_state($1, $2, $3, $4, $5, $6, $7, $8);
 
--- name: record_requests
--- The intents become durable before any provider byte is sent, with the attempt of those that are handed over at once;
--- a known key changes nothing.
+-- name: record_admission
+-- The intents become durable before any provider byte is sent, with the attempt of those that are claimed at once; a known
+-- key changes nothing. With them: what the buckets hold afterwards, and how requests fared at the door, by the minute.
 WITH new AS (
     SELECT * FROM jsonb_to_recordset($1) AS new (
         id uuid, idempotency_key text, request_id uuid, origin_butler text, channel text, identity_scope text,
@@ -56,25 +35,22 @@ WITH new AS (
     SELECT new.attempt_id, new.id, new.attempts, new.claimed_by, $2
     FROM new JOIN recorded ON recorded.id = new.id
     WHERE new.attempt_id IS NOT NULL
+), paid AS (
+    INSERT INTO {schema}.rate_buckets
+        (name, layer, origin_butler, capacity, refill_per_second, tokens, updated_at, full_at)
+    SELECT * FROM unnest($3::text[], $4::text[], $5::text[], $6::float8[], $7::float8[], $8::float8[],
+                         $9::timestamptz[], $10::timestamptz[])
+    ON CONFLICT (name) DO UPDATE
+    SET capacity = excluded.capacity, refill_per_second = excluded.refill_per_second, tokens = excluded.tokens,
+        updated_at = excluded.updated_at, full_at = excluded.full_at
+), counted AS (
+    INSERT INTO {schema}.admission_outcomes (minute, channel, intent, origin_butler, outcome, rule, requests)
+    SELECT date_trunc('minute', $2::timestamptz), *
+    FROM unnest($11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bigint[])
+    ON CONFLICT (minute, channel, intent, origin_butler, outcome, rule)
+    DO UPDATE SET requests = {schema}.admission_outcomes.requests + excluded.requests
 )
-SELECT id FROM recorded;
-
--- name: write_budgets
--- What the buckets hold after an admission.
-INSERT INTO {schema}.rate_buckets
-    (name, layer, origin_butler, capacity, refill_per_second, tokens, updated_at, full_at)
-SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[], $6::float8[], $7::timestamptz[],
-                     $8::timestamptz[])
-ON CONFLICT (name) DO UPDATE
-SET capacity = excluded.capacity, refill_per_second = excluded.refill_per_second, tokens = excluded.tokens,
-    updated_at = excluded.updated_at, full_at = excluded.full_at;
-
--- name: count_outcomes
--- How requests fared at the door, by the minute.
-INSERT INTO {schema}.admission_outcomes (minute, channel, intent, origin_butler, outcome, rule, requests)
-SELECT date_trunc('minute', $1::timestamptz), * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[])
-ON CONFLICT (minute, channel, intent, origin_butler, outcome, rule)
-DO UPDATE SET requests = {schema}.admission_outcomes.requests + excluded.requests;
+SELECT count(*) FROM recorded;
 
 -- name: request_by_id
 -- One delivery with what its provider calls it.
@@ -160,7 +136,9 @@ DELETE FROM {schema}.delivery_attempts WHERE id = ANY($1::uuid[]);
 
 -- name: finish_attempts
 -- The outcome of attempts: delivery, attempt and receipt together, written only by the holder of each claim. What was
--- said about an earlier doubt says nothing about a new one.
+-- said about an earlier doubt says nothing about a new one. Returns the deliveries that were written, and locks and returns
+-- the circuits that the results may change: those that are not simply closed, all of them when a result blames one ($3).
+-- They are locked behind the deliveries, as everywhere; FOR UPDATE reads a circuit as its last writer has left it.
 WITH wanted AS (
     SELECT * FROM jsonb_to_recordset($1) AS ended (
         delivery_id uuid, claim_token uuid, attempt_id uuid, status text, next_attempt_at timestamptz, error_class text,
@@ -181,7 +159,7 @@ WITH wanted AS (
         {free}, updated_at = $2
     FROM wanted
     WHERE work.id = wanted.delivery_id AND work.claim_token = wanted.claim_token AND {held}
-    RETURNING work.id
+    RETURNING work.id, work.channel || '.' || work.identity_scope AS circuit
 ), ended AS (
     UPDATE {schema}.delivery_attempts AS attempt
     SET completed_at = $2, latency_ms = wanted.latency_ms, outcome = wanted.outcome, certainty = wanted.certainty,
@@ -196,8 +174,13 @@ WITH wanted AS (
     WHERE wanted.provider_delivery_id IS NOT NULL
     ON CONFLICT (delivery_id, part, receipt_type)
     DO UPDATE SET provider_delivery_id = excluded.provider_delivery_id, metadata = '{}'
+), circuits AS (
+    SELECT circuit FROM {schema}.channel_states AS circuit
+    WHERE circuit.name = ANY(ARRAY(SELECT settled.circuit FROM settled))
+      AND ($3 OR circuit.state <> 'closed' OR circuit.consecutive_failures > 0)
+    ORDER BY circuit.name FOR UPDATE
 )
-SELECT id FROM settled;
+SELECT ARRAY(SELECT id FROM settled) AS written, ARRAY(SELECT circuit FROM circuits) AS circuits;
 
 -- name: late_yes
 -- The provider's yes came after the claim was taken over: it counts all the same.
@@ -247,12 +230,6 @@ CROSS JOIN LATERAL (
 ) AS tried
 WHERE request.id = ANY($1::uuid[])
 ON CONFLICT (delivery_id) DO NOTHING;
-
--- name: troubled_channels
--- Circuits that are not simply closed, for whoever has a result to report.
-SELECT * FROM {schema}.channel_states
-WHERE name = ANY($1::text[]) AND (state <> 'closed' OR consecutive_failures > 0)
-ORDER BY name FOR UPDATE;
 
 -- name: lock_channels
 -- Circuits that are about to change.

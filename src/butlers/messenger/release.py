@@ -85,7 +85,7 @@ class Readmission:
                 for row in rows
             ]
             requests = [one.request for one in released]
-            state = await self.admission.read_state(connection, keys=[], requests=requests, now=now)
+            state = await self.admission.read_state(connection, requests, now)
             welcome = await self._turn_away(connection, released, state, now)
             return await self._pass(connection, welcome, state.budgets, now)
 
@@ -118,10 +118,11 @@ class Readmission:
             verdict = rules.admit(one.request, limits=policy.limits, breaker=policy.breaker, budgets=budgets, now=now)
             if isinstance(verdict, Refused):
                 late.append((one.id, verdict))
-                batch.keep(one.request, self.admission.wanting(one.request, budgets, now), now)
+                shares = rules.wanting(one.request, limits=policy.limits, budgets=budgets, now=now)
+                batch.keep_shares(one.request, shares, now)
                 continue
             passed.append(one.id)
-            batch.draw(one.request, verdict, now)
+            batch.charge(one.request, verdict, now)
             rules.apply(budgets, one.request, verdict)
         await self.admission.write(connection, batch, now)
         await connection.execute(self.queries.admit_released, passed, now)
@@ -210,7 +211,9 @@ class Release:
             replay_of=letter["delivery_id"],
             decisions=(decision,),
         )
-        await self.admission.record(connection, [new], now)
+        batch = AdmissionBatch()
+        batch.taken.append(new)
+        await self.admission.write(connection, batch, now)
         await connection.execute(self.queries.count_replay, dead_letter_id, count, new.id)
         return new, count
 

@@ -13,6 +13,7 @@ from butlers.channels.channel import CertaintyPolicy
 from butlers.contracts.delivery_state import OPEN, DeliveryStatus
 from butlers.contracts.notify import DeliveryOutcome
 from butlers.errors import ClassifiedError, TimeoutExceeded, from_wire
+from butlers.messenger.channel_health import Report
 from butlers.messenger.delivery import ClaimedDelivery, Decision
 from butlers.reliability.error_budget import RETRY_RULE, Stance, tightened
 from butlers.reliability.retry import GiveUp, GiveUpReason, RetryPolicy, next_retry
@@ -45,6 +46,14 @@ class Ended:
     latency_ms: int
     receipt_id: UUID
     lost: bool = False  # nobody lived to report it
+
+    @property
+    def report(self) -> Report:
+        """What it says about the channel's circuit."""
+        delivery = self.delivery
+        return Report(
+            channel=delivery.scoped_channel, generation=delivery.generation, result=self.result, lost=self.lost
+        )
 
     def to_row(self) -> dict[str, Any]:
         return {

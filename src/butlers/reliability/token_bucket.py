@@ -83,6 +83,11 @@ def refill(bucket: Bucket, now: datetime) -> Bucket:
     return _holding(bucket, min(bucket.capacity, bucket.tokens + gained), max(since, now))
 
 
+def full_at(bucket: Bucket, now: datetime) -> datetime:
+    """When the bucket is full again if nothing is taken."""
+    return now + timedelta(seconds=(bucket.capacity - refill(bucket, now).tokens) / bucket.refill_per_second)
+
+
 def available(bucket: Bucket, now: datetime) -> float:
     """The headroom, in tokens."""
     return refill(bucket, now).tokens

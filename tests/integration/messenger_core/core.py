@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -151,6 +152,13 @@ class Core:
         return Ended(
             delivery=delivery, result=result, settlement=settlement, latency_ms=5, receipt_id=receipt, lost=lost
         )
+
+    async def until_a_statement_waits(self) -> None:
+        """Until a statement in this database waits for a lock."""
+        waits = "datname = current_database() AND wait_event_type = 'Lock'"
+        async with asyncio.timeout(10):
+            while not await self.database.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {waits}"):
+                pass
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from butlers.messenger.recipients import RecipientPolicy
 from butlers.storage.database import Executor
 from tests.unit.messenger.admission_door import limits
 
-from .core import START, Core
+from .core import PLENTY, START, Core
 
 
 def kinds(entries: list[Entry]) -> Counter[str]:
@@ -216,6 +216,17 @@ async def test_a_recipient_who_moved_and_then_blocked_us_is_not_written_to(core:
     await suppressed(core, "-1007")
     entry = await core.admission().submit(core.new("7"))
     assert isinstance(entry, Refused) and entry.rule == "suppressed"
+
+
+async def test_an_admission_that_waited_for_the_lock_sees_what_its_holder_wrote(core: Core) -> None:
+    """The lock and the state are one statement, and yet the state is read after the lock was granted."""
+    first, repeat = core.new(idempotency_key="same"), core.new(idempotency_key="same")
+    async with core.database.transaction() as connection:
+        await core.admission().enter(connection, [first], core.clock.now())
+        waiting = asyncio.create_task(core.admission(database=core.second).submit(repeat))
+        await core.until_a_statement_waits()
+    assert await waiting == Known(delivery_id=first.id)
+    assert (await core.tokens())["recipient:telegram.bot:7"] == PLENTY.recipient_per_minute - 1
 
 
 # --- looking without touching ----------------------------------------------------------------------------------------

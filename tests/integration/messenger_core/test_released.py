@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+from butlers.messenger.admission.admission import AdmissionBatch
 from butlers.messenger.recipients import RecipientPolicy
 from tests.unit.messenger.admission_door import limits
 
@@ -14,9 +15,11 @@ from .core import Core
 
 async def release(core: Core, count: int = 1, **words: str) -> list[UUID]:
     """Deliveries that somebody released a moment ago."""
-    rows = [core.new(admitted=False, **words) for _ in range(count)]
-    await core.database.execute(core.queries.record_requests, [row.to_row() for row in rows], core.clock.now())
-    return [row.id for row in rows]
+    batch = AdmissionBatch()
+    batch.taken += [core.new(admitted=False, **words) for _ in range(count)]
+    async with core.database.transaction() as connection:
+        await core.admission().write(connection, batch, core.clock.now())
+    return [new.id for new in batch.taken]
 
 
 async def test_what_is_released_is_not_sent_before_it_has_passed(core: Core) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from butlers.errors import ValidationError as Invalid
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.evidence import lost_attempt
 
-from .core import DOWN, LEASE_S, SENT, Core
+from .core import DOWN, LEASE_S, SCHEMA, SENT, Core
 
 TOO_FAST = NotSent(error=TargetUnavailable("429"), throttle=Throttle(scope="target", seconds=20))
 
@@ -196,6 +197,16 @@ async def test_failures_in_a_row_open_the_circuit_also_when_they_come_together(c
     found = await state(core)
     assert (found["state"], found["generation"], found["trip_reason"]) == ("open", 1, "502 Bad Gateway")
     assert (await state(core, "email.bot"))["state"] == "closed"
+
+
+async def test_an_end_counts_on_from_what_another_process_has_just_counted(core: Core) -> None:
+    (delivery,) = await in_progress(core, "7")
+    async with core.database.transaction() as connection:
+        await connection.execute(f"UPDATE {SCHEMA}.channel_states SET consecutive_failures = 2")
+        waiting = asyncio.create_task(core.deliveries(database=core.second).finish([core.end(delivery, DOWN)]))
+        await core.until_a_statement_waits()
+    assert await waiting == [True]
+    assert ((await state(core))["state"], (await state(core))["consecutive_failures"]) == ("open", 3)
 
 
 async def test_a_success_in_between_keeps_it_closed(core: Core) -> None:

@@ -146,11 +146,11 @@ async def test_a_worker_with_idle_hands_gets_nothing_of_a_channel_it_does_not_se
     ours = worker(core, tmp_path, Provider())
     now, new = core.clock.now(), core.new()
     for channels, handed in (({"telegram.bot"}, True), ({"email.bot"}, False)):
-        hands = SlotAssignment(slots=replace(ours.reserve_slots(1), channels=channels), new_id=core.new_id, now=now)
         async with core.database.connection() as connection:
-            snapshot = await core.admission().read(connection, [new], now)
-        hands.note_conversations([new], snapshot)
-        assert (hands.claim(new, snapshot.budgets) is not None) is handed
+            state = await core.admission().read(connection, [new], now)
+        slots = replace(ours.reserve_slots(1), channels=channels)
+        assignment = SlotAssignment(slots, batch=[new], busy=state.busy, new_id=core.new_id, now=now)
+        assert (assignment.claim(new, state.budgets) is not None) is handed
     await ours.close(0.01)
 
 

@@ -56,9 +56,9 @@ class Door:
         verdict = admit(request, now, limits=self.limits, budgets=self.budgets)
         batch = AdmissionBatch()
         if isinstance(verdict, Refused):
-            batch.keep(request, rules.wanting(request, limits=self.limits, budgets=self.budgets, now=now), now)
+            batch.keep_shares(request, rules.wanting(request, limits=self.limits, budgets=self.budgets, now=now), now)
         else:
-            batch.draw(request, verdict, now)
+            batch.charge(request, verdict, now)
         self._keep(batch)
         return verdict
 

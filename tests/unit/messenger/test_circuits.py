@@ -7,7 +7,7 @@ import pytest
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.channel_health import Report, after, from_row, is_fault
+from butlers.messenger.channel_health import Report, after, from_row
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 
 from .given import START as NOW
@@ -26,6 +26,10 @@ def then(breaker: Breaker, result: AttemptResult, generation: int, *, lost: bool
     return after(breaker, POLICY, report, NOW)
 
 
+def blames(result: AttemptResult) -> bool:
+    return Report(channel="telegram.bot", generation=0, result=result).blames
+
+
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
@@ -38,12 +42,12 @@ def then(breaker: Breaker, result: AttemptResult, generation: int, *, lost: bool
     ],
 )
 def test_the_provider_is_to_blame_for_being_away_and_for_not_answering(error: ClassifiedError, fault: bool) -> None:
-    assert is_fault(NotSent(error=error)) == fault
-    assert is_fault(NotSent(error=error, certainty=Certainty.UNCERTAIN)) == fault
+    assert blames(NotSent(error=error)) == fault
+    assert blames(NotSent(error=error, certainty=Certainty.UNCERTAIN)) == fault
 
 
 def test_a_message_that_came_through_a_window_and_a_lost_recipient_are_no_faults() -> None:
-    assert not any(is_fault(result) for result in (SENT, WAIT, GONE))
+    assert not any(blames(result) for result in (SENT, WAIT, GONE))
 
 
 def test_failures_in_a_row_open_the_circuit_and_name_the_reason() -> None:

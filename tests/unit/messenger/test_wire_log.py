@@ -30,7 +30,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from uuid import UUID
-from butlers.messenger.wire_log import WireLog
+from butlers.messenger.evidence import WireLog
 
 log = WireLog(Path(sys.argv[1]), "worker")
 print("ready", flush=True)
@@ -99,7 +99,7 @@ FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from uuid import UUID
-from butlers.messenger.wire_log import WireLog, path_of
+from butlers.messenger.evidence import WireLog, path_of
 
 log = WireLog(Path(sys.argv[1]), "worker")
 size = path_of(Path(sys.argv[1]), "worker").read_bytes().index(b"\\0")

@@ -1,6 +1,6 @@
 """Where intents become durable: keys, budgets and circuits are checked together, in one transaction for many at once.
 
-    lock -> read the state -> decide one after another (answers first, each butler in turn) -> write -> commit
+    lock and read the state -> decide one after another (answers first, each butler in turn) -> write -> commit
 
 The lock makes several Messenger processes take turns, so that they share one budget and one set of keys. The
 decision is pure (`state.decide`), and the dry run calls the same function with the same state, read without the lock.
@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.messenger.admission import rules
-from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Refused
-from butlers.messenger.admission.slots import DeliveryExecutor, SlotAssignment
+from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Refused
+from butlers.messenger.admission.slots import ClaimSlots, DeliveryExecutor, SlotAssignment
 from butlers.messenger.admission.state import AdmissionPolicy, AdmissionState, Known, decide, moved, state_of_row
-from butlers.messenger.delivery import Decision, NewDelivery
+from butlers.messenger.delivery import ClaimedDelivery, Decision, NewDelivery
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance
-from butlers.reliability.fair_queue import FairShare
-from butlers.reliability.token_bucket import Bucket, refill
-from butlers.storage.database import Database
-from butlers.storage.database import Executor as Connection
+from butlers.reliability.token_bucket import Bucket, full_at
+from butlers.storage.database import Database, Executor
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 
@@ -61,37 +59,23 @@ class AdmissionBatch:
 
     def __init__(self) -> None:
         self.taken: list[NewDelivery] = []
-        self.buckets: dict[str, tuple[str | None, str | None, Bucket, datetime]] = {}
+        self.buckets: dict[str, tuple[str | None, str | None, Bucket, datetime]] = {}  # layer, butler, ..., full at
         self.counts: Counter[tuple[str, str, str, str, str]] = Counter()
 
-    def take(self, new: NewDelivery, request: AdmissionRequest, verdict: Admitted, now: datetime) -> None:
-        self.taken.append(new)
-        self.draw(request, verdict, now)
+    def charge(self, request: AdmissionRequest, admitted: Admitted, now: datetime) -> None:
+        """What the buckets and the butler's shares are after an admission."""
+        for name, bucket in admitted.buckets.items():
+            self.buckets[name] = (None, None, bucket, full_at(bucket, now))
+        self.keep_shares(request, admitted.shares, now)
 
-    def draw(self, request: AdmissionRequest, verdict: Admitted, now: datetime) -> None:
-        for name, bucket in verdict.buckets.items():
-            self.buckets[name] = (None, None, bucket, _full_at(bucket, now))
-        self.keep(request, verdict.shares, now)
-
-    def keep(self, request: AdmissionRequest, shares: Mapping[str, Bucket], now: datetime) -> None:
+    def keep_shares(self, request: AdmissionRequest, shares: Mapping[str, Bucket], now: datetime) -> None:
         for layer, share in shares.items():
-            until = max(_full_at(share, now), now + rules.WANTED_FOR)
+            until = max(full_at(share, now), now + rules.WANTED_FOR)
             self.buckets[f"share:{layer}/{request.origin}"] = (layer, request.origin, share, until)
 
     def count(self, new: NewDelivery, outcome: str, rule: str = "") -> None:
         delivery = new.notify.delivery
         self.counts[delivery.channel, delivery.intent, new.notify.origin_butler, outcome, rule] += 1
-
-    def bucket_columns(self) -> list[list[Any]]:
-        rows = [
-            (name, layer, origin, bucket.capacity, bucket.refill_per_second, bucket.tokens, bucket.updated_at, full_at)
-            for name, (layer, origin, bucket, full_at) in self.buckets.items()
-        ]
-        return [list(column) for column in zip(*rows, strict=True)]
-
-    def count_columns(self) -> list[list[Any]]:
-        rows = [(*labels, number) for labels, number in self.counts.items()]
-        return [list(column) for column in zip(*rows, strict=True)]
 
 
 class Admission:
@@ -132,159 +116,155 @@ class Admission:
             state = await self.read(connection, [new], now)
         return state, decide(new, self.policy, state, now)
 
-    async def enter(
-        self, connection: Connection, new: Sequence[NewDelivery], now: datetime, slots: SlotAssignment | None = None
-    ) -> Sequence[Entry]:
+    async def enter(self, connection: Executor, new: Sequence[NewDelivery], now: datetime) -> Sequence[Entry]:
         """Decide and write within the caller's transaction."""
-        await self.lock(connection)
-        return await self._entered(connection, new, now, slots)
-
-    async def _entered(
-        self, connection: Connection, new: Sequence[NewDelivery], now: datetime, slots: SlotAssignment | None = None
-    ) -> Sequence[Entry]:
-        state = await self.read(connection, new, now)
-        self._reached(new, "read")
-        entries: dict[UUID, Entry] = {}
-        batch = AdmissionBatch()
-        slots = slots or SlotAssignment(slots=None, new_id=self._new_id, now=now)
-        slots.note_conversations(new, state)
-        for delivery in _in_turn(new):
-            entries[delivery.id] = self._decide_one(delivery, state, batch, now, slots)
-        self._reached(new, "decided")
-        await self.write(connection, batch, now)
-        return [entries[delivery.id] for delivery in new]
+        state = await self.read(connection, new, now, locks=True)
+        return await self._admit(connection, new, state, now, slots=None)
 
     async def _enter(self, new: Sequence[NewDelivery]) -> Sequence[Entry]:
         """One batch; what is claimed with it starts when it is committed."""
         now = self._clock.now()
-        reserved = self._executor.reserve_slots(len(new)) if self._executor is not None else None
-        slots, committed = SlotAssignment(slots=reserved, new_id=self._new_id, now=now), False
+        slots = self._executor.reserve_slots(len(new)) if self._executor is not None else None
+        claimed: list[ClaimedDelivery] = []
         try:
-            async with self._in_order() as connection:
-                entries = await self._entered(connection, new, now, slots)
-            committed = True
+            async with AsyncExitStack() as stack:
+                # Batches ask for the lock in the order in which they were taken, lest a later message of a conversation
+                # overtake an earlier one; while one decides and writes, the next is in line at the database.
+                async with self._turns:
+                    connection = await stack.enter_async_context(self._database.transaction())
+                    state = await self.read(connection, new, now, locks=True)
+                entries = await self._admit(connection, new, state, now, slots=slots)
             self._reached(new, "written")
+            taken = [entry.delivery for entry in entries if isinstance(entry, Taken)]
+            claimed += [delivery.claimed(delivery.claim, now) for delivery in taken if delivery.claim is not None]
             return entries
         finally:
-            if reserved is not None and self._executor is not None:
-                self._executor.start_claimed(reserved, slots.claimed() if committed else ())
+            if slots is not None and self._executor is not None:
+                self._executor.start_claimed(slots, claimed)
 
-    @asynccontextmanager
-    async def _in_order(self) -> AsyncIterator[Connection]:
-        """A transaction that holds the lock. Batches ask for it in the order in which they were taken, lest a later
-        message of a conversation overtake an earlier one; while one has it, the next is in line at the database.
-        """
-        async with AsyncExitStack() as stack:
-            async with self._turns:
-                connection = await stack.enter_async_context(self._database.transaction())
-                await self.lock(connection)
-            yield connection
+    async def _admit(
+        self,
+        connection: Executor,
+        new: Sequence[NewDelivery],
+        state: AdmissionState,
+        now: datetime,
+        *,
+        slots: ClaimSlots | None,
+    ) -> Sequence[Entry]:
+        """Decide about each in its turn and write; needs the lock."""
+        self._reached(new, "read")
+        entries: dict[UUID, Entry] = {}
+        batch = AdmissionBatch()
+        assignment = SlotAssignment(slots, batch=new, busy=state.busy, new_id=self._new_id, now=now)
+        for delivery in _in_turn(new):
+            entries[delivery.id] = self._decide_one(delivery, state, batch, now, assignment)
+        self._reached(new, "decided")
+        await self.write(connection, batch, now)
+        return [entries[delivery.id] for delivery in new]
 
     def _decide_one(
         self, new: NewDelivery, state: AdmissionState, batch: AdmissionBatch, now: datetime, slots: SlotAssignment
     ) -> Entry:
         """One delivery; the state then shows what the next one meets."""
-        verdict = decide(new, self.policy, state, now)
-        if isinstance(verdict, Known):
+        decision = decide(new, self.policy, state, now)
+        if isinstance(decision, Known):
             batch.count(new, "deduplicated")
-            return verdict
+            return decision
         new = moved(new, state.recipients)
-        if isinstance(verdict, Refused):
-            batch.count(new, "rejected", verdict.rule)
-            if verdict.error.retryable:  # what can never be sent wants no share
-                batch.keep(new.admission_request, self.wanting(new.admission_request, state.budgets, now), now)
-            return verdict
-        decisions = (*new.decisions, *_admitted(new, state.budgets, now))
-        taken = replace(new, decisions=decisions, claim=slots.claim(new, state.budgets))
-        slots.add(taken)
         request = new.admission_request
+        if isinstance(decision, Refused):
+            batch.count(new, "rejected", decision.rule)
+            if decision.error.retryable:  # what can never be sent wants no share
+                shares = rules.wanting(request, limits=self.policy.limits, budgets=state.budgets, now=now)
+                batch.keep_shares(request, shares, now)
+            return decision
+        reasons = [Decision(at=now, rule="admission", verdict="admitted")]
+        if state.budgets.stances.get(new.channel) is Stance.TIGHT:
+            detail = f"{new.channel} has a smaller budget while its error budget burns"
+            reasons.append(Decision(at=now, rule=ADMISSION_RULE, verdict="tightened", detail=detail))
+        claim = slots.claim(new, state.budgets)
+        taken = replace(new, decisions=(*new.decisions, *reasons), claim=claim)
+        batch.taken.append(taken)
         batch.count(new, "admitted")
-        batch.take(taken, request, verdict, now)
-        rules.apply(state.budgets, request, verdict)
+        batch.charge(request, decision, now)
+        rules.apply(state.budgets, request, decision)
         state.known[new.idempotency_key] = new.id
         return Taken(delivery=taken)
 
-    def wanting(self, request: AdmissionRequest, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
-        return rules.wanting(request, limits=self.policy.limits, budgets=budgets, now=now)
-
-    async def read(self, connection: Connection, new: Sequence[NewDelivery], now: datetime) -> AdmissionState:
+    async def read(
+        self, connection: Executor, new: Sequence[NewDelivery], now: datetime, *, locks: bool = False
+    ) -> AdmissionState:
+        """`locks`: until the transaction ends, no other admission takes place."""
         keys = [delivery.idempotency_key for delivery in new]
         talks = [delivery.ordering_key for delivery in new]
         requests = [delivery.admission_request for delivery in new]
-        state = await self.read_state(connection, keys=keys, requests=requests, now=now, conversations=talks)
+        state = await self.read_state(connection, requests, now, keys=keys, ordering_keys=talks, locks=locks)
         there = [moved(delivery, state.recipients) for delivery in new]
         if there == list(new):
             return state
         # A new address has a budget, windows and rules of its own.
         requests += [delivery.admission_request for delivery in there]
-        return await self.read_state(connection, keys=keys, requests=requests, now=now, conversations=talks)
+        return await self.read_state(connection, requests, now, keys=keys, ordering_keys=talks)
 
     async def read_state(
         self,
-        connection: Connection,
-        *,
-        keys: Sequence[str],
+        connection: Executor,
         requests: Sequence[AdmissionRequest],
         now: datetime,
-        conversations: Sequence[str] = (),
+        *,
+        keys: Sequence[str] = (),
+        ordering_keys: Sequence[str] = (),
+        locks: bool = False,
     ) -> AdmissionState:
-        names = {name for request in requests for name in rules.bucket_names(request)}
-        scopes = {scope for request in requests for scope in rules.throttle_scopes(request)}
-        recipients = sorted({(request.channel.partition(".")[0], request.recipient) for request in requests})
+        names: set[str] = set()
+        scopes: set[str] = set()
+        recipients: set[tuple[str, str]] = set()
+        for request in requests:
+            names.update(rules.layers(request), rules.share_layers(request), request.brakes)
+            scopes.update(rules.throttle_scopes(request))
+            recipients.add((request.channel.partition(".")[0], request.recipient))
         row = await connection.fetchrow(
             self._queries.admission_state,
-            list(keys),
+            locks,
+            keys,
             sorted(names),
             sorted(scopes),
             [channel for channel, _ in recipients],
-            now,
             [target for _, target in recipients],
-            list(conversations),
+            ordering_keys,
+            now,
         )
         if row is None:
-            raise RuntimeError("a query without a table answered nothing")
+            raise RuntimeError("admission_state returned no row")
         return state_of_row(row)
 
-    async def write(self, connection: Connection, batch: AdmissionBatch, now: datetime) -> None:
-        if batch.taken and await self.record(connection, batch.taken, now) != len(batch.taken):
+    async def write(self, connection: Executor, batch: AdmissionBatch, now: datetime) -> None:
+        """Store the deliveries, budgets and counts of a batch, in one statement."""
+        buckets = [
+            (name, layer, origin, bucket.capacity, bucket.refill_per_second, bucket.tokens, bucket.updated_at, full)
+            for name, (layer, origin, bucket, full) in batch.buckets.items()
+        ]
+        counts = [(*labels, number) for labels, number in batch.counts.items()]
+        columns = [
+            *(zip(*buckets, strict=True) if buckets else [()] * 8),
+            *(zip(*counts, strict=True) if counts else [()] * 6),
+        ]
+        rows = [delivery.to_row() for delivery in batch.taken]
+        if await connection.fetchval(self._queries.record_admission, rows, now, *columns) != len(rows):
             raise RuntimeError("a key appeared although admission was locked")
-        if batch.buckets:
-            await connection.execute(self._queries.write_budgets, *batch.bucket_columns())
-        if batch.counts:
-            await connection.execute(self._queries.count_outcomes, now, *batch.count_columns())
 
-    async def lock(self, connection: Connection) -> None:
-        """Until the transaction ends, nobody else admits anything."""
-        await connection.fetchval(self._queries.lock_admission)
-
-    async def record(self, connection: Connection, new: Sequence[NewDelivery], now: datetime) -> int:
-        """Write down what is new; how many were. A known key changes nothing."""
-        rows = await connection.fetch(self._queries.record_requests, [delivery.to_row() for delivery in new], now)
-        return len(rows)
-
-
-def _admitted(new: NewDelivery, budgets: Budgets, now: datetime) -> Iterable[Decision]:
-    yield Decision(at=now, rule="admission", verdict="admitted")
-    if budgets.stances.get(new.channel) is Stance.TIGHT:
-        detail = f"{new.channel} has a smaller budget while its error budget burns"
-        yield Decision(at=now, rule=ADMISSION_RULE, verdict="tightened", detail=detail)
+    async def lock(self, connection: Executor) -> None:
+        """For a caller that writes before it reads: until the transaction ends, no other admission takes place."""
+        await connection.execute(self._queries.lock_admission)
 
 
 def _in_turn(new: Sequence[NewDelivery]) -> list[NewDelivery]:
     """Answers before the rest; among equals each butler in its turn."""
-    answers = [delivery for delivery in new if delivery.admission_request.is_answer]
-    rest = [delivery for delivery in new if not delivery.admission_request.is_answer]
-    return [*_round_robin(answers), *_round_robin(rest)]
-
-
-def _round_robin(new: Sequence[NewDelivery]) -> Iterable[NewDelivery]:
-    queue: FairShare[NewDelivery] = FairShare(capacity=max(1, len(new)))
+    rounds: Counter[tuple[bool, str]] = Counter()
+    ranks: dict[UUID, tuple[bool, int, int]] = {}
+    butlers: dict[str, int] = {}
     for delivery in new:
-        queue.offer(delivery, key=delivery.notify.origin_butler)
-    while (taken := queue.take()) is not None:
-        yield taken[1]
-
-
-def _full_at(bucket: Bucket, now: datetime) -> datetime:
-    current = refill(bucket, now)
-    return now + timedelta(seconds=(bucket.capacity - current.tokens) / bucket.refill_per_second)
+        origin, unasked = delivery.notify.origin_butler, delivery.notify.delivery.intent == "send"
+        ranks[delivery.id] = unasked, rounds[unasked, origin], butlers.setdefault(origin, len(butlers))
+        rounds[unasked, origin] += 1
+    return sorted(new, key=lambda delivery: ranks[delivery.id])

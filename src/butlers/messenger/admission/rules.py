@@ -23,29 +23,24 @@ same state merely read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, TargetUnavailable
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
 from butlers.reliability.error_budget import ADMISSION_RULE, Stance, admission_factor
-from butlers.reliability.token_bucket import (
-    Bucket,
-    Draw,
-    RefusedBy,
-    available,
-    full,
-    per_minute,
-    refill,
-    spend,
-    take_all,
-)
+from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, refill, spend, take_all
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
+GLOBAL = "global"
 _TICK_S = 2e-6  # what a datetime may lose of a wait
-_LOOK_AGAIN_S = 1.0  # the hint where nobody knows when there will be room
+_LOOK_AGAIN_S = 1.0  # the hint where the time until there is room is unknown
+_ANSWERS = "answers:"  # before the name of a bucket: the part of it that answers take
+_BRAKE, _BRAKE_PER_DAY = "brake:", "brake:day:"
+_LONGEST_THREAD = 500  # characters that tell threads apart
+_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,66 +116,49 @@ class Refused:
     error: ClassifiedError
 
 
-GLOBAL = "global"
-_ANSWERS = "answers:"  # before the name of a bucket: the part of it that answers take
-_BRAKE, _BRAKE_PER_DAY = "brake:", "brake:day:"
-_LONGEST_THREAD = 500  # characters that tell threads apart
-_DAY_S = 86_400.0
-
-
-def layers(request: AdmissionRequest) -> tuple[str, str, str]:
-    """The buckets a delivery draws from, from the widest to the narrowest."""
-    return GLOBAL, f"channel:{request.channel}", recipient_bucket(request)
-
-
-def share_layers(request: AdmissionRequest) -> tuple[str, ...]:
-    """What a delivery's butler has a share of: the wide buckets, and for an answer what answers take of them."""
-    wide = layers(request)[:2]
-    return (*wide, *(f"{_ANSWERS}{layer}" for layer in wide)) if request.is_answer else wide
-
-
-def bucket_names(request: AdmissionRequest) -> tuple[str, ...]:
-    """Every bucket that an admission has to know."""
-    return *layers(request), *share_layers(request), *request.brakes
-
-
-def brakes(*, correspondent: str, thread: str | None) -> tuple[str, ...]:
-    """The buckets that stop a mail loop; a responder that changes its address still answers in the thread."""
-    of_thread = (f"{_BRAKE}thread:{thread[:_LONGEST_THREAD]}",) if thread else ()
-    return f"{_BRAKE}correspondent:{correspondent}", f"{_BRAKE_PER_DAY}correspondent:{correspondent}", *of_thread
-
-
-def recipient_bucket(request: AdmissionRequest) -> str:
-    return f"recipient:{request.channel}:{request.recipient}"
-
-
-def throttle_scopes(request: AdmissionRequest) -> tuple[str, str]:
-    return f"{request.channel}:{request.recipient}", request.channel
-
-
 def admit(
     request: AdmissionRequest, *, limits: Limits, breaker: BreakerPolicy, budgets: Budgets, now: datetime
 ) -> Admitted | Refused:
-    for refusal in _objections(request, limits, budgets, now):
-        return refusal
-    taken = take_all([*_brake_draws(request, limits, budgets, now), *_draws(request, limits, budgets, now)], now)
-    unfair = _unfair(request, limits, budgets, now)
-    if isinstance(taken, RefusedBy) and taken.name.startswith(_BRAKE):
-        return _braked(taken.name, limits.answer_brake)
-    if isinstance(taken, RefusedBy):
-        tight = budgets.stances.get(request.channel) is Stance.TIGHT
-        return _over(taken.name.partition(":")[0], request, _later(taken.retry_after, unfair), tight=tight)
-    objection = unfair or _circuit(request, breaker, budgets, now)
-    if objection is not None:
-        return objection
-    return Admitted(buckets=taken.buckets, shares=_paid_shares(request, limits, budgets, now))
+    for scope in throttle_scopes(request):
+        throttled = budgets.throttles.get(scope)
+        if throttled is not None and throttled.until > now:
+            wait = (throttled.until - now).total_seconds()
+            error = TargetUnavailable(f"{request.channel} asked to wait: {throttled.reason}", retry_after=wait)
+            return Refused(rule="throttle", error=error)
+    if budgets.in_flight >= limits.max_in_flight:
+        text = f"{budgets.in_flight} deliveries are in flight, the limit is {limits.max_in_flight}"
+        return Refused(rule="in_flight", error=OverloadRejected(text, retry_after=_LOOK_AGAIN_S))
+    cost = request.cost(limits)
+    draws = [Draw(layer, _bucket(layer, request, limits, budgets, now), cost) for layer in layers(request)]
+    drawn = take_all([*_brake_draws(request, limits.answer_brake, budgets, now), *draws], now)
+    if isinstance(drawn, RefusedBy) and drawn.name.startswith(_BRAKE):
+        return _braked(drawn.name, limits.answer_brake)
+    # An answer yields to other butlers' answers alone: those are its last two layers.
+    shared = share_layers(request)
+    waits = {layer: _wait_for_share(layer, request, limits, budgets, now) for layer in shared[-2:]}
+    if isinstance(drawn, RefusedBy):
+        # There must be budget, and it must be this butler's turn.
+        retry_after = max(drawn.retry_after, *waits.values()) if drawn.retry_after is not None else None
+        return _used_up(drawn.name.partition(":")[0], request, budgets, retry_after)
+    if late := [layer.removeprefix(_ANSWERS) for layer, wait in waits.items() if wait > 0]:
+        text = f"{request.origin} has had its share of {late[0]} while other butlers wait for theirs"
+        return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=max(waits.values())))
+    # The worker draws the probe; here the question is only whether one could be drawn.
+    circuit, _ = circuit_breaker.admit(budgets.breakers.get(request.channel, Breaker()), breaker, now)
+    if isinstance(circuit, circuit_breaker.Rejected):
+        text = f"the circuit of {request.channel} is open: {circuit.reason}"
+        return Refused(rule="breaker", error=CircuitOpenError(text, retry_after=max(circuit.retry_after, 0.001)))
+    shares = wanting(request, limits=limits, budgets=budgets, now=now)
+    return Admitted(
+        buckets=drawn.buckets, shares={layer: spend(refill(share, now), cost) for layer, share in shares.items()}
+    )
 
 
 def headroom(request: AdmissionRequest, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, float]:
     """Tokens left on each layer."""
-    names = ("global", "channel", "recipient")
-    draws = _draws(request, limits, budgets, now)
-    return {name: round(available(draw.bucket, now), 3) for name, draw in zip(names, draws, strict=True)}
+    buckets = [_bucket(layer, request, limits, budgets, now) for layer in layers(request)]
+    left = [round(available(bucket, now), 3) for bucket in buckets]
+    return dict(zip(("global", "channel", "recipient"), left, strict=True))
 
 
 def apply(budgets: Budgets, request: AdmissionRequest, admitted: Admitted) -> None:
@@ -192,47 +170,38 @@ def apply(budgets: Budgets, request: AdmissionRequest, admitted: Admitted) -> No
 
 
 def wanting(request: AdmissionRequest, *, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
-    """The shares of a refused butler, to be kept on record: it wants something."""
+    """The butler's shares before it pays. Those of a refused butler are kept on record: it wants something."""
     return {layer: _share(layer, request, limits, budgets, now) for layer in share_layers(request)}
 
 
-def capacity(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets) -> float:
-    """What a bucket holds at present; less while the channel's error budget burns."""
-    layer = layer.removeprefix(_ANSWERS)
-    if layer == GLOBAL:
-        return limits.global_per_minute
-    factor = admission_factor(budgets.stances.get(request.channel, Stance.NORMAL))
-    if layer.startswith("channel:"):
-        return max(1.0, limits.channel(request.channel) * factor)
-    return limits.recipient_per_minute
+def layers(request: AdmissionRequest) -> tuple[str, str, str]:
+    """The buckets a delivery draws from, from the widest to the narrowest."""
+    return GLOBAL, f"channel:{request.channel}", f"recipient:{request.channel}:{request.recipient}"
 
 
-def _objections(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Iterator[Refused]:
-    for scope in throttle_scopes(request):
-        throttled = budgets.throttles.get(scope)
-        if throttled is not None and throttled.until > now:
-            wait = (throttled.until - now).total_seconds()
-            error = TargetUnavailable(f"{request.channel} asked to wait: {throttled.reason}", retry_after=wait)
-            yield Refused(rule="throttle", error=error)
-    if budgets.in_flight >= limits.max_in_flight:
-        text = f"{budgets.in_flight} deliveries are in flight, the limit is {limits.max_in_flight}"
-        yield Refused(rule="in_flight", error=OverloadRejected(text, retry_after=_LOOK_AGAIN_S))
+def share_layers(request: AdmissionRequest) -> tuple[str, ...]:
+    """What a delivery's butler has a share of: the wide buckets, and for an answer what answers take of them."""
+    channel = f"channel:{request.channel}"
+    return (GLOBAL, channel, f"{_ANSWERS}{GLOBAL}", f"{_ANSWERS}{channel}") if request.is_answer else (GLOBAL, channel)
 
 
-def _draws(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
-    cost = request.cost(limits)
-    return [Draw(layer, _bucket(layer, request, limits, budgets, now), cost) for layer in layers(request)]
+def throttle_scopes(request: AdmissionRequest) -> tuple[str, str]:
+    return f"{request.channel}:{request.recipient}", request.channel
 
 
-def _brake_draws(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> list[Draw]:
-    return [Draw(name, _brake_bucket(name, limits.answer_brake, budgets, now), 1.0) for name in request.brakes]
+def brakes(*, correspondent: str, thread: str | None) -> tuple[str, ...]:
+    """The buckets that stop a mail loop; a responder that changes its address still answers in the thread."""
+    of_thread = (f"{_BRAKE}thread:{thread[:_LONGEST_THREAD]}",) if thread else ()
+    return f"{_BRAKE}correspondent:{correspondent}", f"{_BRAKE_PER_DAY}correspondent:{correspondent}", *of_thread
 
 
-def _brake_bucket(name: str, brake: AnswerBrake, budgets: Budgets, now: datetime) -> Bucket:
-    by_day = name.startswith(_BRAKE_PER_DAY)
-    size, rate = (brake.per_day, brake.per_day / _DAY_S) if by_day else (brake.burst, 1.0 / brake.every_s)
-    fresh, stored = full(capacity=size, refill_per_second=rate, now=now), budgets.buckets.get(name)
-    return _cut(stored, fresh, now) if stored is not None else fresh
+def _brake_draws(request: AdmissionRequest, brake: AnswerBrake, budgets: Budgets, now: datetime) -> list[Draw]:
+    draws = []
+    for name in request.brakes:
+        by_day = name.startswith(_BRAKE_PER_DAY)
+        size, rate = (brake.per_day, brake.per_day / _DAY_S) if by_day else (brake.burst, 1.0 / brake.every_s)
+        draws.append(Draw(name, _current(budgets.buckets.get(name), size, rate, now), 1.0))
+    return draws
 
 
 def _braked(name: str, brake: AnswerBrake) -> Refused:
@@ -245,52 +214,25 @@ def _braked(name: str, brake: AnswerBrake) -> Refused:
     return Refused(rule="mail_loop", error=OverloadRejected(text, retryable=False))
 
 
-def _bucket(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
-    """The stored bucket, cut to what the limit is now."""
-    fresh = per_minute(capacity(layer, request, limits, budgets), now)
-    stored = budgets.buckets.get(layer.removeprefix(_ANSWERS))
-    return _cut(stored, fresh, now) if stored is not None else fresh
-
-
-def _cut(stored: Bucket, fresh: Bucket, now: datetime) -> Bucket:
-    if (stored.capacity, stored.refill_per_second) == (fresh.capacity, fresh.refill_per_second):
-        return stored
-    tokens = min(refill(stored, now).tokens, fresh.capacity)
-    return replace(fresh, tokens=tokens)
-
-
-def _over(rule: str, request: AdmissionRequest, retry_after: float | None, *, tight: bool) -> Refused:
+def _used_up(rule: str, request: AdmissionRequest, budgets: Budgets, retry_after: float | None) -> Refused:
     whose = {"global": "all channels", "channel": request.channel, "recipient": "this recipient"}[rule]
-    smaller = f" (it is smaller while the error budget burns: {ADMISSION_RULE})" if tight and rule == "channel" else ""
-    text = f"the budget of {whose} is used up{smaller}"
-    return Refused(rule=rule, error=OverloadRejected(text, retry_after=retry_after))
-
-
-def _later(retry_after: float | None, unfair: Refused | None) -> float | None:
-    """When there is budget and it is this butler's turn."""
-    share_after = unfair.error.retry_after if unfair is not None else None
-    return max(retry_after, share_after or 0.0) if retry_after is not None else None
-
-
-def _unfair(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Refused | None:
-    shared = share_layers(request)[-2:]  # an answer yields to other butlers' answers alone
-    waits = {layer: _wait_for_share(layer, request, limits, budgets, now) for layer in shared}
-    if not (late := [layer.removeprefix(_ANSWERS) for layer, wait in waits.items() if wait > 0]):
-        return None
-    text = f"{request.origin} has had its share of {late[0]} while other butlers wait for theirs"
-    return Refused(rule="fair_share", error=OverloadRejected(text, retry_after=max(waits.values())))
+    tight = rule == "channel" and budgets.stances.get(request.channel) is Stance.TIGHT
+    smaller = f" (it is smaller while the error budget burns: {ADMISSION_RULE})" if tight else ""
+    error = OverloadRejected(f"the budget of {whose} is used up{smaller}", retry_after=retry_after)
+    return Refused(rule=rule, error=error)
 
 
 def _wait_for_share(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> float:
     """Seconds until the layer holds enough beyond what others were promised; 0 when it does, or within our share."""
-    if not (others := _others(layer, request, budgets)):
+    others = [use for name, use in budgets.shares.get(layer, {}).items() if name != request.origin]
+    if not others:
         return 0.0
-    use, total = _share(layer, request, limits, budgets, now), capacity(layer, request, limits, budgets)
-    share, had = total / (len(others) + 1), _had(use, now)
+    use = _share(layer, request, limits, budgets, now)
+    share, had = use.capacity / (len(others) + 1), use.capacity - available(use, now)
     if had < share:
         return 0.0
     bucket = _bucket(layer, request, limits, budgets, now)
-    promised = sum(max(0.0, share - _had(other, now)) for other in others)
+    promised = sum(max(0.0, share - (other.capacity - available(other, now))) for other in others)
     lacking = promised + request.cost(limits) - available(bucket, now)
     if lacking <= 0:
         return 0.0
@@ -300,12 +242,9 @@ def _wait_for_share(layer: str, request: AdmissionRequest, limits: Limits, budge
     return min(until_room, (had - share) / use.refill_per_second) + _TICK_S
 
 
-def _others(layer: str, request: AdmissionRequest, budgets: Budgets) -> list[Bucket]:
-    return [use for name, use in budgets.shares.get(layer, {}).items() if name != request.origin]
-
-
-def _had(use: Bucket, now: datetime) -> float:
-    return use.capacity - available(use, now)
+def _bucket(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
+    size = _capacity(layer, request, limits, budgets)
+    return _current(budgets.buckets.get(layer.removeprefix(_ANSWERS)), size, size / 60, now)
 
 
 def _share(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> Bucket:
@@ -314,26 +253,25 @@ def _share(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budge
     It is forgotten at the rate of the butler's share: at the layer's whole rate, a butler that takes every token as
     it comes would look as if it had had nothing.
     """
-    total = capacity(layer, request, limits, budgets)
-    rate = total / 60 / (len(_others(layer, request, budgets)) + 1)
-    fresh = full(capacity=total, refill_per_second=rate, now=now)
-    stored = budgets.shares.get(layer, {}).get(request.origin)
-    return _cut(stored, fresh, now) if stored is not None else fresh
+    size, shares = _capacity(layer, request, limits, budgets), budgets.shares.get(layer, {})
+    butlers = len(shares) + (request.origin not in shares)
+    return _current(shares.get(request.origin), size, size / 60 / butlers, now)
 
 
-def _paid_shares(request: AdmissionRequest, limits: Limits, budgets: Budgets, now: datetime) -> dict[str, Bucket]:
-    cost = request.cost(limits)
-    paid = {}
-    for layer in share_layers(request):
-        share = refill(_share(layer, request, limits, budgets, now), now)
-        paid[layer] = spend(share, cost)
-    return paid
+def _capacity(layer: str, request: AdmissionRequest, limits: Limits, budgets: Budgets) -> float:
+    """What a bucket holds at present; a channel's holds less while its error budget burns."""
+    layer = layer.removeprefix(_ANSWERS)
+    if layer == GLOBAL:
+        return limits.global_per_minute
+    if not layer.startswith("channel:"):
+        return limits.recipient_per_minute
+    factor = admission_factor(budgets.stances.get(request.channel, Stance.NORMAL))
+    return max(1.0, limits.channel(request.channel) * factor)
 
 
-def _circuit(request: AdmissionRequest, policy: BreakerPolicy, budgets: Budgets, now: datetime) -> Refused | None:
-    """The worker draws the probe; here the question is only whether one could be drawn."""
-    admission, _ = circuit_breaker.admit(budgets.breakers.get(request.channel, Breaker()), policy, now)
-    if isinstance(admission, circuit_breaker.Admitted):
-        return None
-    text = f"the circuit of {request.channel} is open: {admission.reason}"
-    return Refused(rule="breaker", error=CircuitOpenError(text, retry_after=max(admission.retry_after, 0.001)))
+def _current(stored: Bucket | None, capacity: float, refill_per_second: float, now: datetime) -> Bucket:
+    """The stored bucket, cut to what the limit is now; a full one where nothing is stored."""
+    if stored is not None and (stored.capacity, stored.refill_per_second) == (capacity, refill_per_second):
+        return stored
+    tokens = capacity if stored is None else min(refill(stored, now).tokens, capacity)
+    return Bucket(capacity=capacity, refill_per_second=refill_per_second, tokens=tokens, updated_at=now)

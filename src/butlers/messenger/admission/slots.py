@@ -16,7 +16,6 @@ from typing import Protocol
 from uuid import UUID
 
 from butlers.messenger.admission.rules import Budgets
-from butlers.messenger.admission.state import AdmissionState
 from butlers.messenger.delivery import ClaimedDelivery, FirstClaim, NewDelivery
 from butlers.messenger.settlement import Outcome
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
@@ -75,18 +74,22 @@ class DeliveryExecutor(Protocol):
 class SlotAssignment:
     """Assigns the slots of one batch. Nothing overtakes: only the oldest delivery of a free conversation gets one."""
 
-    def __init__(self, *, slots: ClaimSlots | None, new_id: Callable[[], UUID], now: datetime) -> None:
-        self._now = now
+    def __init__(
+        self,
+        slots: ClaimSlots | None,
+        *,
+        batch: Sequence[NewDelivery],
+        busy: Collection[str],  # conversations in which something else is on its way
+        new_id: Callable[[], UUID],
+        now: datetime,
+    ) -> None:
         self._slots = slots
-        self._new_id = new_id
         self._free = slots.count if slots is not None else 0
-        self._first: dict[str, UUID] = {}
-        self._assigned: list[NewDelivery] = []
-
-    def note_conversations(self, new: Sequence[NewDelivery], state: AdmissionState) -> None:
-        """Find the deliveries that are the first of a conversation in which nothing else is on its way."""
-        for delivery in new:
-            if delivery.ordering_key not in state.busy:
+        self._new_id = new_id
+        self._now = now
+        self._first: dict[str, UUID] = {}  # of each free conversation
+        for delivery in batch:
+            if delivery.ordering_key not in busy:
                 oldest = self._first.setdefault(delivery.ordering_key, delivery.id)
                 self._first[delivery.ordering_key] = min(oldest, delivery.id)
 
@@ -108,10 +111,3 @@ class SlotAssignment:
             generation=breaker.generation,
             stance=budgets.stances.get(new.channel, Stance.NORMAL),
         )
-
-    def add(self, stored: NewDelivery) -> None:
-        if stored.claim is not None:
-            self._assigned.append(stored)
-
-    def claimed(self) -> list[ClaimedDelivery]:
-        return [new.claimed(new.claim, self._now) for new in self._assigned if new.claim is not None]

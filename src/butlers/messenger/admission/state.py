@@ -59,36 +59,24 @@ def decide(
     """Recipient, idempotency, admission, breaker: in this order, without an effect."""
     if (settled := before_admission(new, policy, state)) is not None:
         return settled
-    return rules.admit(
-        moved(new, state.recipients).admission_request,
-        limits=policy.limits,
-        breaker=policy.breaker,
-        budgets=state.budgets,
-        now=now,
-    )
+    request = moved(new, state.recipients).admission_request
+    return rules.admit(request, limits=policy.limits, breaker=policy.breaker, budgets=state.budgets, now=now)
 
 
 def before_admission(new: NewDelivery, policy: AdmissionPolicy, state: AdmissionState) -> Known | Refused | None:
     """What is settled without a budget. A repeat gets its first answer, also when that answer was what suppressed
     the recipient; the configured lists come before everything.
     """
-    channel, there = new.notify.delivery.channel, moved(new, state.recipients).target
+    channel, context = new.notify.delivery.channel, new.notify.request_context
+    there = moved(new, state.recipients).target
     for target in dict.fromkeys((new.target, there)):
         if target is not None and (problem := not_permitted(policy.recipients, channel=channel, target=target)):
-            return _refused("not_permitted", problem)
+            return Refused(rule="not_permitted", error=invalid("delivery.recipient", problem))
     if (known := state.known.get(new.idempotency_key)) is not None:
         return Known(delivery_id=known)
-    problem = suppressed(state.recipients.get((channel, there or "")), wrote_at=_wrote_at(new))
-    return _refused("suppressed", problem) if problem else None
-
-
-def _wrote_at(new: NewDelivery) -> datetime | None:
-    context = new.notify.request_context
-    return context.received_at if context is not None and new.notify.delivery.intent != "send" else None
-
-
-def _refused(rule: str, problem: str) -> Refused:
-    return Refused(rule=rule, error=invalid("delivery.recipient", problem))
+    wrote_at = context.received_at if context is not None and new.notify.delivery.intent != "send" else None
+    problem = suppressed(state.recipients.get((channel, there or "")), wrote_at=wrote_at)
+    return Refused(rule="suppressed", error=invalid("delivery.recipient", problem)) if problem else None
 
 
 def moved(new: NewDelivery, recipients: RecipientRules) -> NewDelivery:
@@ -106,37 +94,35 @@ def moved(new: NewDelivery, recipients: RecipientRules) -> NewDelivery:
 
 def state_of_row(row: Record) -> AdmissionState:
     """The answer of the query `admission_state`."""
-    known = dict(entry.rsplit(" ", 1) for entry in row["known"])
-    channels = row["channels"]
+    known = (entry.rsplit(" ", 1) for entry in row["known"])
+    buckets: dict[str, Bucket] = {}
     shares: dict[str, dict[str, Bucket]] = {}
     for stored in row["buckets"]:
-        if stored["layer"] is not None:
-            shares.setdefault(stored["layer"], {})[stored["origin_butler"]] = _bucket(stored)
+        bucket = Bucket(
+            capacity=stored["capacity"],
+            refill_per_second=stored["refill_per_second"],
+            tokens=stored["tokens"],
+            updated_at=stored["updated_at"],
+        )
+        if stored["layer"] is None:
+            buckets[stored["name"]] = bucket
+        else:
+            shares.setdefault(stored["layer"], {})[stored["origin_butler"]] = bucket
     return AdmissionState(
-        known={key: UUID(identity) for key, identity in known.items()},
-        recipients={(rule["channel"], rule["target"]): _recipient_rule(rule) for rule in row["recipients"]},
+        known={key: UUID(identity) for key, identity in known},
+        recipients={
+            (rule["channel"], rule["target"]): RecipientRule(
+                rule=rule["rule"], moved_to=rule["moved_to"], reason=rule["reason"], since=rule["since"]
+            )
+            for rule in row["recipients"]
+        },
         busy=frozenset(row["busy"]),
         budgets=Budgets(
             in_flight=row["in_flight"],
-            buckets={stored["name"]: _bucket(stored) for stored in row["buckets"] if stored["layer"] is None},
+            buckets=buckets,
             shares=shares,
             throttles={t["scope"]: Throttled(until=t["until"], reason=t["reason"]) for t in row["throttles"]},
-            breakers={state["name"]: channel_health.from_row(state) for state in channels},
-            stances={state["name"]: Stance(state["stance"]) for state in channels},
+            breakers={state["name"]: channel_health.from_row(state) for state in row["channels"]},
+            stances={state["name"]: Stance(state["stance"]) for state in row["channels"]},
         ),
-    )
-
-
-def _bucket(stored: Record) -> Bucket:
-    return Bucket(
-        capacity=stored["capacity"],
-        refill_per_second=stored["refill_per_second"],
-        tokens=stored["tokens"],
-        updated_at=stored["updated_at"],
-    )
-
-
-def _recipient_rule(stored: Record) -> RecipientRule:
-    return RecipientRule(
-        rule=stored["rule"], moved_to=stored["moved_to"], reason=stored["reason"], since=stored["since"]
     )
