@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.routing_training import dataset
-from butlers.butler.config import load_roster
 from butlers.clock import SystemClock
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import load_roster
 from butlers.switchboard.registry import FALLBACK, RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier

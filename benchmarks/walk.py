@@ -27,7 +27,6 @@ import asyncpg
 import httpx2
 
 import butlers
-from butlers.butler.config import load_roster
 from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import SystemClock
 from butlers.daemon.demo.instance import PortRange
@@ -36,6 +35,7 @@ from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import OWNER_CHAT, Simulated, simulated_environment, simulated_settings
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 
 ROOT = Path(butlers.__file__).parent

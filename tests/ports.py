@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from butlers.butler.config import load_roster
 from butlers.daemon.demo.instance import PortRange
 from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
+from butlers.roster import load_roster
 
 HOST = "127.0.0.1"
 _FIRST, _END, _BLOCK = 20_000, 32_000, 100

@@ -24,8 +24,6 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from pydantic_core import to_json
 
-from butlers.butler.config import ButlerConfig, load_roster
-from butlers.butler.delivery_config import LimitsSection
 from butlers.butler.identity import OPERATOR, Caller, Grant, TokenFile
 from butlers.butler.toolbox import PendingApproval, ToolBox
 from butlers.channels.email.simulator import MailSimulator, serve_mail
@@ -45,7 +43,9 @@ from butlers.daemon.simulation import (
 )
 from butlers.daemon.system import System, migration_sets
 from butlers.ids import Uuid7Factory
+from butlers.messenger.config import LimitsSection
 from butlers.operations.operation import Role
+from butlers.roster import ButlerConfig, load_roster
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres

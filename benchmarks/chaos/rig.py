@@ -23,7 +23,6 @@ from typing import Any
 
 import httpx2
 
-from butlers.butler.config import load_roster
 from butlers.butler.identity import TokenFile
 from butlers.clock import Clock
 from butlers.daemon.demo.instance import PortRange, clean_environment
@@ -31,6 +30,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.operations.operation import Role
+from butlers.roster import load_roster
 from butlers.storage.address import with_database
 from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database

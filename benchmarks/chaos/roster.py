@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from butlers.butler.config import ButlerConfig
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import ButlerConfig
 
 
 def lifted_roster(

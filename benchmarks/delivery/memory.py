@@ -14,13 +14,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from butlers.butler.delivery_config import LimitsSection
 from butlers.clock import Clock
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.ids import Uuid7Factory
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.admission.rules import Limits, Refused
 from butlers.messenger.admission.state import AdmissionPolicy
+from butlers.messenger.config import LimitsSection
 from butlers.messenger.deliveries import migrations
 from butlers.messenger.delivery import NewDelivery
 from butlers.messenger.recipients import RecipientPolicy

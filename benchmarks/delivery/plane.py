@@ -12,7 +12,6 @@ from uuid import UUID
 
 from benchmarks.chaos.roster import lifted_roster
 from benchmarks.delivery.instant import ADAPTER, CHANNEL, install
-from butlers.butler.config import load_roster
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import ToolBox
 from butlers.clock import Clock, SystemClock
@@ -22,6 +21,7 @@ from butlers.daemon.system import System
 from butlers.errors import ButlersError
 from butlers.ids import Uuid7Factory
 from butlers.operations.operation import Role
+from butlers.roster import load_roster
 
 SWITCHBOARD = Caller(name="switchboard", role=Role.BUTLER)
 UNLIMITED = 1e9

@@ -18,9 +18,7 @@ from uuid import UUID
 from fastapi import FastAPI
 from starlette.routing import Mount
 
-from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.identity import Caller, Grant, TokenFile
-from butlers.butler.routing_config import AdmissionSection
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose import switchboard as composer
@@ -31,6 +29,8 @@ from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
 from butlers.operations.operation import Role
+from butlers.roster import ButlerConfig, load_roster
+from butlers.switchboard.config import AdmissionSection
 from butlers.switchboard.ingress.api import Api
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.telemetry import configure_logging

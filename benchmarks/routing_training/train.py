@@ -20,8 +20,8 @@ from sklearn.linear_model import LogisticRegression  # type: ignore[import-not-f
 from sklearn.model_selection import StratifiedKFold  # type: ignore[import-not-found]
 
 from benchmarks.routing_training import dataset
-from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import load_roster
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model
 from butlers.switchboard.routing.classifier import LocalClassifier

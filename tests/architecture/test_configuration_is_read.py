@@ -16,17 +16,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from butlers.butler import config, delivery_config, modules
-from butlers.butler.section import Section
+from butlers import roster
+from butlers.butler import config, modules
+from butlers.butler.config import Section
 from butlers.daemon import settings as settings_module
 from butlers.daemon.settings import Settings
+from butlers.messenger import config as messenger_config
 from butlers.storage.embedded import EmbeddedPostgres
+from butlers.switchboard import config as switchboard_config
 from tests.architecture.source import source_files
 from tests.system import running_system
 
 Key = tuple[str, str]  # class, field
 
-READ_BY_COMMANDS = {
+READ_LATER = {
     ("Settings", "roster"): "decides which roster there is, before a system exists",
     ("Settings", "simulators"): "decides what is simulated, before a system exists",
     ("Settings", "log_level"): "is the process's, not the system's",
@@ -35,6 +38,7 @@ READ_BY_COMMANDS = {
     ("Settings", "spark_master"): "read when a job of the pipeline is due",
     ("Settings", "spark_memory"): "read when a job of the pipeline is due",
     ("Settings", "spark_limit_s"): "read when a job of the pipeline is due",
+    ("BufferSection", "scanner_grace_s"): "read when the scanner looks for the first time, seconds after the start",
     ("Settings", "database_durable"): "matters to the embedded server only; tests bring their own",
 }
 _WHEN_ON = "read when it is switched on, which the shipped roster does not do"
@@ -55,7 +59,8 @@ NOT_READ_YET = {
 
 
 def declared() -> set[Key]:
-    models: list[type[BaseModel]] = [Settings, *_models(config), *_models(delivery_config), *_models(modules)]
+    modules_of_sections = (config, roster, messenger_config, modules)
+    models = [Settings, switchboard_config.BufferSection, *(m for each in modules_of_sections for m in _models(each))]
     return {(model.__name__, field) for model in models for field in model.model_fields}
 
 
@@ -109,14 +114,14 @@ async def reads(tmp_path: Path, server: EmbeddedPostgres, **settings: Any) -> se
 async def test_every_key_is_read_by_the_running_system(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     seen = await reads(tmp_path / "local", postgres_server)
     seen |= await reads(tmp_path / "llm", postgres_server, llm="on")
-    assert declared() - seen == READ_BY_COMMANDS.keys() | NOT_READ_YET.keys()
+    assert declared() - seen == READ_LATER.keys() | NOT_READ_YET.keys()
 
 
-def test_what_commands_read_is_read_by_them() -> None:
+def test_what_is_read_at_another_moment_is_read_somewhere() -> None:
     """A field counts as read where its name, or a property of the settings that uses it, is read outside."""
     using = _properties_using()
     outside = set().union(*(_attributes(file.tree) for file in source_files() if file.path != "daemon/settings.py"))
-    unread = {field for _, field in READ_BY_COMMANDS if not {field, *using.get(field, set())} & outside}
+    unread = {field for _, field in READ_LATER if not {field, *using.get(field, set())} & outside}
     assert unread == set()
 
 
@@ -125,7 +130,7 @@ def test_the_watch_sees_a_read() -> None:
         section = config.ShutdownSection()
         assert seen == set()
         assert section.timeout_s == 30
-        config.BufferSection().model_dump()
+        switchboard_config.BufferSection().model_dump()
     assert ("ShutdownSection", "timeout_s") in seen
     assert ("BufferSection", "worker_count") in seen
     assert ("RuntimeSection", "model") not in seen

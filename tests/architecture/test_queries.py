@@ -9,12 +9,12 @@ import asyncpg
 import pytest
 
 from butlers.butler.approvals.runner import ACTION_CLAIMS
-from butlers.butler.config import load_roster
 from butlers.butler.memory.episodes import EPISODE_CLAIMS
 from butlers.butler.route_inbox import ROUTE_CLAIMS
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
 from butlers.messenger.deliveries import DELIVERY_CLAIMS
+from butlers.roster import load_roster
 from butlers.storage.database import Executor
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries

@@ -9,7 +9,6 @@ from typing import get_args
 import pytest
 import pytest_asyncio
 
-from butlers.butler.config import load_roster
 from butlers.contracts import approval_state as approvals
 from butlers.contracts import backfill_state as backfill
 from butlers.contracts import delivery_state as deliveries
@@ -19,6 +18,7 @@ from butlers.daemon.system import migration_sets
 from butlers.messenger.deliveries import DELIVERY_CLAIMS
 from butlers.messenger.tools.why import STANDINGS
 from butlers.reliability.idempotency import VERDICTS
+from butlers.roster import load_roster
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.requests.inbox import MESSAGE_CLAIMS

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
+from butlers.roster import load_roster
 from butlers.storage.claims import MOST_DEATHS, SUSPECT_AFTER, Claim
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.conformance.claim_tables import CASES, LEASE_S, LIMIT, Case, Fixture

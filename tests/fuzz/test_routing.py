@@ -12,12 +12,12 @@ from datetime import date
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.butler.memory.extraction import corrections, statements
-from butlers.butler.routing_config import RuleSection
 from butlers.butler.specialist import local_answer, search_words
 from butlers.channels.telegram.text import marked
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import load_roster
+from butlers.switchboard.config import RuleSection
 from butlers.switchboard.extraction import local as extraction
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade

@@ -16,7 +16,6 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from butlers.butler.routing_config import RoutingSection
 from butlers.errors import ValidationError
 from butlers.pipeline.connection import transaction
 from butlers.pipeline.job import JobContext, Window
@@ -33,6 +32,7 @@ from butlers.pipeline.transforms.routing_evaluation import (
     label,
 )
 from butlers.storage.embedded import EmbeddedPostgres
+from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models
 from butlers.switchboard.routing.cascade import MOST_SURE

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import ButlerConfig
+from butlers.roster import ButlerConfig
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, beside, call, deliver, fault, mail_fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (

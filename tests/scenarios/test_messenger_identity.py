@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon.cli.exits import CONFIGURATION
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_environment
 from butlers.daemon.system import System
 from butlers.errors import ConfigurationError
 from butlers.ids import Uuid7Factory
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import call, changed_roster, deliver, execute, route, wish
 from tests.system import running_system

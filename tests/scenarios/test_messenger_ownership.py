@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
     call,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.channels.telegram.adapter import TelegramChannel
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import attempts, deliver, fault, mail_fault, mails, rows, sends, wish
 from tests.scenarios.messenger_time import (
@@ -59,7 +59,7 @@ def within(pause: float, around: float, *, jitter: float = 0.3, cap: float) -> b
 
 @pytest.mark.scenario("M0-016")
 async def test_retry_policy(running: RunningSystem) -> None:
-    shipped = load_roster(shipped_roster())["messenger"].delivery.retry_for("default")
+    shipped = load_roster(shipped_roster())["messenger"].delivery.retry["default"]
     assert (shipped.max_attempts, shipped.base_delay_s, shipped.max_delay_s, shipped.jitter) == (3, 1.0, 60.0, 0.3)
     await fault(running, "error_5xx", times=None, status=503)
     first, second = await pauses(running, wish("never"))

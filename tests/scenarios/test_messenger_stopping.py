@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from butlers.butler.config import load_roster
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.ports import free_port
 from tests.scenarios.messenger_door import (

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import Simulated
 from butlers.errors import ConfigurationError
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.ingress.buffer import DurableBuffer
 from tests.integration.runtimes.stand_ins import CODEX, StandIn

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
-from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.identity import TokenFile
 from butlers.butler.modules import in_dependency_order
 from butlers.butler.runtimes import DIALECTS
@@ -30,6 +29,7 @@ from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names,
 from butlers.daemon.simulation import Simulated, what_to_simulate
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError
+from butlers.roster import ButlerConfig, load_roster
 from butlers.serving.server import is_loopback, listen
 from butlers.storage.address import database_of
 

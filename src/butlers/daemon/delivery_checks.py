@@ -13,7 +13,6 @@ from typing import Any
 
 from butlers.butler.approvals import ApprovalTools
 from butlers.butler.calendar import CalendarTools
-from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools
 from butlers.butler.modules import ChannelModule, ChannelOptions
 from butlers.butler.toolbox import AnyTool
@@ -27,6 +26,7 @@ from butlers.daemon.settings import Settings, WhoMayWrite
 from butlers.daemon.simulation import Simulated
 from butlers.errors import ConfigurationError
 from butlers.messenger.channel_tools import ChannelTools
+from butlers.roster import ButlerConfig
 
 Roster = Mapping[str, ButlerConfig]
 SCOPES = ("bot", "user")

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from butlers.butler.config import ButlerConfig, check_credentials
 from butlers.daemon.compose.channels import TYPES
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, what_to_simulate
 from butlers.errors import ConfigurationError
+from butlers.roster import ButlerConfig, check_credentials
 from butlers.storage.private_folder import make_private
 
 

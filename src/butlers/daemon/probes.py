@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT
 from butlers.butler.runtimes.dialects import Dialect
@@ -25,6 +24,7 @@ from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, simulated_settings, what_to_simulate
 from butlers.errors import ClassifiedError, ConfigurationError
 from butlers.messenger.channel_health import ask_all, probes_of
+from butlers.roster import ButlerConfig, load_roster
 
 PATIENCE_S = 5.0  # with a provider
 PROGRAM_PATIENCE_S = 15.0  # with a program that says its version, on a busy machine

@@ -14,7 +14,6 @@ from typing import Any, TextIO
 
 import uvloop
 
-from butlers.butler.config import ButlerConfig, load_roster
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
 from butlers.daemon.machine_checks import Status
@@ -31,6 +30,7 @@ from butlers.daemon.simulation import (
 )
 from butlers.daemon.system import System, select
 from butlers.ids import Uuid7Factory
+from butlers.roster import ButlerConfig, load_roster
 from butlers.telemetry import configure_logging
 from butlers.telemetry.redaction import secrets_in
 

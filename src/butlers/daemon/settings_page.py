@@ -16,8 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from butlers.butler.config import ButlerConfig, load_roster
 from butlers.daemon.settings import EVERY_SIMULATOR, PORT_PREFIX, Settings, shipped_roster, variable_of
+from butlers.roster import ButlerConfig, load_roster
 
 PAGE = Path("docs/operating/configuration.md")
 FLAGS = {"data_dir": "`--data-dir`", "port_offset": "`--port-offset`", "ports": "`--port NAME=NUMBER`"}

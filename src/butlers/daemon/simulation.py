@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from butlers.butler.config import ButlerConfig
 from butlers.butler.modules import CalendarBotScope
 from butlers.daemon.settings import EVERY_SIMULATOR, Settings
 from butlers.errors import ConfigurationError
+from butlers.roster import ButlerConfig
 from butlers.simulators.credentials import (
     CALENDAR_CLIENT_ID,
     CALENDAR_CLIENT_SECRET,

@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import Any, Protocol
 from uuid import UUID
 
-from butlers.butler.config import ButlerConfig, check_credentials
 from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.channels.registry import outbound_names
 from butlers.clock import Clock, SystemClock
@@ -31,6 +30,7 @@ from butlers.daemon.services import database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.operations.operation import Role
+from butlers.roster import ButlerConfig, check_credentials
 from butlers.serving.bounded_http import Connections, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 from butlers.storage.address import database_of, with_database

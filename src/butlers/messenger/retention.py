@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import FINISHED
+from butlers.messenger.config import DeliverySection
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -40,6 +41,16 @@ class RetentionPolicy:
     dead_letters: timedelta | None
     actions: timedelta | None
     keys: timedelta  # an ended delivery answers for its key as long as this
+
+    @classmethod
+    def of(cls, delivery: DeliverySection) -> Self:
+        days = delivery.retention
+        return cls(
+            deliveries=timedelta(days=days.deliveries_days) if days.deliveries_days else None,
+            dead_letters=timedelta(days=days.dead_letters_days) if days.dead_letters_days else None,
+            actions=timedelta(days=days.actions_days) if days.actions_days else None,
+            keys=timedelta(days=delivery.dedupe_retention_days),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from butlers.contracts.delivery_state import OPEN, DeliveryStatus
 from butlers.contracts.notify import DeliveryOutcome
 from butlers.errors import ClassifiedError, TimeoutExceeded, from_wire
 from butlers.messenger.channel_health import Report
+from butlers.messenger.config import DEFAULT, DeliverySection
 from butlers.messenger.delivery import ClaimedDelivery, Decision
 from butlers.reliability.error_budget import RETRY_RULE, Stance, tightened
 from butlers.reliability.retry import GiveUp, GiveUpReason, RetryPolicy, next_retry
@@ -110,6 +111,15 @@ class ChannelPolicy:
     retry: RetryPolicy
     timeout_s: float
     certainty: CertaintyPolicy
+
+    @classmethod
+    def of(cls, delivery: DeliverySection, channel: str) -> Self:
+        """`channel`: its name, without its identity scope."""
+        return cls(
+            retry=delivery.retry.get(channel, delivery.retry[DEFAULT]).policy(),
+            timeout_s=delivery.timeout_s.get(channel, delivery.timeout_s[DEFAULT]),
+            certainty=delivery.certainty.get(channel, delivery.certainty[DEFAULT]),
+        )
 
     def under(self, stance: Stance) -> RetryPolicy:
         """A channel whose error budget burns is tried less often and more slowly."""

@@ -18,7 +18,9 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
+from typing import Self
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -30,6 +32,7 @@ from butlers.errors import ClassifiedError, from_wire
 from butlers.messenger import evidence
 from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
 from butlers.messenger.attempt import attempt
+from butlers.messenger.config import DeliverySection
 from butlers.messenger.deliveries import Deliveries, outcome_of
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.evidence import Rescuer
@@ -121,6 +124,18 @@ class ExecutionPolicy:
     channel: Callable[[str], ChannelPolicy]  # by name, without its scope
     max_concurrent: int
     lease: LeasePolicy
+
+    @classmethod
+    def of(cls, delivery: DeliverySection, *, channels: Mapping[str, Adapter], lease: LeasePolicy) -> Self:
+        """A channel whose provider recognises a repeat by its key is never in doubt, and never loses a message."""
+        repeatable = {channel.name for channel in channels.values() if getattr(channel, "resend_is_safe", False)}
+
+        @cache
+        def channel_policy(name: str) -> ChannelPolicy:
+            configured = ChannelPolicy.of(delivery, name)
+            return replace(configured, certainty="never_lose") if name in repeatable else configured
+
+        return cls(channel=channel_policy, max_concurrent=delivery.max_concurrent_attempts, lease=lease)
 
 
 class DeliveryWorker:

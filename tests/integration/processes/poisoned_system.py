@@ -11,7 +11,6 @@ import os
 import sys
 from typing import Any
 
-from butlers.butler.config import load_roster
 from butlers.butler.specialist import Specialist
 from butlers.clock import SystemClock
 from butlers.contracts.route import RouteEnvelope
@@ -19,6 +18,7 @@ from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import simulated_environment
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
+from butlers.roster import load_roster
 from tests.system import EVERY_PROVIDER
 
 NAMES = ["switchboard", "general", "messenger"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.config import ButlerConfig, check_credentials, load_butler, load_roster
 from butlers.errors import ConfigurationError
+from butlers.roster import ButlerConfig, check_credentials, load_butler, load_roster
 
 SECRET = "123456:correct-horse-battery-staple"
 MINIMUM = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.butler.config import ButlerConfig, load_roster
 from butlers.butler.modules import in_dependency_order
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import ButlerConfig, load_roster
 
 PORTS = {
     "switchboard": 40100,

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.butler.identity import TokenFile
 from butlers.butler.runtimes.cli import probe
 from butlers.clock import ManualClock
@@ -21,6 +20,7 @@ from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
 from butlers.daemon.simulation import Simulated, what_to_simulate
 from butlers.operations.operation import Role
+from butlers.roster import load_roster
 from tests.ports import free_port
 
 BOTH = {"BUTLER_TELEGRAM_TOKEN": "t-secret", "BUTLER_EMAIL_ADDRESS": "a@b.example", "BUTLER_EMAIL_PASSWORD": "p-secret"}

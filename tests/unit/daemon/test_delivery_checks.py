@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon import checks, delivery_checks
 from butlers.daemon.machine_checks import Check, Status
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.simulation import what_to_simulate
+from butlers.roster import load_roster
 
 SMS = """
 [modules.sms]

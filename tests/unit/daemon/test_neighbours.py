@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon.places import check_role, found_ports, simulators_beside
 from butlers.daemon.settings import Settings, check_port_names, shipped_roster
 from butlers.daemon.simulation import Simulated, simulated_settings
 from butlers.errors import ConfigurationError
+from butlers.roster import load_roster
 
 ROSTER = load_roster(shipped_roster())
 RUNNING: dict[str, Any] = {

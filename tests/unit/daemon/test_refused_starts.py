@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.daemon.cli import main
 from butlers.daemon.cli.exits import CONFIGURATION
 from butlers.daemon.settings import shipped_roster
+from butlers.roster import load_roster
 from tests.ports import free_port
 
 SECRET = "123456:correct-horse-battery-staple"

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from butlers.butler.config import load_butler
-from butlers.butler.delivery_config import DeliverySection, RetrySection
-from butlers.daemon.compose.messenger_tools import admission_policy, breaker_policy, budget_policy
 from butlers.errors import ConfigurationError
+from butlers.messenger.admission.state import AdmissionPolicy
+from butlers.messenger.config import DeliverySection, RetrySection
+from butlers.messenger.settlement import ChannelPolicy
+from butlers.reliability.error_budget import BudgetPolicy
+from butlers.reliability.retry import RetryPolicy
+from butlers.roster import load_butler
 
-OUTAGE_RETRY = RetrySection(max_attempts=14, base_delay_s=1.0, max_delay_s=120.0)
-EMAIL_RETRY = RetrySection(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0)
+OUTAGE_RETRY = RetryPolicy(max_attempts=14, initial_delay=1.0, max_delay=120.0, jitter=0.3)
+EMAIL_RETRY = RetryPolicy(max_attempts=8, initial_delay=60.0, max_delay=3600.0, jitter=0.3)
 MINIMUM = """
 [butler]
 name = "messenger"
@@ -29,11 +32,16 @@ def loaded(folder: Path, text: str = "") -> DeliverySection:
     return load_butler(folder).delivery
 
 
+def policies(section: DeliverySection, *channels: str) -> list[ChannelPolicy]:
+    return [ChannelPolicy.of(section, channel) for channel in channels]
+
+
 def test_without_a_word_everything_is_the_default(tmp_path: Path) -> None:
     assert loaded(tmp_path) == DeliverySection()
-    assert DeliverySection().retry_for("telegram") == DeliverySection().retry_for("sms") == OUTAGE_RETRY
-    assert DeliverySection().retry_for("pigeon") == RetrySection(), "what the source documents say, for all others"
-    assert DeliverySection().retry_for("email") == EMAIL_RETRY
+    telegram, sms, email, pigeon = policies(DeliverySection(), "telegram", "sms", "email", "pigeon")
+    assert telegram.retry == sms.retry == OUTAGE_RETRY
+    assert pigeon.retry == RetrySection().policy(), "what the source documents say, for all others"
+    assert email.retry == EMAIL_RETRY
 
 
 def test_a_table_that_names_one_channel_leaves_the_others_as_they_are(tmp_path: Path) -> None:
@@ -52,10 +60,11 @@ def test_a_table_that_names_one_channel_leaves_the_others_as_they_are(tmp_path: 
     )
     assert section.limits.channel_per_minute["telegram.bot"] == 5
     assert section.limits.channel_per_minute["email.bot"] == 20
-    assert (section.retry_for("sms").max_attempts, section.retry_for("email")) == (2, EMAIL_RETRY)
-    assert (section.timeout_for("sms"), section.timeout_for("email"), section.timeout_for("chat")) == (3, 45, 30)
-    assert (section.certainty_for("telegram"), section.certainty_for("email")) == ("ask", "never_lose")
-    assert section.certainty_for("chat") == "never_duplicate"
+    telegram, sms, email, chat = policies(section, "telegram", "sms", "email", "chat")
+    assert (sms.retry.max_attempts, email.retry) == (2, EMAIL_RETRY)
+    assert (sms.timeout_s, email.timeout_s, chat.timeout_s) == (3, 45, 30)
+    assert (telegram.certainty, email.certainty) == ("ask", "never_lose")
+    assert chat.certainty == "never_duplicate"
 
 
 def test_the_default_of_a_table_may_be_changed_too(tmp_path: Path) -> None:
@@ -68,8 +77,9 @@ def test_the_default_of_a_table_may_be_changed_too(tmp_path: Path) -> None:
         default = 7.0
         """,
     )
-    assert (section.certainty_for("chat"), section.certainty_for("telegram")) == ("never_lose", "never_duplicate")
-    assert (section.timeout_for("chat"), section.timeout_for("telegram")) == (7, 15)
+    chat, telegram = policies(section, "chat", "telegram")
+    assert (chat.certainty, telegram.certainty) == ("never_lose", "never_duplicate")
+    assert (chat.timeout_s, telegram.timeout_s) == (7, 15)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +123,7 @@ def test_a_mistake_names_its_place_and_stops_the_start(tmp_path: Path, text: str
 
 
 def test_the_words_of_the_file_are_the_values_the_code_decides_by(tmp_path: Path) -> None:
-    loaded(
+    section = loaded(
         tmp_path,
         """
         [delivery.limits]
@@ -133,14 +143,13 @@ def test_the_words_of_the_file_are_the_values_the_code_decides_by(tmp_path: Path
         objective = 0.5
         """,
     )
-    config = load_butler(tmp_path)
-    policy = admission_policy(config)
+    policy = AdmissionPolicy.of(section)
     limits = policy.limits
     assert (limits.max_in_flight, limits.global_per_minute) == (3, 4)
     assert (limits.recipient_per_minute, limits.reply_multiplier) == (5, 6)
     assert (policy.recipients.allow, policy.recipients.deny) == (["telegram:*"], ["telegram:7"])
-    breaker = breaker_policy(config)
+    breaker = section.breaker.policy()
     assert policy.breaker == breaker
     assert (breaker.failure_threshold, breaker.recovery_timeout) == (7, 8)
     assert (breaker.probe_limit, breaker.success_threshold) == (9, 10)
-    assert budget_policy(config).objective == 0.5
+    assert BudgetPolicy(**section.error_budget.model_dump()).objective == 0.5

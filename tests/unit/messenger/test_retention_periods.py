@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from butlers.butler.delivery_config import RetentionSection
 from butlers.contracts.delivery_state import FINISHED
+from butlers.messenger.config import RetentionSection
 from butlers.messenger.retention import (
     Cutoffs,
     RetentionPolicy,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from butlers.butler.config import load_butler
-from butlers.butler.delivery_config import DeliverySection
-from butlers.daemon.compose.messenger_tools import channel_policy
+from butlers.messenger.config import DeliverySection
+from butlers.messenger.settlement import ChannelPolicy
+from butlers.roster import load_butler
 
 SHIPPED = Path(__file__).parents[3] / "roster" / "messenger"
 
@@ -15,19 +15,23 @@ def section(**timeouts: float) -> DeliverySection:
     return DeliverySection.model_validate({"timeout_s": timeouts})
 
 
+def timeout_s(given: DeliverySection, channel: str) -> float:
+    return ChannelPolicy.of(given, channel).timeout_s
+
+
 def test_a_channel_without_its_own_timeout_takes_the_default() -> None:
     given = section(telegram=1.0, default=2.0)
-    assert (given.timeout_for("telegram"), given.timeout_for("sms")) == (1, 2)
-    assert section(telegram=1.0).timeout_for("sms") == 30
+    assert (timeout_s(given, "telegram"), timeout_s(given, "sms")) == (1, 2)
+    assert timeout_s(section(telegram=1.0), "sms") == 30
 
 
 def test_naming_one_channel_leaves_the_others_their_own() -> None:
-    assert section(telegram=1.0).timeout_for("email") == 45
+    assert timeout_s(section(telegram=1.0), "email") == 45
 
 
 def test_the_shipped_policy_is_patient_with_mail_and_sits_outages_of_chats_out() -> None:
-    config = load_butler(SHIPPED)
-    telegram, email, other = (channel_policy(config, name) for name in ("telegram", "email", "sms"))
+    delivery = load_butler(SHIPPED).delivery
+    telegram, email, other = (ChannelPolicy.of(delivery, name) for name in ("telegram", "email", "sms"))
     assert (telegram.timeout_s, email.timeout_s, other.timeout_s) == (15, 45, 30)
     assert (telegram.certainty, email.certainty, other.certainty) == (
         "never_duplicate",

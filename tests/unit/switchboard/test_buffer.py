@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 
 from butlers.clock import ManualClock
-from butlers.switchboard.ingress.buffer import BufferPolicy, DurableBuffer
+from butlers.switchboard.config import BufferSection
+from butlers.switchboard.ingress.buffer import DurableBuffer
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.requests.inbox import MessageInbox
 from butlers.telemetry import Telemetry
@@ -98,7 +99,7 @@ class Bench:
         self.buffer = DurableBuffer(
             inbox=cast("MessageInbox", self.inbox),
             process=self.work,
-            policy=BufferPolicy(**policy),
+            policy=BufferSection(**policy),
             recheck_after_s=RECHECK_S,
             clock=self.clock,
             telemetry=self.telemetry,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.config import load_roster
-from butlers.butler.routing_config import RoutingSection
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import RoutingError
+from butlers.roster import load_roster
+from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade, LlmAnswer
 from butlers.switchboard.routing.classifier import LocalClassifier

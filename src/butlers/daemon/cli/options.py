@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from butlers.butler.config import load_roster
 from butlers.channels.registry import listed, outbound_names
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, load_settings
 from butlers.errors import ConfigurationError
+from butlers.roster import load_roster
 from butlers.storage.address import database_of, with_database
 from butlers.storage.embedded import EmbeddedPostgres
 

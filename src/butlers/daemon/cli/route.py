@@ -17,7 +17,7 @@ from butlers.daemon.cli.options import Config, DataDir, Json, Set, settings_from
 from butlers.errors import ClassifiedError, RoutingError, ValidationError
 
 if TYPE_CHECKING:
-    from butlers.butler.config import ButlerConfig
+    from butlers.roster import ButlerConfig
     from butlers.switchboard.registry import RegisteredButler
     from butlers.switchboard.routing.cascade import Cascade
     from butlers.switchboard.routing.decision import Decision
@@ -42,7 +42,7 @@ def route(
     """Which butlers would get a message, which part of it each, and why."""
     if (text is None) == (file is None):
         raise ValidationError("needs either TEXT or --file")
-    from butlers.butler.config import load_roster
+    from butlers.roster import load_roster
 
     roster = load_roster(settings_from(data_dir=data_dir, config=config, set_=set_).roster_dir)
     cascade, butlers = _cascade(roster), _registered(roster)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from butlers.butler.config import load_roster
 from butlers.butler.identity import OPERATOR, Grant, TokenFile
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
@@ -18,6 +17,7 @@ from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
 from butlers.errors import FieldError, ValidationError
 from butlers.operations.operation import Role
+from butlers.roster import load_roster
 
 app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 

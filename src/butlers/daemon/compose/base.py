@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute
 
 from butlers import __version__
 from butlers.butler.activity import ActivityReporter
-from butlers.butler.config import ButlerConfig
 from butlers.butler.core_tools import CoreTools, StateStore
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller
@@ -33,6 +32,7 @@ from butlers.daemon.compose.modules import add_memory, gated
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Loop, Services, services_check
 from butlers.operations.operation import ADDS_ONCE
+from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from butlers.butler.config import ButlerConfig
 from butlers.butler.modules import ChannelModule, ChannelOptions, Scope
 from butlers.channels.adapter import Adapter
 from butlers.channels.channel import Channel
@@ -21,6 +20,7 @@ from butlers.channels.registry import channel_of, channels
 from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.daemon.settings import Settings
+from butlers.roster import ButlerConfig
 
 RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
 

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from butlers.butler.approvals import migrations as approval_migrations
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.config import ButlerConfig
 from butlers.butler.modules import Module
 from butlers.butler.toolbox import Tool
 from butlers.channels.adapter import Adapter
@@ -18,17 +17,11 @@ from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt_keys
-from butlers.daemon.compose.messenger_tools import (
-    admission_policy,
-    breaker_policy,
-    budget_policy,
-    execution_policy,
-    messenger_tools,
-    retention_policy,
-)
+from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.messenger.admission.admission import Admission
+from butlers.messenger.admission.state import AdmissionPolicy
 from butlers.messenger.channel_health import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.intake import Intake
@@ -38,10 +31,13 @@ from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
 from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.release import Readmission
-from butlers.messenger.retention import Retention
+from butlers.messenger.retention import Retention, RetentionPolicy
 from butlers.messenger.service_levels import ServiceLevels
+from butlers.messenger.settlement import ChannelPolicy
 from butlers.messenger.upkeep import Upkeep
-from butlers.messenger.worker import DeliveryWorker
+from butlers.messenger.worker import DeliveryWorker, ExecutionPolicy
+from butlers.reliability.error_budget import BudgetPolicy
+from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.storage.server_roles import PASSWORD_FILE, read_secret
@@ -117,7 +113,7 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
         database=database,
         schema=schema,
         clock=clock,
-        policy=admission_policy(config),
+        policy=AdmissionPolicy.of(config.delivery),
         new_id=process.new_id,
         executor=worker,
         reached=observer.reached,
@@ -171,7 +167,7 @@ def _deliveries(butler: Butler, channels: dict[str, Adapter], receipts: ReceiptI
         schema=butler.config.schema_name,
         clock=butler.process.clock,
         new_id=butler.process.new_id,
-        breaker=breaker_policy(butler.config),
+        breaker=butler.config.delivery.breaker.policy(),
         settle_reported=receipts.settle_reported,
         channels=channels,
     )
@@ -182,7 +178,7 @@ def _worker(butler: Butler, channels: dict[str, Adapter], deliveries: Deliveries
     return DeliveryWorker(
         deliveries=deliveries,
         channels=channels,
-        policy=execution_policy(process, butler.config, _repeatable(channels)),
+        policy=ExecutionPolicy.of(butler.config.delivery, channels=channels, lease=process.lease),
         wire_directory=process.places.wire_logs,
         name=process.instance,
         clock=process.clock,
@@ -198,7 +194,7 @@ def _levels(butler: Butler, parts: Parts) -> ServiceLevels:
         schema=config.schema_name,
         clock=process.clock,
         telemetry=butler.telemetry,
-        policy=budget_policy(config),
+        policy=BudgetPolicy(**config.delivery.error_budget.model_dump()),
         channels=sorted(parts.channels),
         max_in_flight=config.delivery.limits.max_in_flight,
     )
@@ -213,7 +209,9 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
         preparation=parts.preparation,
         clock=process.clock,
         interval_s=delivery.notice_interval_s,
-        asking=frozenset(c.name for c in parts.channels.values() if delivery.certainty_for(c.name) == "ask"),
+        asking=frozenset(
+            c.name for c in parts.channels.values() if ChannelPolicy.of(delivery, c.name).certainty == "ask"
+        ),
     )
     return Upkeep(
         database=process.database,
@@ -232,7 +230,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
             schema=butler.config.schema_name,
             clock=process.clock,
             telemetry=butler.telemetry,
-            policy=retention_policy(butler.config),
+            policy=RetentionPolicy.of(delivery),
         ),
     )
 
@@ -291,10 +289,6 @@ def _channel_tools(channels: dict[str, Adapter]) -> frozenset[str]:
     names = {channel.name for channel in channels.values()}
     replies = {channel_of(name).reply_tool for name in names}
     return frozenset({*replies, *(f"{name}_send_message" for name in names)})
-
-
-def _repeatable(channels: dict[str, Adapter]) -> frozenset[str]:
-    return frozenset(channel.name for channel in channels.values() if getattr(channel, "resend_is_safe", False))
 
 
 def _own_address(process: Process, config: ButlerConfig) -> str:

@@ -11,7 +11,6 @@ from butlers.butler.approvals import migrations as approval_tables
 from butlers.butler.approvals.values import EXPIRY
 from butlers.butler.calendar import CalendarTools, Credentials, GoogleCalendar
 from butlers.butler.calendar.tools import CalendarPolicy
-from butlers.butler.config import ButlerConfig
 from butlers.butler.memory import LocalReader, Memory, MemoryPolicy, MemoryTools, ModelReader
 from butlers.butler.memory import migrations as memory_tables
 from butlers.butler.modules import CalendarModule, Module
@@ -19,6 +18,7 @@ from butlers.butler.schedules import Job
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.daemon.compose.process import Process
 from butlers.errors import ConfigurationError
+from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 
 if TYPE_CHECKING:

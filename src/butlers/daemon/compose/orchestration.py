@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from butlers.butler.config import ButlerConfig
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.modules import memory_of
 from butlers.daemon.compose.routing import Routing
 from butlers.daemon.services import repeated
-from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
+from butlers.roster import ButlerConfig
 from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, TargetReader
 from butlers.switchboard.dispatch.executor import Fanout
 from butlers.switchboard.ingress.admission import Admission
-from butlers.switchboard.ingress.buffer import BufferPolicy, DurableBuffer
+from butlers.switchboard.ingress.buffer import DurableBuffer
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -141,7 +140,7 @@ def _buffer(butler: Butler, inbox: MessageInbox, processor: RequestProcessor, ad
     buffer = DurableBuffer(
         inbox=inbox,
         process=admission.counting_down(processor.process),
-        policy=BufferPolicy(**butler.config.buffer.model_dump()),
+        policy=butler.config.buffer,
         recheck_after_s=process.settings.lease_ttl_s + 1,
         clock=process.clock,
         telemetry=butler.telemetry,
@@ -186,21 +185,13 @@ def _dispatcher(butler: Butler) -> Dispatcher:
         transport=butler.transport,
         timeout_of=lambda name: _timeout_of(roster, name) + ANSWER_MARGIN_S,
         retry=DISPATCH_RETRY,
-        circuits=_circuits(butler),
+        circuits=Circuits(
+            policy=butler.config.routing.circuit.policy(), clock=butler.process.clock, telemetry=butler.telemetry
+        ),
         targets=TargetReader(database=butler.process.database, schema=butler.config.schema_name),
         clock=butler.process.clock,
         telemetry=butler.telemetry,
     )
-
-
-def _circuits(butler: Butler) -> Circuits:
-    settings = butler.config.routing.circuit
-    policy = BreakerPolicy(
-        failure_threshold=settings.failure_threshold,
-        recovery_timeout=settings.recovery_s,
-        success_threshold=settings.success_threshold,
-    )
-    return Circuits(policy=policy, clock=butler.process.clock, telemetry=butler.telemetry)
 
 
 def _timeout_of(roster: Mapping[str, ButlerConfig], name: str) -> float:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from butlers.butler.config import ButlerConfig
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller, TokenFile
 from butlers.butler.toolbox import ToolBox
@@ -16,6 +15,7 @@ from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
 from butlers.operations.operation import Role
+from butlers.roster import ButlerConfig
 from butlers.storage.claims import LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.telemetry import Telemetry

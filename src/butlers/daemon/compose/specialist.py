@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.config import ButlerConfig
 from butlers.butler.modules import Module
 from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
 from butlers.butler.specialist import Specialist, migrations
@@ -14,6 +13,7 @@ from butlers.daemon.compose.base import Butler, base_migrations, build_butler, f
 from butlers.daemon.compose.modules import approval_migrations, memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import repeated
+from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 

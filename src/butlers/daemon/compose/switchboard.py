@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.config import ButlerConfig
 from butlers.butler.modules import Module
 from butlers.butler.toolbox import AnyTool
 from butlers.contracts.envelope import invalid
@@ -23,6 +22,7 @@ from butlers.daemon.compose.routing import add_routing
 from butlers.daemon.services import repeated
 from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
+from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress.buffer import DurableBuffer

@@ -16,11 +16,11 @@ from typing import IO, Any
 
 import httpx2
 
-from butlers.butler.config import load_roster
 from butlers.clock import Clock
 from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.http_client import OWN_LIMIT, BoundedAsyncClient
+from butlers.roster import load_roster
 from butlers.storage.embedded import EmbeddedPostgres
 
 START_TIMEOUT_S = 60.0

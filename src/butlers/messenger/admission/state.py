@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
 from butlers.channels.registry import canonical_address
 from butlers.contracts.envelope import invalid
 from butlers.messenger import channel_health
 from butlers.messenger.admission import rules
-from butlers.messenger.admission.rules import Admitted, Budgets, Limits, Refused, Throttled
+from butlers.messenger.admission.rules import Admitted, AnswerBrake, Budgets, Limits, Refused, Throttled
+from butlers.messenger.config import DeliverySection
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.messenger.recipients import RecipientPolicy, RecipientRule, RecipientRules, not_permitted, suppressed
 from butlers.reliability.circuit_breaker import BreakerPolicy
@@ -51,6 +53,15 @@ class AdmissionPolicy:
     limits: Limits
     breaker: BreakerPolicy
     recipients: RecipientPolicy
+
+    @classmethod
+    def of(cls, delivery: DeliverySection) -> Self:
+        brake = AnswerBrake(**delivery.answer_brake.model_dump())
+        return cls(
+            limits=Limits(**delivery.limits.model_dump(), answer_brake=brake),
+            breaker=delivery.breaker.policy(),
+            recipients=RecipientPolicy(**delivery.recipients.model_dump()),
+        )
 
 
 def decide(

@@ -13,8 +13,6 @@ from typing import Self
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 
-from butlers.butler.config import load_roster
-from butlers.butler.routing_config import RoutingSection
 from butlers.contracts.envelope import invalid
 from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.jobs.routing_quality import decisions_of, messages_of, settled, store
@@ -27,6 +25,8 @@ from butlers.pipeline.tables.routing import (
 )
 from butlers.pipeline.transforms.routing_evaluation import VERSION, Candidate, changes, choices, evaluation, questions
 from butlers.pipeline.transforms.routing_quality import EVERY, emptied, number
+from butlers.roster import load_roster
+from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models
 

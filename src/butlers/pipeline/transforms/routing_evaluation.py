@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from butlers.butler.routing_config import RoutingSection
 from butlers.clock import Clock, SystemClock
 from butlers.errors import RoutingError
 from butlers.pipeline.transforms.routing_quality import DIGITS, EVERY
+from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
-from butlers.butler.routing_config import PlanNodeSection, PlanSection
 from butlers.contracts.route import FanoutMode
+from butlers.switchboard.config import PlanNodeSection, PlanSection
 from butlers.switchboard.routing.decision import Decision, Segment
 
 RunIf = Literal["success", "completed", "always"]

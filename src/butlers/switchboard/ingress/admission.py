@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, Self, TypeVar
 
-from butlers.butler.routing_config import AdmissionSection, Overflow
 from butlers.channels.registry import inbound_names
 from butlers.clock import Clock
 from butlers.errors import OverloadRejected
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
+from butlers.switchboard.config import AdmissionSection, Overflow
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import ADMISSION, SWITCHBOARD_QUEUE_DEPTH
 

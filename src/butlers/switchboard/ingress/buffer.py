@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.reliability.fair_queue import Full, Taken, TieredQueue
+from butlers.switchboard.config import BufferSection
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.requests.inbox import MessageInbox
 from butlers.telemetry import Telemetry, get_logger
@@ -35,16 +35,6 @@ log = get_logger("butlers.buffer")
 MOST_LATER = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BufferPolicy:
-    queue_capacity: int = 100  # per tier
-    worker_count: int = 3
-    scanner_interval_s: float = 30.0
-    scanner_grace_s: float = 10.0
-    scanner_batch_size: int = 50
-    max_consecutive_same_tier: int = 10
-
-
 class DurableBuffer:
     """Queues references and runs the workers that process them."""
 
@@ -53,7 +43,7 @@ class DurableBuffer:
         *,
         inbox: MessageInbox,
         process: Callable[[MessageRef], Awaitable[bool]],  # false: somebody else had it
-        policy: BufferPolicy,
+        policy: BufferSection,
         recheck_after_s: float,  # when the claims of a dead predecessor have run out
         clock: Clock,
         telemetry: Telemetry,

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from butlers.butler.routing_config import TierSection, TiersSection
 from butlers.errors import OverloadRejected, TimeoutExceeded
+from butlers.switchboard.config import TierSection, TiersSection
 from butlers.switchboard.dispatch.dispatcher import DispatchLimits, Invocations
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 

@@ -21,11 +21,11 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from butlers.butler.routing_config import RoutingSection
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, LeaseLost, Quarantined, ValidationError
 from butlers.storage.claims import MOST_DEATHS, SUSPECT_AFTER, LeasePolicy, SuspectGate
 from butlers.storage.database import Database
+from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.dispatch.executor import Fanout, FanoutResult
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.dispatch.plan import FanoutPlan, make_plan

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.butler.identity import Caller
-from butlers.butler.routing_config import LifecycleSection
 from butlers.channels.registry import channel_of, followed_names
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext
@@ -19,6 +18,7 @@ from butlers.errors import ErrorClass
 from butlers.operations.operation import Role
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
+from butlers.switchboard.config import LifecycleSection
 from butlers.switchboard.requests.reader import LineageReader
 from butlers.telemetry import get_logger
 

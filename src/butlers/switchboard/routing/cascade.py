@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from butlers.butler.routing_config import RoutingSection, RuleSection
 from butlers.errors import ClassifiedError, RoutingError
+from butlers.switchboard.config import RoutingSection, RuleSection
 from butlers.switchboard.registry import FALLBACK, NOT_ROUTABLE, RegisteredButler
 from butlers.switchboard.routing.decision import Decision, FallbackReason, RoutingQuestion, Segment, whole
 from butlers.switchboard.routing.features import says_one_of

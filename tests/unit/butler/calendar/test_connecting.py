@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from butlers.butler.config import load_roster
 from butlers.butler.modules import CalendarModule
 from butlers.clock import ManualClock
 from butlers.daemon.compose.modules import calendar_module
@@ -22,6 +21,7 @@ from butlers.daemon.simulation import (
 )
 from butlers.errors import ConfigurationError
 from butlers.ids import Uuid7Factory
+from butlers.roster import load_roster
 
 ROSTER = load_roster(shipped_roster())
 VARIABLES = CalendarModule().bot.variables()

@@ -9,10 +9,10 @@ from typing import Any
 import pydantic
 import pytest
 
-from butlers.butler.config import load_butler
-from butlers.butler.routing_config import PlanSection
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
+from butlers.roster import load_butler
+from butlers.switchboard.config import PlanSection
 from butlers.switchboard.dispatch.plan import FanoutPlan, make_plan
 from tests.unit.switchboard.fanout.parts import decision
 

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from butlers.butler.routing_config import CanarySection
 from butlers.butler.runtime import Speaker
 from butlers.butler.runtimes import DIALECTS
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
+from butlers.switchboard.config import CanarySection
 from butlers.switchboard.routing.conversations import Said, newest, tokens_of
 from butlers.switchboard.routing.llm.rollout import Figures, is_chosen, is_worse
 from butlers.switchboard.routing.llm.router import Skill

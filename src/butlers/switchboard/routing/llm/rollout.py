@@ -19,7 +19,6 @@ from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.routing_config import CanarySection, LlmRouterSection
 from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
@@ -28,6 +27,7 @@ from butlers.operations.operation import NoArguments
 from butlers.operations.routing import ReasonArguments
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
+from butlers.switchboard.config import CanarySection, LlmRouterSection
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.rollout")

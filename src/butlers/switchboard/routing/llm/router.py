@@ -18,13 +18,13 @@ from uuid import UUID
 
 from butlers.butler.activity import Report
 from butlers.butler.config import RuntimeSection
-from butlers.butler.routing_config import RoutingSection, TierSection
 from butlers.butler.runtime import Prompt, RuntimeResult, Turn
 from butlers.butler.runtimes import build_runtime
 from butlers.butler.sessions import Spawner, Wish
 from butlers.clock import Clock
 from butlers.errors import ClassificationError, ClassifiedError, ConfigurationError, ErrorClass
 from butlers.storage.database import Database
+from butlers.switchboard.config import RoutingSection, TierSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.cascade import LlmAnswer
 from butlers.switchboard.routing.conversations import Conversations

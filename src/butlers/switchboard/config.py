@@ -1,4 +1,4 @@
-"""Switchboard's `[routing]` and `[admission]`: who gets a message, how its parts are dispatched, and what may be spent.
+"""Switchboard's sections of butler.toml: who gets a message, how its parts are dispatched, and what may be spent.
 
 rule     hard policy: what must, or must never, go where; stands above everything that guesses
 plan     how the parts of one message depend on each other
@@ -13,7 +13,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from butlers.butler.section import Section
+from butlers.butler.config import Section
+from butlers.reliability.circuit_breaker import BreakerPolicy
 
 PolicyTier = Literal["default", "interactive", "high_priority"]
 Overflow = Literal["shed", "defer", "reject"]
@@ -99,6 +100,13 @@ class CircuitSection(Section):
     failure_threshold: int = Field(default=5, ge=1, description="calls in a row without an answer that open it")
     recovery_s: float = Field(default=30.0, gt=0, description="seconds before one call tries whether it is back")
     success_threshold: int = Field(default=1, ge=1, description="such calls that must be answered to close it")
+
+    def policy(self) -> BreakerPolicy:
+        return BreakerPolicy(
+            failure_threshold=self.failure_threshold,
+            recovery_timeout=self.recovery_s,
+            success_threshold=self.success_threshold,
+        )
 
 
 class CanarySection(Section):
@@ -197,3 +205,16 @@ class AdmissionSection(Section):
         if self.max_stored < self.max_waiting:
             raise ValueError("max_stored must not be less than max_waiting")
         return self
+
+
+class BufferSection(Section):
+    """Switchboard's DurableBuffer (seed 003)."""
+
+    queue_capacity: int = Field(default=100, ge=1, description="messages that wait in memory, per tier")
+    worker_count: int = Field(default=3, ge=1, description="messages processed at one time")
+    scanner_interval_s: float = Field(default=30, gt=0, description="seconds between looks for messages left behind")
+    scanner_grace_s: float = Field(default=10, ge=0, description="seconds a message may wait before it counts as left")
+    scanner_batch_size: int = Field(default=50, ge=1, description="messages one look brings back")
+    max_consecutive_same_tier: int = Field(
+        default=10, ge=1, description="messages of one tier in a row before a lower tier gets its turn"
+    )

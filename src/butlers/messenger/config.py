@@ -7,9 +7,11 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from butlers.butler.section import Section
+from butlers.butler.config import Section
 from butlers.channels.channel import CertaintyPolicy, Outbound
 from butlers.channels.registry import channels
+from butlers.reliability.circuit_breaker import BreakerPolicy
+from butlers.reliability.retry import RetryPolicy
 
 DEFAULT = "default"  # the line of a table for channels that it does not name
 _DEFAULT_CERTAINTY: CertaintyPolicy = "never_duplicate"
@@ -52,6 +54,14 @@ class RetrySection(Section):
     base_delay_s: float = Field(default=1.0, ge=0, description="seconds before the second attempt; doubles after that")
     max_delay_s: float = Field(default=60.0, ge=0, description="longest pause between attempts")
     jitter: float = Field(default=0.3, ge=0, le=1, description="share of the pause that chance may add or take")
+
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(
+            max_attempts=self.max_attempts,
+            initial_delay=self.base_delay_s,
+            max_delay=self.max_delay_s,
+            jitter=self.jitter,
+        )
 
 
 def _retries() -> dict[str, RetrySection]:
@@ -98,6 +108,14 @@ class BreakerSection(Section):
     recovery_timeout_s: float = Field(default=60.0, gt=0, description="seconds from the trip to the first probe")
     probe_limit: int = Field(default=1, ge=1, description="probes under way at one time while half-open")
     success_threshold: int = Field(default=2, ge=1, description="successful probes that close the circuit")
+
+    def policy(self) -> BreakerPolicy:
+        return BreakerPolicy(
+            failure_threshold=self.failure_threshold,
+            recovery_timeout=self.recovery_timeout_s,
+            probe_limit=self.probe_limit,
+            success_threshold=self.success_threshold,
+        )
 
 
 class RecipientsSection(Section):
@@ -195,12 +213,3 @@ class DeliverySection(Section):
         if not all(seconds > 0 for seconds in value.values()):
             raise ValueError("timeouts must be positive")
         return value
-
-    def retry_for(self, channel: str) -> RetrySection:
-        return self.retry.get(channel) or self.retry.get(DEFAULT) or RetrySection()
-
-    def timeout_for(self, channel: str) -> float:
-        return self.timeout_s.get(channel, self.timeout_s.get(DEFAULT, 30.0))
-
-    def certainty_for(self, channel: str) -> CertaintyPolicy:
-        return self.certainty.get(channel, self.certainty.get(DEFAULT, _DEFAULT_CERTAINTY))
