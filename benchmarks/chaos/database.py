@@ -47,7 +47,7 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         await instance.start()
         storm = _Storm(instance=instance, clock=clock, plan=plan, dice=random.Random(plan.seed))
         await storm.blow()
-        report = await storm.judge()
+        report = await storm.assess()
     finally:
         await instance.close()
     return report | {"duration_s": round(clock.monotonic() - began, 1)}
@@ -120,7 +120,7 @@ class _Storm:
         self.ready_after.append(self.clock.monotonic() - killed_at)
         say(f"kill {number + 1}/{self.plan.kills}: served after {self.served_after[-1]:.1f} s")
 
-    async def judge(self) -> dict[str, Any]:
+    async def assess(self) -> dict[str, Any]:
         """Wait until all is quiet, then compare."""
         expected = Counter(f"[general] Noted: note number {number}" for number in self.said)
         stuck = [number for number, request in self.accepted.items() if not await self._has_ended(request)]

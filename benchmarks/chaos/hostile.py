@@ -22,9 +22,9 @@ from typing import Any
 
 import httpx2
 
+from benchmarks.chaos.assessment import percentile
 from benchmarks.chaos.hostile_messages import as_mail, hostile_mails, hostile_texts
 from benchmarks.chaos.report import Plan, say
-from benchmarks.chaos.verdict import percentile
 from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.butler.transport import McpTransport
 from butlers.clock import Clock, SystemClock

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chaos.assessment import Kill, assess
 from benchmarks.chaos.caller import Caller
+from benchmarks.chaos.faults import FaultInjector, cancelled
+from benchmarks.chaos.ground_truth import count_open, delivery_rows, received, surfaced, waiting
 from benchmarks.chaos.messages import Wish, make_wishes
 from benchmarks.chaos.report import Plan, make_report, say
 from benchmarks.chaos.rig import Rig, rig
 from benchmarks.chaos.roster import lifted_roster
-from benchmarks.chaos.verdict import Kill, judge
-from benchmarks.chaos.weather import Weather, cancelled
-from benchmarks.chaos.witness import count_open, delivery_rows, received, surfaced, waiting
 from butlers.clock import SystemClock
 from butlers.ids import Uuid7Factory
 
@@ -51,19 +51,19 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         new_id = Uuid7Factory(clock)
         wishes = make_wishes(plan.messages, dice=dice, new_id=new_id, now=clock.now())
         caller = Caller(rig=given, new_id=new_id)
-        weather = Weather(rig=given, dice=random.Random(dice.random()), traffic=lambda: len(caller.accepted))
+        injector = FaultInjector(rig=given, dice=random.Random(dice.random()), traffic=lambda: len(caller.accepted))
         storm = _Storm(rig=given, caller=caller, dice=dice, plan=plan)
-        await weather.begin()
-        faults = asyncio.create_task(weather.run())
+        await injector.begin()
+        faults = asyncio.create_task(injector.run())
         try:
             kills = await storm.blow(wishes)
             await cancelled(faults)
-            await weather.clear()
+            await injector.clear()
             quiet = await storm.settle()
         finally:
             await cancelled(faults)
             await storm.give_up()
-        verdict = judge(
+        assessment = assess(
             accepted=caller.accepted,
             rows=await delivery_rows(given),
             received=await received(given),
@@ -71,7 +71,7 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
             surfaced=await surfaced(given),
         )
         spent = clock.monotonic() - began
-        report = make_report(plan, caller, kills, verdict, faults=weather.faults, duration_s=spent)
+        report = make_report(plan, caller, kills, assessment, faults=injector.faults, duration_s=spent)
         return report | {"quiet": quiet, "passed": report["passed"] and quiet}
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from benchmarks.chaos.assessment import RECOVERY_GOAL_S, Assessment, Kill, percentile
 from benchmarks.chaos.caller import Caller
-from benchmarks.chaos.verdict import RECOVERY_GOAL_S, Kill, Verdict, percentile
 
 SLOWEST = 5  # recoveries that are told in full
 
@@ -23,34 +23,34 @@ class Plan:
 
 
 def make_report(
-    plan: Plan, caller: Caller, kills: Sequence[Kill], verdict: Verdict, *, faults: int, duration_s: float
+    plan: Plan, caller: Caller, kills: Sequence[Kill], assessment: Assessment, *, faults: int, duration_s: float
 ) -> dict[str, Any]:
-    recoveries = [recovery.seconds for recovery in verdict.recoveries]
+    recoveries = [recovery.seconds for recovery in assessment.recoveries]
     p50, p99 = percentile(recoveries, 0.5), percentile(recoveries, 0.99)
     restarts = [kill.healthy_after_s for kill in kills if kill.healthy_after_s is not None]
     counts = {
         "messages": len(caller.accepted),
         "kills": len(kills),
-        "lost": len(verdict.lost),
-        "duplicates": len(verdict.duplicates),
-        "duplicates_uncertain": len(verdict.duplicates_uncertain),
-        "stuck": len(verdict.stuck),
-        "uncertain": len(verdict.uncertain),
-        "uncertain_surfaced": len(verdict.uncertain_surfaced),
-        "false": len(verdict.false),
+        "lost": len(assessment.lost),
+        "duplicates": len(assessment.duplicates),
+        "duplicates_uncertain": len(assessment.duplicates_uncertain),
+        "stuck": len(assessment.stuck),
+        "uncertain": len(assessment.uncertain),
+        "uncertain_surfaced": len(assessment.uncertain_surfaced),
+        "false": len(assessment.false),
         "refused": len(caller.refused),
     }
     goals = {
         "all_accepted": len(caller.accepted) == plan.messages and not caller.refused,
         "all_killed": len(kills) == plan.kills,
-        "lost": not verdict.lost and not verdict.false,
-        "duplicates": not verdict.duplicates,
-        "stuck": not verdict.stuck,
-        "uncertain_surfaced": len(verdict.uncertain_surfaced) == len(verdict.uncertain),
+        "lost": not assessment.lost and not assessment.false,
+        "duplicates": not assessment.duplicates,
+        "stuck": not assessment.stuck,
+        "uncertain_surfaced": len(assessment.uncertain_surfaced) == len(assessment.uncertain),
         "recovery_p99_s": p99 is None or p99 < RECOVERY_GOAL_S,
     }
-    _explain(verdict, caller)
-    _explain_slow(verdict, kills)
+    _explain(assessment, caller)
+    _explain_slow(assessment, kills)
     return {
         "chaos": "messenger",
         "seed": plan.seed,
@@ -71,9 +71,9 @@ def make_report(
     }
 
 
-def _explain(verdict: Verdict, caller: Caller) -> None:
-    forgotten = sorted(set(verdict.uncertain) - set(verdict.uncertain_surfaced))
-    told = {name: getattr(verdict, name) for name in ("lost", "false", "duplicates", "stuck")}
+def _explain(assessment: Assessment, caller: Caller) -> None:
+    forgotten = sorted(set(assessment.uncertain) - set(assessment.uncertain_surfaced))
+    told = {name: getattr(assessment, name) for name in ("lost", "false", "duplicates", "stuck")}
     for name, numbers in (told | {"in doubt and not surfaced": forgotten}).items():
         if numbers:
             say(f"{name}: messages {numbers[:20]}")
@@ -81,9 +81,9 @@ def _explain(verdict: Verdict, caller: Caller) -> None:
         say(f"refused: message {number}: {error}")
 
 
-def _explain_slow(verdict: Verdict, kills: Sequence[Kill]) -> None:
+def _explain_slow(assessment: Assessment, kills: Sequence[Kill]) -> None:
     """The slowest recoveries, attempt by attempt, in seconds from the kill."""
-    for recovery in sorted(verdict.recoveries, key=lambda one: -one.seconds)[:SLOWEST]:
+    for recovery in sorted(assessment.recoveries, key=lambda one: -one.seconds)[:SLOWEST]:
         at, row = kills[recovery.kill].at, recovery.row
         attempts = [
             f"{_since(at, attempt.started_at)}..{_since(at, attempt.completed_at)} {attempt.certainty}"

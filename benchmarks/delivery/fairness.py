@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from benchmarks.chaos.verdict import percentile
+from benchmarks.chaos.assessment import percentile
 from benchmarks.delivery.instant import InstantChannel
 from benchmarks.delivery.load import open_loop
 from benchmarks.delivery.plane import Plane

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.chaos.assessment import percentile
 from benchmarks.chaos.report import Plan, say
+from benchmarks.chaos.switchboard.assessment import Assessment, Kill, Row
 from benchmarks.chaos.switchboard.callers import Callers
-from benchmarks.chaos.switchboard.verdict import Kill, Row, Verdict
-from benchmarks.chaos.verdict import percentile
 
 TOLD = 10
 
@@ -19,7 +19,7 @@ def make_report(
     callers: Callers,
     kills: Sequence[Kill],
     rows: Sequence[Row],
-    verdict: Verdict,
+    assessment: Assessment,
     *,
     faults: Mapping[str, int],
     settled_after_s: float | None,
@@ -29,32 +29,32 @@ def make_report(
     goals = {
         "all_accepted": callers.handed_in == plan.messages and not callers.refused,
         "all_killed": len(kills) == plan.kills,
-        "lost": not verdict.lost,
-        "processed_twice": not verdict.twice,
-        "stuck": not verdict.stuck and settled_after_s is not None,
-        "out_of_order": not verdict.out_of_order,
-        "unexplained": not verdict.unexplained,
+        "lost": not assessment.lost,
+        "processed_twice": not assessment.twice,
+        "stuck": not assessment.stuck and settled_after_s is not None,
+        "out_of_order": not assessment.out_of_order,
+        "unexplained": not assessment.unexplained,
     }
-    _explain(verdict, callers)
+    _explain(assessment, callers)
     return {
         "chaos": "switchboard",
         "seed": plan.seed,
         "messages": callers.handed_in,
         "kills": len(kills),
-        "lost": len(verdict.lost),
-        "processed_twice": len(verdict.twice),
-        "stuck": len(verdict.stuck),
-        "out_of_order": len(verdict.out_of_order),
-        "overtaken": len(verdict.overtaken),
+        "lost": len(assessment.lost),
+        "processed_twice": len(assessment.twice),
+        "stuck": len(assessment.stuck),
+        "out_of_order": len(assessment.out_of_order),
+        "overtaken": len(assessment.overtaken),
         "parsed": sum(row.state == "parsed" for row in rows),
-        "errored": len(verdict.errored),
-        "unexplained": len(verdict.unexplained),
+        "errored": len(assessment.errored),
+        "unexplained": len(assessment.unexplained),
         "refused": len(callers.refused),
         "several_parts": sum(len(row.parts) > 1 for row in rows),
-        "recoveries": len(verdict.recoveries),
-        "recovery_p50_s": _rounded(percentile(verdict.recoveries, 0.5)),
-        "recovery_p99_s": _rounded(percentile(verdict.recoveries, 0.99)),
-        "recovery_max_s": _rounded(max(verdict.recoveries, default=None)),
+        "recoveries": len(assessment.recoveries),
+        "recovery_p50_s": _rounded(percentile(assessment.recoveries, 0.5)),
+        "recovery_p99_s": _rounded(percentile(assessment.recoveries, 0.99)),
+        "recovery_max_s": _rounded(max(assessment.recoveries, default=None)),
         "restart_p50_s": _rounded(percentile(restarts, 0.5)),
         "restart_max_s": _rounded(max(restarts, default=None)),
         "settled_after_s": _rounded(settled_after_s),
@@ -70,13 +70,13 @@ def make_report(
     }
 
 
-def _explain(verdict: Verdict, callers: Callers) -> None:
+def _explain(assessment: Assessment, callers: Callers) -> None:
     for name in ("lost", "stuck", "unexplained", "out_of_order", "overtaken"):
-        if numbers := getattr(verdict, name):
+        if numbers := getattr(assessment, name):
             say(f"{name}: messages {numbers[:20]}")
-    for number, how in list(verdict.twice.items())[:TOLD]:
+    for number, how in list(assessment.twice.items())[:TOLD]:
         say(f"processed twice: message {number}: {how}")
-    for why, count in Counter(verdict.errored.values()).most_common(TOLD):
+    for why, count in Counter(assessment.errored.values()).most_common(TOLD):
         say(f"errored: {count} messages: {why}")
     for number, error in list(callers.refused.items())[:TOLD]:
         say(f"refused: message {number}: {error}")

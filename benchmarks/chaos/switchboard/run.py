@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chaos.faults import cancelled
 from benchmarks.chaos.messenger import LIFTED
 from benchmarks.chaos.report import Plan, say
 from benchmarks.chaos.rig import Rig, rig
 from benchmarks.chaos.roster import amend, lifted_roster
-from benchmarks.chaos.switchboard import witness
+from benchmarks.chaos.switchboard import ground_truth
 from benchmarks.chaos.switchboard.arrivals import OWNER_CHAT, Arrival, batches, make_arrivals
+from benchmarks.chaos.switchboard.assessment import Evidence, Kill, assess
 from benchmarks.chaos.switchboard.callers import Callers
+from benchmarks.chaos.switchboard.faults import FaultInjector
 from benchmarks.chaos.switchboard.gates import Gate, gates
 from benchmarks.chaos.switchboard.report import make_report
-from benchmarks.chaos.switchboard.verdict import Evidence, Kill, judge
-from benchmarks.chaos.switchboard.weather import Weather
-from benchmarks.chaos.weather import cancelled
 from butlers.clock import SystemClock
 from butlers.errors import TimeoutExceeded
 
@@ -47,31 +47,31 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
         async with gates(doors, clock) as between:
             dice = random.Random(plan.seed)
             callers = Callers(rig=given, door=between.pop("switchboard"))
-            weather = Weather(rig=given, gates=between, callers=callers, dice=random.Random(dice.random()))
+            injector = FaultInjector(rig=given, gates=between, callers=callers, dice=random.Random(dice.random()))
             storm = _Storm(rig=given, gates=between, callers=callers, dice=dice, plan=plan)
-            kills, settled = await _through(storm, weather, make_arrivals(plan.messages, dice=dice))
-            rows = await witness.rows(given)
-            verdict = judge(await _evidence(given, callers, kills))
+            kills, settled = await _through(storm, injector, make_arrivals(plan.messages, dice=dice))
+            rows = await ground_truth.rows(given)
+            assessment = assess(await _evidence(given, callers, kills))
             return make_report(
                 plan,
                 callers,
                 kills,
                 rows,
-                verdict,
-                faults=weather.faults,
+                assessment,
+                faults=injector.faults,
                 settled_after_s=settled,
                 duration_s=clock.monotonic() - began,
             )
 
 
-async def _through(storm: _Storm, weather: Weather, arrivals: list[Arrival]) -> tuple[list[Kill], float | None]:
+async def _through(storm: _Storm, injector: FaultInjector, arrivals: list[Arrival]) -> tuple[list[Kill], float | None]:
     await storm.gather_house()
-    await weather.begin()
-    faults = asyncio.create_task(weather.run())
+    await injector.begin()
+    faults = asyncio.create_task(injector.run())
     try:
         kills = await storm.blow(arrivals)
         await cancelled(faults)
-        await weather.clear()
+        await injector.clear()
         return kills, await storm.settle()
     finally:
         await cancelled(faults)
@@ -82,11 +82,11 @@ async def _evidence(given: Rig, callers: Callers, kills: Sequence[Kill]) -> Evid
     return Evidence(
         accepted=callers.accepted,
         posted=callers.posted,
-        rows=await witness.rows(given),
-        entries=await witness.entries(given, SPECIALISTS),
-        ends=await witness.ends(given),
-        heard=await witness.heard(given),
-        written=await witness.written(given),
+        rows=await ground_truth.rows(given),
+        entries=await ground_truth.entries(given, SPECIALISTS),
+        ends=await ground_truth.ends(given),
+        heard=await ground_truth.heard(given),
+        written=await ground_truth.written(given),
         kills=kills,
     )
 
@@ -104,11 +104,11 @@ class _Storm:
         """Everybody is up and known to Switchboard before anything comes in."""
         await self._spawn()
         await self.rig.until_healthy("switchboard")
-        await witness.note_ends(self.rig)
+        await ground_truth.note_ends(self.rig)
         for role in ("messenger", *SPECIALISTS):
             await self.rig.spawn(role, SETTINGS)
         deadline = self.rig.clock.monotonic() + START_S
-        while not {"messenger", *SPECIALISTS} <= await witness.registered(self.rig):
+        while not {"messenger", *SPECIALISTS} <= await ground_truth.registered(self.rig):
             if self.rig.clock.monotonic() > deadline:
                 raise TimeoutExceeded(f"not everybody had registered within {START_S:g} s")
             await self.rig.clock.sleep(0.1)
@@ -161,13 +161,13 @@ class _Storm:
     async def _until_few_wait(self) -> None:
         """What piles up would only be waited for at the end."""
         deadline = self.rig.clock.monotonic() + BACKLOG_S
-        while self.rig.clock.monotonic() < deadline and await witness.count_open(self.rig) > BACKLOG:
+        while self.rig.clock.monotonic() < deadline and await ground_truth.count_open(self.rig) > BACKLOG:
             await self.rig.clock.sleep(0.1)
 
     async def _until_busy(self) -> None:
         """A kill that hits nothing shows nothing: wait a little for something to be open."""
         deadline = self.rig.clock.monotonic() + BUSY_S
-        while self.rig.clock.monotonic() < deadline and not await witness.count_open(self.rig):
+        while self.rig.clock.monotonic() < deadline and not await ground_truth.count_open(self.rig):
             await self.rig.clock.sleep(0.005)
 
     async def _until_healthy_after(self, kills: list[Kill]) -> None:
@@ -178,7 +178,7 @@ class _Storm:
 
     async def _kill(self) -> Kill:
         at = await self.rig.kill("switchboard")
-        return Kill(at=at, in_hand=frozenset(await witness.in_hand(self.rig, at)))
+        return Kill(at=at, in_hand=frozenset(await ground_truth.in_hand(self.rig, at)))
 
     async def settle(self) -> float | None:
         """Seconds from the last message handed in to when nothing was open any more; None when that took too long."""
@@ -188,8 +188,8 @@ class _Storm:
             return None
         began = self.rig.clock.monotonic()
         while (spent := self.rig.clock.monotonic() - began) < QUIET_S:
-            missing = self.plan.messages - len(self.callers.refused) - await witness.count_stored(self.rig)
-            still_open, unsent = await witness.count_open(self.rig), await witness.count_unsent(self.rig)
+            missing = self.plan.messages - len(self.callers.refused) - await ground_truth.count_stored(self.rig)
+            still_open, unsent = await ground_truth.count_open(self.rig), await ground_truth.count_unsent(self.rig)
             if missing <= 0 and not still_open and not unsent:
                 return spent
             say(f"waiting: {missing} to be stored, {still_open} open, {unsent} to be sent")

@@ -12,11 +12,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from benchmarks.chaos import witness
+from benchmarks.chaos import ground_truth
+from benchmarks.chaos.assessment import Assessment, Attempt, Kill, Row, assess, percentile
 from benchmarks.chaos.caller import Caller, Unanswered
 from benchmarks.chaos.messages import make_wishes, number_in
 from benchmarks.chaos.report import Plan, make_report
-from benchmarks.chaos.verdict import Attempt, Kill, Row, Verdict, judge, percentile
 
 REPOSITORY = Path(__file__).parents[3]
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,9 +56,9 @@ def row(status: str, *attempts: Attempt, number: int = 1, channel: str = "telegr
     )
 
 
-def verdict_on(*rows: Row, **given: Any) -> Verdict:
+def verdict_on(*rows: Row, **given: Any) -> Assessment:
     everything: dict[str, Any] = {"accepted": {1: {"d1"}}, "received": {}, "kills": [], "surfaced": frozenset()}
-    return judge(rows=rows, **everything | given)
+    return assess(rows=rows, **everything | given)
 
 
 SENT = attempt(0, 1, "sent")
@@ -147,8 +147,8 @@ async def test_the_door_shows_what_is_uncertain_page_by_page(monkeypatch: pytest
         assert (tool, arguments["status"]) == ("messenger_delivery_search", "uncertain")
         return pages[arguments.get("cursor")]
 
-    monkeypatch.setattr(witness, "call_tool", answer)
-    assert await witness.surfaced(NO_RIG) == {"d1", "d2"}
+    monkeypatch.setattr(ground_truth, "call_tool", answer)
+    assert await ground_truth.surfaced(NO_RIG) == {"d1", "d2"}
 
 
 @pytest.mark.parametrize("answer", [Unanswered("no"), {"status": "error", "error": {"class": "internal_error"}}])
@@ -160,8 +160,8 @@ async def test_a_door_that_does_not_answer_shows_nothing(monkeypatch: pytest.Mon
             raise answer
         return answer
 
-    monkeypatch.setattr(witness, "call_tool", silent)
-    assert await witness.surfaced(NO_RIG) == frozenset()
+    monkeypatch.setattr(ground_truth, "call_tool", silent)
+    assert await ground_truth.surfaced(NO_RIG) == frozenset()
 
 
 def recovery(*attempts: Attempt, kills: tuple[float, ...] = (10,), due: float = 0) -> list[float]:

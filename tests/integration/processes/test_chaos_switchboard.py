@@ -20,10 +20,10 @@ import pytest
 from benchmarks.chaos.messages import number_in
 from benchmarks.chaos.report import Plan
 from benchmarks.chaos.switchboard.arrivals import batches, envelope, make_arrivals
+from benchmarks.chaos.switchboard.assessment import Assessment, Entry, Evidence, Heard, Kill, Row, assess
 from benchmarks.chaos.switchboard.callers import Callers
 from benchmarks.chaos.switchboard.gates import Gate, gates
 from benchmarks.chaos.switchboard.report import make_report
-from benchmarks.chaos.switchboard.verdict import Entry, Evidence, Heard, Kill, Row, Verdict, judge
 
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
@@ -56,7 +56,7 @@ PARSED = Row(number=1, request_id="r1", state="parsed", parts=frozenset({FINANCE
 NO_RIG: Any = None  # nothing of it is used
 
 
-def verdict_on(*rows: Row, **given: Any) -> Verdict:
+def verdict_on(*rows: Row, **given: Any) -> Assessment:
     everything: dict[str, Any] = {
         "accepted": {1: {"r1"}},
         "posted": (),
@@ -64,11 +64,11 @@ def verdict_on(*rows: Row, **given: Any) -> Verdict:
         "ends": Counter({"r1": 1}),
         "heard": [HEARD],
     }
-    return judge(Evidence(rows=rows, **everything | given))
+    return assess(Evidence(rows=rows, **everything | given))
 
 
 def test_what_was_done_once_and_heard_once_is_well() -> None:
-    assert verdict_on(PARSED) == Verdict()
+    assert verdict_on(PARSED) == Assessment()
 
 
 @pytest.mark.parametrize("told", [{"accepted": {1: {"r1"}}}, {"accepted": {}, "posted": [1]}])
@@ -88,7 +88,7 @@ def test_every_part_has_to_be_heard() -> None:
     second = Entry(butler="health", request_id="r1", segment_id="s2", answer="Noted: my pulse chaos-1")
     assert verdict_on(both, entries=[DONE, second]).lost == [1]
     heard = [HEARD, Heard(number=1, text="[health] Noted: my\npulse chaos-1")]
-    assert verdict_on(both, entries=[DONE, second], heard=heard) == Verdict()
+    assert verdict_on(both, entries=[DONE, second], heard=heard) == Assessment()
 
 
 def test_heard_twice_is_processed_twice() -> None:
@@ -130,8 +130,8 @@ def thread(*numbers: int, butler: str = "finance") -> list[Row]:
 
 def order_of(*heard: int, rows: list[Row], written: dict[int, int] | None = None) -> tuple[list[int], list[int]]:
     answers = [Heard(number=number, text="") for number in heard]
-    verdict = verdict_on(*rows, heard=answers, written=written or {})
-    return verdict.out_of_order, verdict.overtaken
+    assessment = verdict_on(*rows, heard=answers, written=written or {})
+    return assessment.out_of_order, assessment.overtaken
 
 
 def test_answers_of_one_butler_in_one_thread_keep_the_order() -> None:
@@ -154,26 +154,26 @@ def test_recovery_counts_from_the_last_kill_that_hit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "missed"),
+    ("assessment", "missed"),
     [
-        (Verdict(lost=[1]), "lost"),
-        (Verdict(twice={1: "how"}), "processed_twice"),
-        (Verdict(stuck=[1]), "stuck"),
-        (Verdict(out_of_order=[1]), "out_of_order"),
-        (Verdict(unexplained=[1]), "unexplained"),
+        (Assessment(lost=[1]), "lost"),
+        (Assessment(twice={1: "how"}), "processed_twice"),
+        (Assessment(stuck=[1]), "stuck"),
+        (Assessment(out_of_order=[1]), "out_of_order"),
+        (Assessment(unexplained=[1]), "unexplained"),
     ],
 )
-def test_each_goal_can_be_missed(verdict: Verdict, missed: str) -> None:
-    assert _report(Verdict())["passed"] is True
-    report = _report(verdict)
+def test_each_goal_can_be_missed(assessment: Assessment, missed: str) -> None:
+    assert _report(Assessment())["passed"] is True
+    report = _report(assessment)
     assert ([name for name, reached in report["goals"].items() if not reached], report["passed"]) == ([missed], False)
-    assert _report(Verdict(), settled_after_s=None)["goals"]["stuck"] is False
+    assert _report(Assessment(), settled_after_s=None)["goals"]["stuck"] is False
 
 
-def _report(verdict: Verdict, settled_after_s: float | None = 1.0) -> dict[str, Any]:
+def _report(assessment: Assessment, settled_after_s: float | None = 1.0) -> dict[str, Any]:
     callers = Callers(rig=NO_RIG, door=Gate(target=0, clock=SystemClock()), accepted={1: {"r1"}})
     plan = Plan(kills=0, messages=1, seed=1)
-    return make_report(plan, callers, [], [], verdict, faults={}, settled_after_s=settled_after_s, duration_s=1)
+    return make_report(plan, callers, [], [], assessment, faults={}, settled_after_s=settled_after_s, duration_s=1)
 
 
 def test_arrivals_are_of_every_kind_and_name_their_number() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.chaos.messages import number_in
 from benchmarks.chaos.rig import Rig
-from benchmarks.chaos.switchboard.verdict import Entry, Heard, Row
+from benchmarks.chaos.switchboard.assessment import Entry, Heard, Row
 
 OPEN = ("accepted", "progress")
 

@@ -41,7 +41,7 @@ MAIL: tuple[tuple[int, Fault], ...] = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Weather:
+class FaultInjector:
     rig: Rig
     dice: random.Random
     traffic: Callable[[], int]  # messages taken on so far

@@ -67,7 +67,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Assessment:
     lost: list[int] = field(default_factory=list)
     false: list[int] = field(default_factory=list)
     duplicates: list[int] = field(default_factory=list)
@@ -78,40 +78,42 @@ class Verdict:
     recoveries: list[Recovery] = field(default_factory=list)
 
 
-def judge(
+def assess(
     *,
     accepted: Mapping[int, Iterable[str]],
     rows: Sequence[Row],
     received: Mapping[int, Sequence[str]],  # number -> one entry for each arrival: the Message-ID, or the chat
     kills: Sequence[Kill],
     surfaced: frozenset[str],  # deliveries that the door names as uncertain
-) -> Verdict:
-    verdict = Verdict(recoveries=recoveries_of(rows, kills))
+) -> Assessment:
+    assessment = Assessment(recoveries=recoveries_of(rows, kills))
     by_number: dict[int, list[Row]] = {}
     for row in rows:
         by_number.setdefault(row.number, []).append(row)
-    verdict.lost.extend(sorted(accepted.keys() - by_number.keys()))
+    assessment.lost.extend(sorted(accepted.keys() - by_number.keys()))
     for number, found in by_number.items():
-        _judge_one(verdict, number, found, list(received.get(number, ())), surfaced)
-    return verdict
+        _assess_one(assessment, number, found, list(received.get(number, ())), surfaced)
+    return assessment
 
 
-def _judge_one(verdict: Verdict, number: int, rows: list[Row], received: list[str], surfaced: frozenset[str]) -> None:
+def _assess_one(
+    assessment: Assessment, number: int, rows: list[Row], received: list[str], surfaced: frozenset[str]
+) -> None:
     row = rows[0]
     if row.status == "delivered" and not received:
-        verdict.lost.append(number)
+        assessment.lost.append(number)
     if row.status in CERTAINLY_NOT_SENT and received:
-        verdict.false.append(number)
+        assessment.false.append(number)
     if row.status in OPEN:
-        verdict.stuck.append(number)
+        assessment.stuck.append(number)
     if row.was_uncertain:
-        verdict.uncertain.append(number)
+        assessment.uncertain.append(number)
         if row.status == "delivered" or row.settled or row.delivery_id in surfaced:
-            verdict.uncertain_surfaced.append(number)
+            assessment.uncertain_surfaced.append(number)
     if len(rows) > 1 or (len(received) > 1 and not (row.was_uncertain and _same_mail(row, received))):
-        verdict.duplicates.append(number)
+        assessment.duplicates.append(number)
     elif len(received) > 1:
-        verdict.duplicates_uncertain.append(number)
+        assessment.duplicates_uncertain.append(number)
 
 
 def _same_mail(row: Row, received: list[str]) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from benchmarks.chaos.assessment import OPEN, Attempt, Row
 from benchmarks.chaos.caller import Unanswered, call_tool
 from benchmarks.chaos.messages import FIRST_CHAT, number_in
 from benchmarks.chaos.report import say
 from benchmarks.chaos.rig import Rig
-from benchmarks.chaos.verdict import OPEN, Attempt, Row
 
 
 async def waiting(given: Rig, at: datetime) -> dict[str, datetime]:

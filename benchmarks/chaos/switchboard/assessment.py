@@ -59,7 +59,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Assessment:
     lost: list[int] = field(default_factory=list)
     twice: dict[int, str] = field(default_factory=dict)  # number -> how
     stuck: list[int] = field(default_factory=list)
@@ -82,8 +82,8 @@ class Evidence:
     written: Mapping[int, int] = field(default_factory=dict)  # number -> its place in its chat, by the simulator
 
 
-def judge(evidence: Evidence) -> Verdict:
-    verdict = Verdict(recoveries=recoveries_of(evidence.rows, evidence.kills))
+def assess(evidence: Evidence) -> Assessment:
+    assessment = Assessment(recoveries=recoveries_of(evidence.rows, evidence.kills))
     told = {number: set(requests) for number, requests in evidence.accepted.items()}
     told |= {number: set() for number in evidence.posted if number not in told}
     by_number: dict[int, list[Row]] = {}
@@ -95,29 +95,29 @@ def judge(evidence: Evidence) -> Verdict:
     texts: dict[int, list[str]] = {}
     for one in evidence.heard:
         texts.setdefault(one.number, []).append(one.text)
-    verdict.lost.extend(sorted(told.keys() - by_number.keys()))
+    assessment.lost.extend(sorted(told.keys() - by_number.keys()))
     for number, found in sorted(by_number.items()):
         requests = {row.request_id for row in found} | told.get(number, set())
         if len(requests) > 1:
-            verdict.twice[number] = f"{len(requests)} requests"
+            assessment.twice[number] = f"{len(requests)} requests"
         for row in found:
-            _judge_row(verdict, row, done.get(row.request_id, []), texts.get(number, []), evidence.ends)
-    _judge_order(verdict, evidence)
-    return verdict
+            _assess_row(assessment, row, done.get(row.request_id, []), texts.get(number, []), evidence.ends)
+    _assess_order(assessment, evidence)
+    return assessment
 
 
-def _judge_row(verdict: Verdict, row: Row, done: list[Entry], heard: list[str], ends: Counter[str]) -> None:
+def _assess_row(assessment: Assessment, row: Row, done: list[Entry], heard: list[str], ends: Counter[str]) -> None:
     number = row.number
     if row.state not in ("parsed", "errored"):
-        verdict.stuck.append(number)
+        assessment.stuck.append(number)
     if row.state == "errored":
-        verdict.errored[number] = row.error or "?"
+        assessment.errored[number] = row.error or "?"
         if not row.letter:
-            verdict.unexplained.append(number)
+            assessment.unexplained.append(number)
     if row.state == "parsed" and not _is_done(row, done, heard):
-        verdict.lost.append(number)
+        assessment.lost.append(number)
     if (how := _twice(row, done, heard, ends[row.request_id])) is not None:
-        verdict.twice.setdefault(number, how)
+        assessment.twice.setdefault(number, how)
 
 
 def _is_done(row: Row, done: list[Entry], heard: list[str]) -> bool:
@@ -148,7 +148,7 @@ def _twice(row: Row, done: list[Entry], heard: list[str], ends: int) -> str | No
     return None
 
 
-def _judge_order(verdict: Verdict, evidence: Evidence) -> None:
+def _assess_order(assessment: Assessment, evidence: Evidence) -> None:
     place, first = _places(evidence), _first_heard(evidence)
     last: dict[str | None, int] = {}
     last_of: dict[tuple[str | None, frozenset[str]], int] = {}
@@ -160,9 +160,9 @@ def _judge_order(verdict: Verdict, evidence: Evidence) -> None:
         butlers = frozenset(butler for _, butler in row.parts)
         mine = place[number]
         if mine < last_of.get((row.thread, butlers), -1):
-            verdict.out_of_order.append(number)
+            assessment.out_of_order.append(number)
         elif mine < last.get(row.thread, -1):
-            verdict.overtaken.append(number)
+            assessment.overtaken.append(number)
         last[row.thread] = max(mine, last.get(row.thread, -1))
         last_of[row.thread, butlers] = max(mine, last_of.get((row.thread, butlers), -1))
 

@@ -47,7 +47,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND query ~ ('\m'
 
 
 @dataclass(slots=True, kw_only=True)
-class Weather:
+class FaultInjector:
     rig: Rig
     gates: Mapping[str, Gate]
     callers: Callers
