@@ -68,7 +68,7 @@ async def test_every_job_from_the_command_line(tmp_path: Path, postgres_server: 
         await _connectors(command)
         await _levels(command)
         await _routing(command)
-        await _books(command)
+        await _reconciliation(command)
         await _audience(command)
         await _end_of_the_lake(command)
         ran = await command.rows("SELECT job, outcome, rows_in, spark_app_id FROM pipeline.pipeline_runs")
@@ -139,8 +139,8 @@ async def _routing(command: CommandLine) -> None:
     assert told["rows_in"] == len(MESSAGES)
 
 
-async def _books(command: CommandLine) -> None:
-    told = await command.run("books", grace="0s")
+async def _reconciliation(command: CommandLine) -> None:
+    told = await command.run("reconciliation", grace="0s")
     assert told["details"]["rules"]["request-left-open"]["checked"] == len(MESSAGES)
     assert await command.count("pipeline.books_findings") == 0
 

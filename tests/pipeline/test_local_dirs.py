@@ -11,7 +11,7 @@ from butlers.pipeline.session import own_folder
 ANOTHER = """
 import sys
 from pathlib import Path
-from butlers.pipeline.local_dirs import own_folder
+from butlers.pipeline.session import own_folder
 folder = own_folder(Path(sys.argv[1]))
 (folder / "blockmgr-1").mkdir()
 print(folder, flush=True)

@@ -68,9 +68,9 @@ def _no_spark(*_arguments: object) -> None:
 
 REFUSED = [
     (("books",), USAGE, "from: is missing: this job needs a window"),
-    (("books", "--from", "2026-03-01"), USAGE, "to: is missing"),
-    (("books", "--from", "2026-03-02", "--to", "2026-03-01"), USAGE, "to: must be later than from"),
-    (("books", "--from", "yesterday", "--to", "today"), USAGE, "from: must be a day"),
+    (("reconciliation", "--from", "2026-03-01"), USAGE, "to: is missing"),
+    (("reconciliation", "--from", "2026-03-02", "--to", "2026-03-01"), USAGE, "to: must be later than from"),
+    (("reconciliation", "--from", "yesterday", "--to", "today"), USAGE, "from: must be a day"),
     (("lake-retain", "--from", "2026-03-01", "--to", "2999-01-01"), USAGE, "to: must not be after now"),
     (("delivery-stats", "--from", "2998-01-01", "--to", "2999-01-01"), USAGE, "from: must not be after now"),
     (
@@ -82,9 +82,13 @@ REFUSED = [
     (("lake-stream", "--set", "event=storms"), USAGE, "event: must be one of heartbeats"),
     (("lake-compact", *MARCH, "--set", "target_bytes=0"), USAGE, "target_bytes: must be a whole number, 1 or more"),
     (("lake-retain", *MARCH, "--set", "keep_days=some"), USAGE, "keep_days: must be a whole number, 1 or more"),
-    (("books", "--from", "2026-03-01T01:00:00Z", "--to", "2026-03-02"), USAGE, "from: must be the beginning of a day"),
-    (("books", *MARCH, "--set", "grace=long"), USAGE, "grace: must be a number and a unit"),
-    (("books", *MARCH), CONFIGURATION, "the lake has no such events yet"),
+    (
+        ("reconciliation", "--from", "2026-03-01T01:00:00Z", "--to", "2026-03-02"),
+        USAGE,
+        "from: must be the beginning of a day",
+    ),
+    (("reconciliation", *MARCH, "--set", "grace=long"), USAGE, "grace: must be a number and a unit"),
+    (("reconciliation", *MARCH), CONFIGURATION, "the lake has no such events yet"),
     (("connector-stats-hourly", *MARCH, "--set", "source=lake"), CONFIGURATION, "the lake has no such events yet"),
     (("delivery-stats", *MARCH, "--set", "group_by=mood"), USAGE, "group_by: "),
     (("service-levels", *MARCH, "--set", "objective=2"), USAGE, "objective: must be a number between 0 and 1"),
@@ -103,9 +107,13 @@ REFUSED = [
         "from: must be midnight",
     ),
     (("connector-stats-daily", *MARCH, "--set", "hours=never"), USAGE, "hours: must be again"),
-    (("books", *MARCH, "--memory", "lots"), USAGE, "memory: must be a number and a unit"),
-    (("books", *MARCH, "--memory", "1x"), USAGE, "memory: must be a number and a unit"),
-    (("books", *MARCH, "--memory", "10m"), USAGE, "memory: is less than Spark starts with: give at least 512m"),
+    (("reconciliation", *MARCH, "--memory", "lots"), USAGE, "memory: must be a number and a unit"),
+    (("reconciliation", *MARCH, "--memory", "1x"), USAGE, "memory: must be a number and a unit"),
+    (
+        ("reconciliation", *MARCH, "--memory", "10m"),
+        USAGE,
+        "memory: is less than Spark starts with: give at least 512m",
+    ),
     (
         ("delivery-stats", *MARCH, "--master", "spark://127.0.0.1:1"),
         CONFIGURATION,
@@ -123,11 +131,11 @@ REFUSED = [
     ),
     (("connector-stats-hourly", *MARCH, "--set", "sorce=lake"), USAGE, "did you mean source?"),
     (("nonsense", *MARCH), USAGE, "job: is unknown; there are connector-stats-hourly"),
-    (("books", *MARCH, "--set", "colour=red"), USAGE, "set: books has no argument colour"),
-    (("books", *MARCH, "--set", "colour"), USAGE, "set: must be NAME=VALUE"),
-    (("books", *MARCH, "--master", "mesos://x"), USAGE, "master: must be local"),
-    (("books", *MARCH, "--remote", "http://x"), USAGE, "remote: must be sc://HOST:PORT"),
-    (("books", *MARCH, "--remote", "sc://x", "--master", "local"), CONFIGURATION, "both are given"),
+    (("reconciliation", *MARCH, "--set", "colour=red"), USAGE, "set: reconciliation has no argument colour"),
+    (("reconciliation", *MARCH, "--set", "colour"), USAGE, "set: must be NAME=VALUE"),
+    (("reconciliation", *MARCH, "--master", "mesos://x"), USAGE, "master: must be local"),
+    (("reconciliation", *MARCH, "--remote", "http://x"), USAGE, "remote: must be sc://HOST:PORT"),
+    (("reconciliation", *MARCH, "--remote", "sc://x", "--master", "local"), CONFIGURATION, "both are given"),
 ]
 
 
@@ -154,7 +162,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
             monkeypatch.setenv("DATABASE_URL", address)
         else:
             monkeypatch.delenv("DATABASE_URL")
-        for command in (("run", "books", *MARCH), ("status",)):
+        for command in (("run", "reconciliation", *MARCH), ("status",)):
             assert _butlers("pipeline", *command, "--data-dir", str(tmp_path)) == code
             told = capsys.readouterr()
             assert said in told.err
@@ -167,7 +175,7 @@ def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: 
     for number, outcome in enumerate(("succeeded", "failed", "dissatisfied"), start=1):
         run = Run(
             run_id=UUID(int=number),
-            job="books",
+            job="reconciliation",
             window=window,
             arguments={"grace": "1h"},
             master="yarn",

@@ -223,7 +223,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
 import pandas as pd
-from butlers.pipeline.transforms import routing_candidate as place
+from butlers.pipeline.transforms import routing_evaluation as place
 from butlers.switchboard.routing.cascade import Cascade
 assert sys.argv[1] in place.__file__, place.__file__
 candidate = place.Candidate(

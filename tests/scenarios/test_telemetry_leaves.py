@@ -22,7 +22,7 @@ async def test_one_request_is_one_trace_over_all_butlers(
     assert names >= {
         "butlers.switchboard.request",
         "butlers.switchboard.dispatch",
-        "butlers.butler.route_inbox",
+        "butlers.butler.route_execute",
         "butlers.messenger.delivery",
         "butlers.messenger.provider_send",
     }

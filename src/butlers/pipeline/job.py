@@ -101,7 +101,7 @@ class JobContext:
 class JobResult:
     rows_in: int
     rows_out: int
-    satisfied: bool = True  # False: it ran well and found something wrong (unbalanced books, an alert): exit code 1
+    satisfied: bool = True  # False: it ran well and found something wrong (a breach, an alert): exit code 1
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -127,15 +127,17 @@ NAMES: tuple[str, ...] = (
     "service-levels",
     "routing-quality",
     "routing-evaluate",
-    "books",
+    "reconciliation",
     "audience-plan",
 )
+FORMER_NAMES = {"books": "reconciliation"}  # still understood where a job is named
 
 
 def find_job(name: str) -> Job:
-    if name not in NAMES:
+    present = FORMER_NAMES.get(name, name)
+    if present not in NAMES:
         raise invalid("job", f"is unknown; there are {', '.join(NAMES)}")
-    return _load(name)
+    return _load(present)
 
 
 def jobs() -> Iterator[Job]:

@@ -121,7 +121,7 @@ def check_session(session: SessionSettings) -> None:
 def _run(request: RunRequest, clock: Clock, new_id: Callable[[], UUID]) -> Run:
     return Run(
         run_id=new_id(),
-        job=request.job,
+        job=find_job(request.job).name,
         window=request.window,
         arguments=request.arguments,
         master=request.session.shown,

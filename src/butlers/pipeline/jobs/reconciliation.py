@@ -1,9 +1,9 @@
-"""`books`: does the record balance? Every request ends, every delivery has its evidence, nothing was sent twice.
+"""`reconciliation`: every request ends, every delivery has its evidence, nothing was sent twice.
 
     lake --latest versions--> judgements --> pipeline.books, pipeline.books_findings
     tables --ids by day--------^
 
-The books are closed at the newest moment that the lake knows, heartbeats included, and what has moved within the grace
+The record is closed at the newest moment that the lake knows, heartbeats included, and what has moved within the grace
 period before it is not judged yet. So it does not matter how far the lake lags behind, nor that something is always
 on its way; run it for a day when that day has been over for longer than the grace period, and nothing is left out.
 """
@@ -133,7 +133,7 @@ def _without_name(row: Mapping[str, Any]) -> dict[str, Any]:
 def _whole_days(window: Window) -> Window:
     for field, moment in (("from", window.start), ("to", window.end)):
         if moment.astimezone(UTC).time() != time():
-            raise invalid(field, "must be the beginning of a day in UTC: the books are kept by the day")
+            raise invalid(field, "must be the beginning of a day in UTC: the record is checked by the day")
     return window
 
 
@@ -148,8 +148,8 @@ def check(window: Window, arguments: Mapping[str, str]) -> None:
 
 
 JOB = Job(
-    name="books",
-    about="balanced books: every request ends, every delivery has its evidence, nothing is sent twice",
+    name="reconciliation",
+    about="the record adds up: every request ends, every delivery has its evidence, nothing is sent twice",
     run=run,
     check=check,
     reads=lambda _: (*JUDGED, HEARTBEATS),

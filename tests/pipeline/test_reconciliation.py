@@ -21,7 +21,7 @@ from butlers.pipeline.transforms.reconciliation import (
 )
 from butlers.pipeline.transforms.reconciliation_requests import judged_counts, rows_of
 from butlers.pipeline.transforms.reconciliation_rules import RULES
-from tests.pipeline.books_ledger import (
+from tests.pipeline.reconciliation_records import (
     CLOSED,
     CUTOFF,
     FIRST,

@@ -21,7 +21,7 @@ from butlers.pipeline.lake.log import LakeLog
 from butlers.pipeline.lake.stream import append_batch
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
-from tests.pipeline.books_ledger import EVENTS
+from tests.pipeline.reconciliation_records import EVENTS
 from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.timeout(600)  # two runs of a job of many stages, beside other tests
