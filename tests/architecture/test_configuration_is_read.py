@@ -59,8 +59,9 @@ NOT_READ_YET = {
 
 
 def declared() -> set[Key]:
-    modules_of_sections = (config, roster, messenger_config, modules)
-    models = [Settings, switchboard_config.BufferSection, *(m for each in modules_of_sections for m in _models(each))]
+    models: list[type[BaseModel]] = [Settings, switchboard_config.BufferSection]
+    for module in (config, roster, messenger_config, modules):
+        models += _models(module)
     return {(model.__name__, field) for model in models for field in model.model_fields}
 
 
