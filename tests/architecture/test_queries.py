@@ -42,7 +42,6 @@ SCHEMAS = {
     "pipeline/queries.sql": "pipeline",
     "switchboard/ingress/admission.sql": "switchboard",
     "switchboard/extraction/queries.sql": "switchboard",
-    "switchboard/dispatch/queries.sql": "switchboard",
     "switchboard/connectors/queries.sql": "switchboard",
     "switchboard/registry.sql": "switchboard",
     "switchboard/senders/queries.sql": "switchboard",

@@ -19,7 +19,7 @@ from butlers.butler.identity import Caller
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext, invalid
-from butlers.contracts.notify import NotifyEnvelope, NotifyResponse, NotifyResponseContext
+from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.operations.operation import Role
@@ -69,7 +69,9 @@ class NotifyDispatcher:
             return _refused(None, error)
         asking = _Asking()
         try:
-            notify, event = await self.lineage.verified(notify)
+            known = await self.lineage.of(notify.request_id) if notify.request_id is not None else None
+            notify = notify.on_record(NotifyContext.answering(known.context) if known else None)
+            event = known.source_event if known else None
             response = await self._deliver_patiently(notify, event, asking)
         except ClassifiedError as error:
             response = _refused(notify.request_id, error)

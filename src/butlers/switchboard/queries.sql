@@ -42,12 +42,43 @@ WHERE thread_key = $1 AND lifecycle_state = 'accepted' AND (not_before IS NULL O
 ORDER BY received_at, request_id
 LIMIT 1;
 
--- name: held_up_in_thread
--- Until when an earlier message of the thread, that was put off because one of these butlers is away, is to be waited for;
--- one that is in hand again by now still comes first. NULL in waiting_for: it is not known for whom, so for everybody.
-SELECT max(greatest(not_before, $4::timestamptz + interval '1 second')) FROM {schema}.message_inbox
-WHERE thread_key = $1 AND lifecycle_state IN ('accepted', 'progress') AND (received_at, request_id) < ($2, $3)
-  AND not_before IS NOT NULL AND (waiting_for IS NULL OR waiting_for ?| $5::text[]);
+-- name: record_decision
+-- Store the decision of a claimed request; no row comes back when another worker holds it. `held_up_until`: until when an
+-- earlier message of the thread, that was put off because one of these butlers is away, is to be waited for; one that is
+-- claimed again by now still comes first. NULL in waiting_for: it is not known for which butler, so for each.
+WITH written AS (
+    UPDATE {schema}.message_inbox AS work
+    SET routing_output = $4, prompt_version = $5, model_version = $6, updated_at = $7
+    WHERE work.request_id = $1 AND work.received_at = $2 AND work.claim_token = $3 AND {held}
+    RETURNING work.request_id, work.received_at, work.thread_key
+)
+SELECT (
+    SELECT max(greatest(earlier.not_before, $7::timestamptz + interval '1 second'))
+    FROM {schema}.message_inbox AS earlier
+    WHERE earlier.thread_key = written.thread_key AND earlier.lifecycle_state IN ('accepted', 'progress')
+      AND (earlier.received_at, earlier.request_id) < (written.received_at, written.request_id)
+      AND earlier.not_before IS NOT NULL AND (earlier.waiting_for IS NULL OR earlier.waiting_for ?| $8::text[])
+) AS held_up_until
+FROM written;
+
+-- name: finish_request
+-- End a claimed request, and log what was dispatched for it; no row comes back when another worker holds it. The log
+-- lines are written all the same: the dispatches took place.
+WITH written AS (
+    UPDATE {schema}.message_inbox AS work
+    SET lifecycle_state = $4, dispatch_outcomes = $5, aggregated_reply = $6, lifecycle_error = $7, final_state_at = $8,
+        signal_pending = $9, waiting_for = NULL, updated_at = $8, {free}
+    WHERE work.request_id = $1 AND work.received_at = $2 AND work.claim_token = $3 AND {held}
+    RETURNING work.request_id
+), logged AS (
+    INSERT INTO {schema}.routing_log
+        (id, request_id, segment_id, source_channel, target_butler, success, duration_ms, error_class, error, router,
+         confidence, prompt_version, model_version, created_at)
+    SELECT id, request_id, segment_id, source_channel, target_butler, success, duration_ms, error_class, error, router,
+           confidence, prompt_version, model_version, created_at
+    FROM jsonb_populate_recordset(NULL::{schema}.routing_log, $10)
+)
+SELECT request_id FROM written;
 
 -- name: waiting_messages
 -- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first. The channels
@@ -72,7 +103,9 @@ LIMIT $3;
 INSERT INTO {schema}.routing_log
     (id, request_id, segment_id, source_channel, target_butler, success, duration_ms, error_class, error, router,
      confidence, prompt_version, model_version, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+SELECT id, request_id, segment_id, source_channel, target_butler, success, duration_ms, error_class, error, router,
+       confidence, prompt_version, model_version, created_at
+FROM jsonb_populate_recordset(NULL::{schema}.routing_log, $1);
 
 -- name: get_request
 -- One request, whole.
@@ -137,49 +170,6 @@ WHERE lifecycle_state IN ('accepted', 'progress') GROUP BY lifecycle_state
 UNION ALL
 SELECT lifecycle_state, count(*) FROM {schema}.message_inbox
 WHERE lifecycle_state IN ('parsed', 'errored') AND received_at >= $1 GROUP BY lifecycle_state;
-
--- name: register_butler
--- A butler says what it is; registering always makes it eligible.
-INSERT INTO {schema}.butler_registry
-    (name, endpoint_url, transport, description, triggers, required_information, capabilities, modules,
-     route_timeout_s, last_seen_at, registered_at, eligibility_updated_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10, $10)
-ON CONFLICT (name) DO UPDATE
-SET endpoint_url = excluded.endpoint_url, transport = excluded.transport, description = excluded.description,
-    triggers = excluded.triggers, required_information = excluded.required_information,
-    capabilities = excluded.capabilities, modules = excluded.modules, route_timeout_s = excluded.route_timeout_s,
-    last_seen_at = excluded.last_seen_at, registered_at = excluded.registered_at, eligibility_state = 'active',
-    quarantined_at = NULL, quarantine_reason = NULL, eligibility_updated_at = excluded.eligibility_updated_at;
-
--- name: lock_butler
--- The present state of a butler, held until the transaction ends.
-SELECT eligibility_state FROM {schema}.butler_registry WHERE name = $1 FOR UPDATE;
-
--- name: lock_butlers
--- Everybody's state and last sign of life, held until the transaction ends.
-SELECT name, eligibility_state, last_seen_at, liveness_ttl_seconds FROM {schema}.butler_registry ORDER BY name FOR UPDATE;
-
--- name: touch_butler
--- A sign of life.
-UPDATE {schema}.butler_registry SET last_seen_at = $2 WHERE name = $1 RETURNING eligibility_state;
-
--- name: set_eligibility
--- Change the state only from the state that was seen.
-UPDATE {schema}.butler_registry
-SET eligibility_state = $3, eligibility_updated_at = $4,
-    quarantined_at = CASE WHEN $3 = 'quarantined' THEN $4::timestamptz END,
-    quarantine_reason = CASE WHEN $3 = 'quarantined' THEN $5 END
-WHERE name = $1 AND eligibility_state = $2
-RETURNING name;
-
--- name: log_eligibility
--- Why a butler is or is not routable, for later.
-INSERT INTO {schema}.butler_eligibility_log (id, butler, previous, new, reason, observed_at)
-VALUES ($1, $2, $3, $4, $5, $6);
-
--- name: list_butlers
--- The registry.
-SELECT * FROM {schema}.butler_registry ORDER BY name;
 
 -- name: forget_dedupe_keys
 -- Keys so old that no source repeats their events any more.

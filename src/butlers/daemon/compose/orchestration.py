@@ -13,7 +13,7 @@ from butlers.reliability.retry import RetryPolicy
 from butlers.roster import ButlerConfig
 from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
-from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, TargetReader
+from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.executor import Fanout
 from butlers.switchboard.ingress.admission import Admission
 from butlers.switchboard.ingress.buffer import DurableBuffer
@@ -25,7 +25,6 @@ from butlers.switchboard.requests.inbox import ClaimedMessage, MessageInbox
 from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.memory_capture import MemoryCapture
 from butlers.switchboard.requests.reader import LineageReader
-from butlers.switchboard.requests.service_levels import RequestTelemetry
 from butlers.switchboard.requests.signals import Signals
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
@@ -50,7 +49,7 @@ class Orchestration:
 def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admission: Admission) -> Orchestration:
     process, schema = butler.process, butler.config.schema_name
     lineage = LineageReader(database=process.database, queries=Queries.load("butlers.switchboard", schema=schema))
-    notify, dispatcher = _notify(butler, lineage), _dispatcher(butler)
+    notify, dispatcher = _notify(butler, lineage), _dispatcher(butler, registry)
     signals, inbox = _signals(butler, notify), _inbox(butler)
     dead_letters = DeadLetters(database=process.database, schema=schema, clock=process.clock, new_id=process.new_id)
 
@@ -69,9 +68,10 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
         ),
         fanout=Fanout(dispatcher=dispatcher),
         signals=signals,
+        lineage=lineage,
         dead_letters=dead_letters,
         settings=butler.config.routing,
-        observe=RequestTelemetry(telemetry=butler.telemetry, clock=process.clock),
+        telemetry=butler.telemetry,
         worker=process.instance,
         lease=process.lease,
         patience_s=process.settings.request_patience_s,
@@ -179,7 +179,7 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
     return signals
 
 
-def _dispatcher(butler: Butler) -> Dispatcher:
+def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
     roster = butler.process.roster
     return Dispatcher(
         transport=butler.transport,
@@ -188,7 +188,7 @@ def _dispatcher(butler: Butler) -> Dispatcher:
         circuits=Circuits(
             policy=butler.config.routing.circuit.policy(), clock=butler.process.clock, telemetry=butler.telemetry
         ),
-        targets=TargetReader(database=butler.process.database, schema=butler.config.schema_name),
+        targets=registry,
         clock=butler.process.clock,
         telemetry=butler.telemetry,
     )

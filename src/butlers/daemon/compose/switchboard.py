@@ -31,7 +31,7 @@ from butlers.switchboard.operators.audit import AuditLog, OperatorAudit, RecordK
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.overrides import OnEnd, Operators
 from butlers.switchboard.operators.tools import OperatorTools
-from butlers.switchboard.registry import Holds, HoldTools, Registry
+from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.inbox import InboxKeeper
 from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.reader import RequestReader
@@ -129,7 +129,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         heartbeats=connectors.heartbeats,
         gate=senders.gate,
     )
-    audit, holds = operator_audit(butler), _holds(butler)
+    audit = operator_audit(butler)
     operator_tools = add_operators(
         butler,
         registry=registry,
@@ -150,7 +150,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *operator_tools,
             *routing.tools,
             *service_levels.tools(),
-            *HoldTools(holds=holds).tools(),
+            *registry.tools(),
             *connectors.tools,
             *senders.tools.tools(),
             *calendar_tools,
@@ -190,16 +190,6 @@ def _own_tools(parts: Orchestration, ingress: Ingress, registry: Registry) -> Se
         lineage=parts.lineage,
         registered=parts.dispatcher.circuits.reset,
     ).tools()
-
-
-def _holds(butler: Butler) -> Holds:
-    process = butler.process
-    return Holds(
-        database=process.database,
-        queries=Queries.load("butlers.switchboard.registry", schema=butler.config.schema_name),
-        clock=process.clock,
-        new_id=process.new_id,
-    )
 
 
 async def _refuse_route(_envelope: RouteEnvelope) -> dict[str, Any]:

@@ -9,9 +9,12 @@ from typing import Any, Self
 from uuid import UUID, uuid5
 
 from butlers.contracts.envelope import holds_nul
-from butlers.contracts.route import FanoutMode, RouteEnvelope, RouteResponse, WireError
+from butlers.contracts.route import FanoutMode, RouteResponse
 from butlers.errors import ClassifiedError, ErrorClass, ValidationError, from_wire
 from butlers.switchboard.routing.decision import Segment
+
+# The classes that a butler may name; the others are Switchboard's own.
+SHARED_CLASSES = frozenset(ErrorClass) - {ErrorClass.CLASSIFICATION_ERROR, ErrorClass.ROUTING_ERROR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class SegmentOutcome:
 
     @property
     def worth_repeating(self) -> bool:
-        """Nobody answered, so nobody has seen it or a record answers the repeat; or it was said when to ask again."""
+        """No answer came, so a repeat is new to the butler or known to its record; or it said when to ask again."""
         if self.error is None or not self.error.retryable:
             return False
         return self.raw_response is None or self.error.retry_after is not None
@@ -62,6 +65,7 @@ class SegmentOutcome:
     def from_wire(cls, stored: Mapping[str, Any], segments: Sequence[Segment], request_id: UUID) -> Self:
         """What an earlier worker has stored of one of these segments; an earlier version of us stored less of it."""
         segment = next(one for one in segments if one.segment_id == stored["segment_id"])
+        error = stored.get("error")
         return cls(
             segment=segment,
             subrequest_id=subrequest_id(request_id, segment),
@@ -70,11 +74,16 @@ class SegmentOutcome:
             attempts=stored.get("attempts", 0),
             result=stored.get("result"),
             target_ms=(stored.get("timing") or {}).get("duration_ms"),
-            error=_stored_error(stored.get("error")),
+            error=None if error is None else _stored_error(error),
             original_class=stored.get("original_class"),
             raw_response=stored.get("raw_response"),
             skipped=stored.get("skipped"),
         )
+
+
+def _stored_error(stored: Mapping[str, Any]) -> ClassifiedError:
+    retry_after = stored.get("retry_after_seconds")
+    return from_wire(stored["class"], stored["message"], retryable=stored["retryable"], retry_after=retry_after)
 
 
 def skipped(request_id: UUID, segment: Segment, mode: FanoutMode, reason: str) -> SegmentOutcome:
@@ -89,57 +98,26 @@ def subrequest_id(request_id: UUID, segment: Segment) -> UUID:
     return uuid5(request_id, segment.segment_id)
 
 
-def _stored_error(stored: Mapping[str, Any] | None) -> ClassifiedError | None:
-    if stored is None:
-        return None
-    return from_wire(
-        stored["class"],
-        stored["message"],
-        retryable=stored["retryable"],
-        retry_after=stored.get("retry_after_seconds"),
-    )
-
-
-SHARED_CLASSES = frozenset(ErrorClass) - {ErrorClass.CLASSIFICATION_ERROR, ErrorClass.ROUTING_ERROR}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What the calls to one butler came to."""
-
-    attempts: int = 0
-    result: Mapping[str, Any] | None = None
-    target_ms: int | None = None
-    error: ClassifiedError | None = None
-    original_class: str | None = None
-    raw: Mapping[str, Any] | None = None
-
-
-def read_reply(raw: Mapping[str, Any], envelope: RouteEnvelope) -> Reply:
-    """What an answer brings; one that is no answer to this request is a `validation_error`, and kept as it came."""
+def read_response(raw: Mapping[str, Any], outcome: SegmentOutcome, request_id: UUID) -> SegmentOutcome:
+    """The outcome with what an answer brings; one that is no answer to this request is a `validation_error`, and kept
+    as it came, or as escaped text where the database could not hold it.
+    """
     try:
-        response = parse_response(raw, envelope.request_context.request_id)
+        response = parse_response(raw, request_id)
     except ValidationError as error:
-        about = ValidationError(f"{envelope.target.butler}'s answer: {error.message}", fields=error.fields)
-        return Reply(error=about, raw=_storable(raw))
-    reply = Reply(raw=raw, target_ms=response.timing.duration_ms)
+        about = ValidationError(f"{outcome.segment.butler}'s answer: {error.message}", fields=error.fields)
+        try:
+            json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
+            storable = not holds_nul(raw)
+        except ValueError:
+            storable = False
+        return replace(outcome, error=about, raw_response=raw if storable else {"text": json.dumps(raw)})
+    outcome = replace(outcome, raw_response=raw, target_ms=response.timing.duration_ms)
     try:
-        return replace(reply, result=result_of(response))
+        return replace(outcome, result=result_of(response))
     except ClassifiedError as error:
-        return replace(reply, error=error, original_class=_unknown_class(response.error))
-
-
-def _unknown_class(error: WireError | None) -> str | None:
-    return error.error_class if error and error.error_class not in SHARED_CLASSES else None
-
-
-def _storable(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As it came, or as escaped text where the database could not hold it."""
-    try:
-        json.dumps(raw, ensure_ascii=False, allow_nan=False).encode()
-    except ValueError:
-        return {"text": json.dumps(raw)}
-    return {"text": json.dumps(raw)} if holds_nul(raw) else raw
+        told = response.error.error_class if response.error else None
+        return replace(outcome, error=error, original_class=None if told in SHARED_CLASSES else told)
 
 
 def parse_response(raw: Mapping[str, Any], request_id: UUID) -> RouteResponse:
@@ -152,8 +130,7 @@ def parse_response(raw: Mapping[str, Any], request_id: UUID) -> RouteResponse:
 
 def result_of(response: RouteResponse) -> Mapping[str, Any]:
     """What a response brings, or the error it carries."""
-    if response.error is not None:
-        error = response.error
+    if (error := response.error) is not None:
         own = error.error_class if error.error_class in SHARED_CLASSES else ErrorClass.INTERNAL_ERROR.value
         raise from_wire(own, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds)
     return response.result or {}

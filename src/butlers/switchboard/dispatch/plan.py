@@ -16,6 +16,19 @@ Join = Literal["wait_for_all", "first_success"]
 Abort = Literal["continue", "on_required_failure", "on_any_failure"]
 
 
+class End(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    AWAY = "away"  # failed, and the request may be put off for it
+
+
+_WANTED: Mapping[str, frozenset[End | None]] = {  # None: skipped
+    "success": frozenset({End.SUCCEEDED}),
+    "completed": frozenset({End.SUCCEEDED, End.FAILED}),
+    "always": frozenset({End.SUCCEEDED, End.FAILED, None}),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanoutNode:
     segment: Segment
@@ -42,14 +55,34 @@ class FanoutPlan:
             "mode": self.mode,
             "join": self.join,
             "abort": self.abort,
-            "nodes": [_node_to_wire(node) for node in self.nodes],
+            "nodes": [
+                {
+                    "segment_id": node.segment.segment_id,
+                    "depends_on": list(node.depends_on),
+                    "run_if": node.run_if,
+                    "required": node.required,
+                    "arbitration_group": node.arbitration_group,
+                    "arbitration_priority": node.arbitration_priority,
+                }
+                for node in self.nodes
+            ],
         }
 
     @classmethod
     def from_wire(cls, stored: Mapping[str, Any], segments: Sequence[Segment]) -> FanoutPlan:
         """The plan that was stored beside the decision these segments belong to."""
         known = {segment.segment_id: segment for segment in segments}
-        nodes = tuple(_node_from_wire(node, known) for node in stored["nodes"])
+        nodes = tuple(
+            FanoutNode(
+                segment=known[node["segment_id"]],
+                depends_on=tuple(node["depends_on"]),
+                run_if=node["run_if"],
+                required=node["required"],
+                arbitration_group=node["arbitration_group"],
+                arbitration_priority=node["arbitration_priority"],
+            )
+            for node in stored["nodes"]
+        )
         return cls(mode=stored["mode"], join=stored["join"], abort=stored["abort"], nodes=nodes)
 
 
@@ -91,41 +124,6 @@ def _sorted(nodes: Sequence[FanoutNode]) -> tuple[FanoutNode, ...]:
     return tuple(order)
 
 
-def _node_to_wire(node: FanoutNode) -> dict[str, Any]:
-    return {
-        "segment_id": node.segment_id,
-        "depends_on": list(node.depends_on),
-        "run_if": node.run_if,
-        "required": node.required,
-        "arbitration_group": node.arbitration_group,
-        "arbitration_priority": node.arbitration_priority,
-    }
-
-
-def _node_from_wire(stored: Mapping[str, Any], segments: Mapping[str, Segment]) -> FanoutNode:
-    return FanoutNode(
-        segment=segments[stored["segment_id"]],
-        depends_on=tuple(stored["depends_on"]),
-        run_if=stored["run_if"],
-        required=stored["required"],
-        arbitration_group=stored["arbitration_group"],
-        arbitration_priority=stored["arbitration_priority"],
-    )
-
-
-class End(StrEnum):
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    AWAY = "away"  # failed, and the request may be put off for it
-
-
-_WANTED: Mapping[str, frozenset[End | None]] = {  # None: skipped
-    "success": frozenset({End.SUCCEEDED}),
-    "completed": frozenset({End.SUCCEEDED, End.FAILED}),
-    "always": frozenset({End.SUCCEEDED, End.FAILED, None}),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     start: tuple[FanoutNode, ...]
@@ -135,19 +133,21 @@ class Progress:
 
 def advance(plan: FanoutPlan, ended: Mapping[str, End], running: Collection[str] = ()) -> Progress:
     """The next step."""
-    ended = _nobody_waits(ended) if plan.join == "first_success" else ended
+    if plan.join == "first_success":  # alternatives: the next one does not wait for a target that is away
+        ended = {name: End.FAILED if end is End.AWAY else end for name, end in ended.items()}
     stopped = _stopped(plan, ended)
     skipped: dict[str, str] = {}
     start: list[FanoutNode] = []
     for position, node in enumerate(plan.nodes):  # dependencies stand first, so what became of them is known
         if node.segment_id in ended or node.segment_id in running:
             continue
-        before = _before(plan, position)
         if stopped is not None:
             skipped[node.segment_id] = stopped
-        elif not all(_settled(other, ended, skipped) for other in before):
             continue
-        elif plan.mode == "conditional" and (unmet := _unmet(node, before, ended)) is not None:
+        before = _before(plan, position)
+        if any(ended.get(one.segment_id, End.AWAY) is End.AWAY and one.segment_id not in skipped for one in before):
+            continue
+        if plan.mode == "conditional" and (unmet := _unmet(node, before, ended)) is not None:
             skipped[node.segment_id] = unmet
         else:
             start.append(node)
@@ -155,16 +155,12 @@ def advance(plan: FanoutPlan, ended: Mapping[str, End], running: Collection[str]
 
 
 def _before(plan: FanoutPlan, position: int) -> tuple[FanoutNode, ...]:
-    """Who has to be through first."""
+    """What has to be through first."""
     if plan.mode == "parallel":
         return ()
     if plan.mode == "ordered":
         return plan.nodes[:position]
     return tuple(node for node in plan.nodes if node.segment_id in plan.nodes[position].depends_on)
-
-
-def _settled(node: FanoutNode, ended: Mapping[str, End], skipped: Collection[str]) -> bool:
-    return node.segment_id in skipped or ended.get(node.segment_id, End.AWAY) is not End.AWAY
 
 
 def _unmet(node: FanoutNode, before: Iterable[FanoutNode], ended: Mapping[str, End]) -> str | None:
@@ -178,19 +174,11 @@ def _unmet(node: FanoutNode, before: Iterable[FanoutNode], ended: Mapping[str, E
 
 def _stopped(plan: FanoutPlan, ended: Mapping[str, End]) -> str | None:
     """Why nothing more is started, if that is so."""
-    if plan.join == "first_success":  # alternatives: a failure is what the next one is there for
-        return _another_succeeded(plan, ended)
+    if plan.join == "first_success":  # a failure is what the next alternative is there for
+        first = next((node for node in plan.nodes if ended.get(node.segment_id) is End.SUCCEEDED), None)
+        return f"{first.segment.butler} has dealt with it" if first else None
     if plan.abort == "continue":
         return None
     fatal = (node for node in plan.nodes if node.required or plan.abort == "on_any_failure")
     failed = next((node for node in fatal if ended.get(node.segment_id) is End.FAILED), None)
     return f"stopped because {failed.segment.butler} failed" if failed else None
-
-
-def _another_succeeded(plan: FanoutPlan, ended: Mapping[str, End]) -> str | None:
-    first = next((node for node in plan.nodes if ended.get(node.segment_id) is End.SUCCEEDED), None)
-    return f"{first.segment.butler} has dealt with it" if first else None
-
-
-def _nobody_waits(ended: Mapping[str, End]) -> dict[str, End]:
-    return {name: End.FAILED if end is End.AWAY else end for name, end in ended.items()}

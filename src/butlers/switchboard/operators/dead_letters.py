@@ -135,13 +135,10 @@ class DeadLetters:
         ref: MessageRef,
         *,
         state: str,  # parsed | errored
-        outcomes: Sequence[Outcome],
-        error: ClassifiedError | None,
+        failures: Sequence[Failure],
         override: Mapping[str, Any] | None,  # what an operator decided about the request
-        category: str | None = None,
     ) -> None:
         """Within the transaction that ended the request, after its row was written."""
-        failures = failures_of(ref.request_id, outcomes=outcomes, error=error, category=category)
         kept = [failure.segment_id for failure in failures if await self._capture(connection, ref, failure)]
         if override is not None:  # only an operator can have opened a request again that has letters
             await self._settle(connection, ref.request_id, state, kept)

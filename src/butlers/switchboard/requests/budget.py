@@ -13,16 +13,17 @@ from typing import Any
 
 from butlers.errors import OverloadRejected, TimeoutExceeded
 from butlers.switchboard.config import TierSection, TiersSection
-from butlers.switchboard.dispatch.dispatcher import DispatchLimits, Invocations
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestBudget:
-    tier: str
+    """One request's limits, and what it has used of them; all parts of the request share it."""
+
+    tier: str = "default"
     section: TierSection
-    deadline: float | None  # on the monotonic clock
-    invocations: Invocations  # shared by whoever calls butlers or models for this request
+    deadline: float | None = None  # on the monotonic clock; None: no limit
+    calls: int = 0  # of butlers and models, all that were made for the request so far
 
     @classmethod
     def begin(cls, tiers: TiersSection, policy_tier: str, now: float, *, calls: int = 0) -> RequestBudget:
@@ -30,25 +31,18 @@ class RequestBudget:
         name = policy_tier if policy_tier in type(tiers).model_fields else "default"
         section: TierSection = getattr(tiers, name)
         deadline = None if section.wall_clock_s is None else now + section.wall_clock_s
-        return cls(
-            tier=name,
-            section=section,
-            deadline=deadline,
-            invocations=Invocations(max(0, section.max_invocations - calls)),
-        )
+        return cls(tier=name, section=section, deadline=deadline, calls=calls)
 
-    @property
-    def calls(self) -> int:
-        """All that were made for the request so far."""
-        return self.section.max_invocations - self.invocations.left
+    def take_call(self) -> bool:
+        """Count one call more, or return false when there is none left."""
+        if self.calls >= self.section.max_invocations:
+            return False
+        self.calls += 1
+        return True
 
-    def limits(self) -> DispatchLimits:
-        return DispatchLimits(
-            deadline=self.deadline,
-            invocations=self.invocations,
-            attempts=self.section.attempts,
-            route_timeout_s=self.section.route_timeout_s,
-        )
+    def time_left(self, now: float) -> float | None:
+        """Seconds until the deadline, never negative; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - now)
 
     def to_wire(self) -> dict[str, Any]:
         """Which policy was chosen, for the record of the request."""
@@ -56,10 +50,9 @@ class RequestBudget:
 
     @asynccontextmanager
     async def within_time(self, now: float) -> AsyncIterator[None]:
-        """Whatever is done inside ends with the request's time."""
-        left = None if self.deadline is None else max(0.0, self.deadline - now)
+        """What is done inside ends with the request's time."""
         try:
-            async with asyncio.timeout(left) as limit:
+            async with asyncio.timeout(self.time_left(now)) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():
@@ -69,16 +62,13 @@ class RequestBudget:
             ) from None
 
     def check_tokens(self, outcomes: Iterable[SegmentOutcome], routing: int = 0) -> None:
-        """Whether the models have spent more than the request may."""
-        limit = self.section.max_tokens
-        spent = routing + sum(map(_tokens, outcomes))
+        """Raises `OverloadRejected` when the models have spent more tokens than the request may."""
+        limit, spent = self.section.max_tokens, routing
+        for outcome in outcomes:
+            usage = (outcome.result or {}).get("usage")
+            tokens = usage.get("tokens") if isinstance(usage, dict) else None
+            spent += tokens if type(tokens) is int else 0
         if limit is not None and spent > limit:
             raise OverloadRejected(
                 f"the request's {limit} tokens are used up: {spent} were spent (tier {self.tier})", retryable=False
             )
-
-
-def _tokens(outcome: SegmentOutcome) -> int:
-    usage = (outcome.result or {}).get("usage")
-    tokens = usage.get("tokens") if isinstance(usage, dict) else None
-    return tokens if type(tokens) is int else 0

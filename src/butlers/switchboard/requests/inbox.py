@@ -14,16 +14,21 @@ from uuid import UUID
 
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext
+from butlers.errors import LeaseLost
 from butlers.storage.claims import Claim, Claims, ClaimTable
-from butlers.storage.database import Database, Executor, Record
+from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import add_months, drop_month_partitions_before, ensure_month_partitions
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.routing.decision import RoutingQuestion
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.retention")
+
+INBOX = "message_inbox"
+MONTHS_AHEAD = 2
 MESSAGE_CLAIMS = ClaimTable(
-    name="message_inbox",
+    name=INBOX,
     key={"request_id": "uuid", "received_at": "timestamptz"},
     state="lifecycle_state",
     held="progress",
@@ -46,7 +51,7 @@ class ClaimedMessage:
     """A message that this worker, and nobody else, may process now."""
 
     ref: MessageRef
-    claim_token: UUID
+    claim: Claim
     context: RequestContext
     text: str
     attachments: Sequence[Mapping[str, Any]]
@@ -61,10 +66,6 @@ class ClaimedMessage:
     first: bool = True  # nobody had it in hand before
     calls: int = 0  # of butlers and models that were made for it before
     last_failure: str | None = None  # why the last attempt did not end, when its worker could still say so
-
-    @property
-    def claim(self) -> Claim:
-        return Claim(key=(self.ref.request_id, self.ref.received_at), token=self.claim_token)
 
     @property
     def waiting_since(self) -> datetime:
@@ -98,6 +99,7 @@ class End:
     reply: Mapping[str, Any] | None
     error: Mapping[str, Any] | None
     signal: bool = False  # its author is to be shown
+    routed: Sequence[Mapping[str, Any]] = ()  # lines of the routing log, one for each segment that was dispatched
 
 
 class MessageInbox:
@@ -107,6 +109,8 @@ class MessageInbox:
         self._clock = clock
         self._new_id = new_id
         self._claims = Claims(MESSAGE_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id)
+        self._record_decision = self._claims.fill(self._queries.record_decision)
+        self._finish_request = self._claims.fill(self._queries.finish_request)
 
     async def claim(
         self, ref: MessageRef, *, worker: str, lease_s: float, suspect: bool = False
@@ -114,7 +118,27 @@ class MessageInbox:
         """None: another worker has it, it is not its turn, or it is a suspect and `suspect` is false."""
         key = (ref.request_id, ref.received_at)
         held = await self._claims.claim(key, worker=worker, lease_s=lease_s, suspects=suspect)
-        return _claimed(ref, *held) if held is not None else None
+        if held is None:
+            return None
+        claim, row = held
+        return ClaimedMessage(
+            ref=ref,
+            claim=claim,
+            context=RequestContext.model_validate(row["request_context"], strict=False),
+            text=row["normalized_text"],
+            attachments=row["attachments"],
+            pinned_target=row["pinned_target"],
+            routing_output=row["routing_output"],
+            dispatch_outcomes=row["dispatch_outcomes"] or (),
+            attempts=row["attempts"],
+            raw_payload=row["raw_payload"],
+            thread_key=row["thread_key"],
+            override=row["override"],
+            progress_at=row["progress_at"],
+            first=row["progress_at"] == row["updated_at"],
+            calls=row["calls"],
+            last_failure=row["last_failure"],
+        )
 
     async def renew(self, messages: Sequence[ClaimedMessage], *, lease_s: float) -> set[UUID]:
         """The requests whose claims still stand."""
@@ -133,15 +157,19 @@ class MessageInbox:
         """The attempt ended early, and it counts: the message is claimed again when its lease has run out."""
         await self._claims.record(message.claim, {"last_failure": failure})
 
-    async def record_routing(self, message: ClaimedMessage, routing_output: Mapping[str, Any]) -> None:
-        """The decision is durable before anything is dispatched, so that a repeat dispatches the same."""
-        values = {
-            "routing_output": routing_output,
-            "prompt_version": routing_output.get("prompt_version"),
-            "model_version": routing_output.get("model_version"),
-            "updated_at": self._clock.now(),
-        }
-        await self._claims.record(message.claim, values)
+    async def record_decision(
+        self, message: ClaimedMessage, routing_output: Mapping[str, Any], butlers: Sequence[str]
+    ) -> datetime | None:
+        """The decision is durable before anything is dispatched, so that a repeat dispatches the same. Returns until
+        when an earlier message of the same thread waits for one of these butlers. Raises `LeaseLost`.
+        """
+        versions = (routing_output.get("prompt_version"), routing_output.get("model_version"))
+        values = (*message.claim.key, message.claim.token, routing_output, *versions, self._clock.now(), list(butlers))
+        row = await self._database.fetchrow(self._record_decision, *values)
+        if row is None:
+            raise LeaseLost(f"another worker has taken over {message.ref.request_id}")
+        until: datetime | None = row["held_up_until"]
+        return until
 
     async def record_outcomes(self, message: ClaimedMessage, outcomes: Sequence[Mapping[str, Any]]) -> None:
         """How far the parts of a request have come, so that a repeat asks no butler again that has answered."""
@@ -175,20 +203,21 @@ class MessageInbox:
         }
         await self._claims.settle(message.claim, values)
 
-    async def finish(self, connection: Executor, message: ClaimedMessage, end: End) -> None:
-        """Within the caller's transaction, beside whatever else belongs to the end."""
-        now = self._clock.now()
-        values = {
-            "lifecycle_state": end.state,
-            "dispatch_outcomes": list(end.outcomes),
-            "aggregated_reply": end.reply,
-            "lifecycle_error": end.error,
-            "final_state_at": now,
-            "signal_pending": end.signal,
-            "waiting_for": None,
-            "updated_at": now,
-        }
-        await self._claims.settle(message.claim, values, connection=connection)
+    async def finish(self, message: ClaimedMessage, end: End, *, connection: Executor | None = None) -> bool:
+        """End the request and log what was dispatched for it; false: another worker holds the request."""
+        values = (list(end.outcomes), end.reply, end.error, self._clock.now(), end.signal, self._log_lines(end.routed))
+        ended = await (connection or self._database).fetchrow(
+            self._finish_request, *message.claim.key, message.claim.token, end.state, *values
+        )
+        return ended is not None
+
+    async def log_routing(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """What was dispatched for a request that goes on."""
+        await self._database.execute(self._queries.log_routing, self._log_lines(lines))
+
+    def _log_lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        now = self._clock.now().isoformat()
+        return [{"id": str(self._new_id()), "created_at": now, **line} for line in lines]
 
     async def waiting(self, *, grace_s: float, limit: int) -> list[MessageRef]:
         now = self._clock.now()
@@ -201,45 +230,6 @@ class MessageInbox:
             return None
         row = await self._database.fetchrow(self._queries.next_in_thread, message.thread_key, self._clock.now())
         return MessageRef(**dict(row)) if row else None
-
-    async def held_up_until(self, message: ClaimedMessage, butlers: Sequence[str]) -> datetime | None:
-        """Until when an earlier message of the same thread waits for one of these butlers."""
-        if message.thread_key is None:
-            return None
-        ref, now = message.ref, self._clock.now()
-        values = (message.thread_key, ref.received_at, ref.request_id, now, list(butlers))
-        until: datetime | None = await self._database.fetchval(self._queries.held_up_in_thread, *values)
-        return until
-
-    async def log_routing(self, lines: Sequence[tuple[Any, ...]]) -> None:
-        await self._database.executemany(self._queries.log_routing, [(self._new_id(), *line) for line in lines])
-
-
-def _claimed(ref: MessageRef, claim: Claim, row: Record) -> ClaimedMessage:
-    return ClaimedMessage(
-        ref=ref,
-        claim_token=claim.token,
-        context=RequestContext.model_validate(row["request_context"], strict=False),
-        text=row["normalized_text"],
-        attachments=row["attachments"],
-        pinned_target=row["pinned_target"],
-        routing_output=row["routing_output"],
-        dispatch_outcomes=row["dispatch_outcomes"] or (),
-        attempts=row["attempts"],
-        raw_payload=row["raw_payload"],
-        thread_key=row["thread_key"],
-        override=row["override"],
-        progress_at=row["progress_at"],
-        first=row["progress_at"] == row["updated_at"],
-        calls=row["calls"],
-        last_failure=row["last_failure"],
-    )
-
-
-log = get_logger("butlers.retention")
-
-MONTHS_AHEAD = 2
-INBOX = "message_inbox"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

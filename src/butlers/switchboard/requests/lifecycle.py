@@ -15,12 +15,13 @@ workers is quarantined after `MOST_DEATHS`, and runs alone before that (`Suspect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+from butlers.channels.registry import reacting_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, LeaseLost, Quarantined, ValidationError
 from butlers.storage.claims import MOST_DEATHS, SUSPECT_AFTER, LeasePolicy, SuspectGate
@@ -29,31 +30,32 @@ from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.dispatch.executor import Fanout, FanoutResult
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.dispatch.plan import FanoutPlan, make_plan
+from butlers.switchboard.dispatch.reply import aggregate
 from butlers.switchboard.ingress.ingress import MessageRef
-from butlers.switchboard.operators.dead_letters import DeadLetters
+from butlers.switchboard.operators.dead_letters import DeadLetters, failures_of
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.budget import RequestBudget
 from butlers.switchboard.requests.inbox import ClaimedMessage, End, MessageInbox
-from butlers.switchboard.requests.service_levels import RequestTelemetry
+from butlers.switchboard.requests.reader import LineageReader
 from butlers.switchboard.requests.signals import Ended, Signals
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.decision import Decision
-from butlers.telemetry import get_logger
+from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry.catalogue import (
+    END_TO_END_LATENCY,
+    INFLIGHT_REQUESTS,
+    INTERACTIVE_LATENCY,
+    REQUEST_FINISHED,
+    ROUTING_DECISION_LATENCY,
+    ROUTING_FALLBACK,
+)
+from butlers.telemetry.spans import REQUEST
 
 log = get_logger("butlers.lifecycle")
 
 PUT_OFF_S = 5.0
 REMIND_MARGIN_S = 0.05  # not before it may be claimed
 ALONE_S = 1.0  # when a suspect asks again whether it may run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """A message in hand, and what it may take."""
-
-    message: ClaimedMessage
-    budget: RequestBudget
-    task: asyncio.Task[Any] | None  # who works on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,10 @@ class RequestProcessor:
     cascade: Cascade
     fanout: Fanout
     signals: Signals
+    lineage: LineageReader
     dead_letters: DeadLetters
     settings: RoutingSection
-    observe: RequestTelemetry
+    telemetry: Telemetry
     worker: str
     lease: LeasePolicy
     patience_s: float  # how long after its arrival a message waits for a butler that is away
@@ -75,41 +78,81 @@ class RequestProcessor:
     offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
     offer_later: Callable[[MessageRef, float], None] = lambda _ref, _seconds: None  # what was put off, after so long
     after: Callable[[ClaimedMessage, Decision], None] = lambda _message, _decision: None  # when a request was parsed
-    _held: dict[UUID, Work] = field(default_factory=dict, init=False)  # claim token -> what is in hand
-    _owed: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)  # to be given back to the database
-
-    # --- in hand -----------------------------------------------------------------------------------------------------
+    # By claim token: what this process works on, and what it has to give back when the database is there again.
+    _held: dict[UUID, tuple[ClaimedMessage, asyncio.Task[None]]] = field(default_factory=dict, init=False)
+    _owed: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)
 
     async def process(self, ref: MessageRef) -> bool:
-        """Bring one request to its end; false when somebody else holds it, or an earlier one of its thread does."""
-        if any(work.message.ref.request_id == ref.request_id for work in self._held.values()):
+        """Bring one request to its end; false when another worker holds it, or an earlier one of its thread."""
+        if any(message.ref.request_id == ref.request_id for message, _ in self._held.values()):
             return False  # ours: a stepping clock may make a fresh lease look old
         if ref.attempts < SUSPECT_AFTER:
-            return await self._process_now(ref, suspect=False)
+            return await self._claim_and_work(ref, suspect=False)
         if not self.suspects.enter(ref.request_id):
             self.offer_later(ref, ALONE_S)
             return False
         try:
-            return await self._process_now(ref, suspect=True)
+            return await self._claim_and_work(ref, suspect=True)
         finally:
             self.suspects.leave()
 
-    async def _process_now(self, ref: MessageRef, *, suspect: bool) -> bool:
+    def abort(self, request_id: UUID) -> None:
+        """Stop working on a request whose claim was taken away."""
+        for token, (message, _) in list(self._held.items()):
+            if message.ref.request_id == request_id:
+                self._stop(token)
+
+    async def keep_renewed(self) -> None:
+        """Renew the leases of all claimed requests; runs beside the workers."""
+        while True:
+            await self.clock.sleep(self.lease.renew_every)
+            for token, message in list(self._owed.items()):
+                await self.inbox.give_back(message)
+                self._owed.pop(token, None)
+            if held := {token: message for token, (message, _) in self._held.items()}:
+                standing = await self.inbox.renew([*held.values()], lease_s=self.lease.ttl)
+                for token, message in held.items():
+                    if message.ref.request_id not in standing:
+                        self._stop(token)  # ended or taken over from outside, in whichever process that was
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until no request is worked on any more; what takes too long is taken over later by lease."""
+        deadline = self.clock.monotonic() + timeout_s
+        while self._held and self.clock.monotonic() < deadline:
+            await self.clock.sleep(0.02)
+
+    def _stop(self, token: UUID) -> None:
+        if (held := self._held.pop(token, None)) is not None:
+            message, task = held
+            log.warning("work on a request was stopped", request_id=message.ref.request_id)
+            task.cancel()
+
+    async def _claim_and_work(self, ref: MessageRef, *, suspect: bool) -> bool:
         message = await self.inbox.claim(ref, worker=self.worker, lease_s=self.lease.ttl, suspect=suspect)
         if message is None:
             return False
-        budget = RequestBudget.begin(self.settings.tier, ref.policy_tier, self.clock.monotonic(), calls=message.calls)
+        self.lineage.remember(message.context, message.raw_payload)
         # A task of its own: an operator's abort ends the work, and not the worker.
-        task = asyncio.create_task(self._work(message, budget), name=f"request {ref.request_id}")
-        self._held[message.claim_token] = Work(message=message, budget=budget, task=task)
+        task = asyncio.create_task(self._work(message), name=f"request {ref.request_id}")
+        self._held[message.claim.token] = (message, task)
+        self.telemetry.count(INFLIGHT_REQUESTS, 1)
         try:
-            with self.observe.in_hand(message):
-                await _ended(task)
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError:
+                task.cancel()
+                await asyncio.wait([task])
+                raise
+            if not task.cancelled():  # work that was stopped is over
+                task.result()
+        except LeaseLost:
+            log.warning("request was taken over", request_id=ref.request_id)
         except BaseException as error:
             await self._give_back(message, error)
             raise
         finally:
-            self._held.pop(message.claim_token, None)
+            self.telemetry.count(INFLIGHT_REQUESTS, -1)
+            self._held.pop(message.claim.token, None)
         if (following := await self.inbox.next_in_thread(message)) is not None:
             self.offer(following)
         return True
@@ -126,124 +169,99 @@ class RequestProcessor:
             log.warning("request was taken over", request_id=message.ref.request_id)
         except ClassifiedError:  # the database is away: the attempt is given back when it is there again
             if passing:
-                self._owed[message.claim_token] = message
+                self._owed[message.claim.token] = message
 
-    def abort(self, request_id: UUID) -> None:
-        """Stop working on a request whose claim was taken away."""
-        for token, work in list(self._held.items()):
-            if work.message.ref.request_id == request_id:
-                self._stop(token)
+    async def _work(self, message: ClaimedMessage) -> None:
+        tiers, now = self.settings.tier, self.clock.monotonic()
+        budget = RequestBudget.begin(tiers, message.ref.policy_tier, now, calls=message.calls)
+        with self.telemetry.span(REQUEST, request_id=message.ref.request_id, parent=message.context.trace_context):
+            if message.first:
+                self.signals.received(message.context)
+            try:
+                decision, plan, record = await self._decide(message, budget)
+                butlers = [segment.butler for segment in decision.segments]
+                held_up_until = await self.inbox.record_decision(message, record, butlers)
+                budget.check_tokens((), decision.tokens or 0)
+            except ClassifiedError as error:
+                if not (error.retryable and await self._put_off(message, budget)):
+                    await self._finish(message, error)
+                return
+            if held_up_until is not None and self._is_patient(message, held_up_until):
+                # An earlier message of the thread still waits for one of the same butlers; what is decided and settled
+                # of this one stays so.
+                await self.inbox.put_off(
+                    message,
+                    not_before=held_up_until,
+                    waiting_for=butlers,
+                    settled=message.dispatch_outcomes,
+                    keep_decision=True,
+                    calls=budget.calls,
+                )
+                self._remind(message, held_up_until)
+                return
+            result = await self._fan_out(message, decision, plan, budget)
+            if result is None:
+                return
+            try:
+                budget.check_tokens(result.outcomes, decision.tokens or 0)
+            except ClassifiedError as error:
+                await self._finish(message, error, decision, result, category="budget_exhausted")
+                return
+            await self._finish(message, result.error, decision, result)
+            if result.error is None:
+                self.after(message, decision)
 
-    async def keep_renewed(self) -> None:
-        """Renew the leases of everything in hand; runs beside the workers."""
-        while True:
-            await self.clock.sleep(self.lease.renew_every)
-            for token, message in list(self._owed.items()):
-                await self.inbox.give_back(message)
-                self._owed.pop(token, None)
-            if held := {token: work.message for token, work in self._held.items()}:
-                standing = await self.inbox.renew([*held.values()], lease_s=self.lease.ttl)
-                for token, message in held.items():
-                    if message.ref.request_id not in standing:
-                        self._stop(token)  # ended or taken over from outside, in whichever process that was
-
-    async def drain(self, timeout_s: float) -> None:
-        """Wait until nothing is in hand any more; what takes too long is taken over later by lease."""
-        deadline = self.clock.monotonic() + timeout_s
-        while self._held and self.clock.monotonic() < deadline:
-            await self.clock.sleep(0.02)
-
-    def _stop(self, token: UUID) -> None:
-        work = self._held.pop(token, None)
-        if work is not None and work.task is not None:
-            log.warning("work on a request was stopped", request_id=work.message.ref.request_id)
-            work.task.cancel()
-
-    # --- one request -------------------------------------------------------------------------------------------------
-
-    async def _work(self, message: ClaimedMessage, budget: RequestBudget) -> None:
-        try:
-            with self.observe.request(message):
-                await self._process(message, budget)
-        except LeaseLost:
-            log.warning("request was taken over", request_id=message.ref.request_id)
-
-    async def _process(self, message: ClaimedMessage, budget: RequestBudget) -> None:
-        if message.first:
-            self.signals.received(message.context)
-        try:
-            decision, plan = await self._decision(message, budget)
-            budget.check_tokens((), decision.tokens or 0)
-        except ClassifiedError as error:
-            if not (error.retryable and await self._put_off(message, budget)):
-                await self._finish(message, None, error)
-            return
-        if await self._waits_behind(message, decision, budget):
-            return
-        result = await self._fan_out(message, decision, plan, budget)
-        if result is None:
-            return
-        try:
-            budget.check_tokens(result.outcomes, decision.tokens or 0)
-        except ClassifiedError as error:
-            await self._finish(message, result, error, category="budget_exhausted")
-            return
-        await self._finish(message, result, result.error)
-        if result.error is None:
-            self.after(message, decision)
-
-    async def _decision(self, message: ClaimedMessage, budget: RequestBudget) -> tuple[Decision, FanoutPlan]:
+    async def _decide(
+        self, message: ClaimedMessage, budget: RequestBudget
+    ) -> tuple[Decision, FanoutPlan, Mapping[str, Any]]:
+        """The decision, its plan, and both as they are stored."""
         if not message.text.strip():
             raise ValidationError("there is no text to work on")
         if message.attempts > MOST_DEATHS:
             raise Quarantined.after(MOST_DEATHS, message.last_failure)
         if (stored := message.routing_output) is not None:
-            return _stored_decision(stored, self.settings, strict=budget.section.strict)
-        with self.observe.decision() as observed:
-            async with budget.within_time(self.clock.monotonic()):
-                decision = await self.cascade.decide(message.question(), await self.registry.butlers())
-            observed.append(decision)
+            decision = Decision.from_wire(stored)
+            if isinstance(plan := stored.get("plan"), Mapping):
+                return decision, FanoutPlan.from_wire(plan, decision.segments), stored
+            return decision, make_plan(decision, self.settings.plan, strict=budget.section.strict), stored
+        started = self.clock.monotonic()
+        async with budget.within_time(started):
+            decision = await self.cascade.decide(message.question(), await self.registry.butlers())
+        elapsed = (self.clock.monotonic() - started) * 1000
+        self.telemetry.observe(ROUTING_DECISION_LATENCY, elapsed, router=decision.router)
+        if decision.fallback_reason is not None:
+            self.telemetry.count(ROUTING_FALLBACK, reason=decision.fallback_reason)
         if decision.prompt_version is not None:
-            budget.invocations.take()  # a model was asked
+            budget.take_call()  # a model was asked
         plan = make_plan(decision, self.settings.plan, strict=budget.section.strict)
-        record = decision.to_wire() | {"plan": plan.to_wire(), "policy": budget.to_wire()}
-        await self.inbox.record_routing(message, record)
-        return decision, plan
-
-    async def _waits_behind(self, message: ClaimedMessage, decision: Decision, budget: RequestBudget) -> bool:
-        """Whether an earlier message of the thread still waits for one of the same butlers; what is decided and settled
-        of this one stays so.
-        """
-        butlers = [segment.butler for segment in decision.segments]
-        until = await self.inbox.held_up_until(message, butlers)
-        if until is None or not self._patient(message, until):
-            return False
-        settled = message.dispatch_outcomes
-        await self.inbox.put_off(
-            message, not_before=until, waiting_for=butlers, settled=settled, keep_decision=True, calls=budget.calls
-        )
-        self._remind(message, until)
-        return True
+        return decision, plan, decision.to_wire() | {"plan": plan.to_wire(), "policy": budget.to_wire()}
 
     async def _fan_out(
         self, message: ClaimedMessage, decision: Decision, plan: FanoutPlan, budget: RequestBudget
     ) -> FanoutResult | None:
         """None: put off."""
-        limits, router = budget.limits(), decision.router
-        request_id, stored = message.context.request_id, message.dispatch_outcomes
-        done = [SegmentOutcome.from_wire(outcome, decision.segments, request_id) for outcome in stored]
-        keep = _Keeper(self.inbox, message, list(done)) if len(plan.nodes) > 1 else None
+        request_id, router = message.context.request_id, decision.router
+        done = [
+            SegmentOutcome.from_wire(outcome, decision.segments, request_id) for outcome in message.dispatch_outcomes
+        ]
+        stored = list(done)
+
+        async def store(outcome: SegmentOutcome) -> None:
+            """Each answer goes on record as it comes, so that a repeat does not ask for it again."""
+            if not outcome.worth_repeating:
+                stored.append(outcome)
+                await self.inbox.record_outcomes(message, [each.to_wire() for each in stored])
+
+        on_end = store if len(plan.nodes) > 1 else None
         result = await self.fanout.run(
-            message, plan, router=router, limits=limits, done=done, may_put_off=True, on_end=keep
+            message, plan, router=router, budget=budget, done=done, may_put_off=True, on_end=on_end
         )
-        await self._log(message, decision, result.ended_now)
         if not result.late:
             return result
+        await self.inbox.log_routing(_log_lines(message, decision, result))
         if await self._put_off(message, budget, decision, result):
             return None
-        rest = await self.fanout.run(message, plan, router=router, limits=limits, done=result.ended)
-        await self._log(message, decision, rest.ended_now)
-        return rest
+        return await self.fanout.run(message, plan, router=router, budget=budget, done=result.ended)
 
     async def _put_off(
         self,
@@ -252,11 +270,11 @@ class RequestProcessor:
         decision: Decision | None = None,
         result: FanoutResult | None = None,
     ) -> bool:
-        """Try again later, not before it was said to be possible; false when the patience is used up. A decision of the
-        local classifier costs nothing and is made anew; one of a model is kept.
+        """Try again later, not before a butler said that it is possible; false when the patience is used up. A decision
+        of the local classifier costs nothing and is made anew; one of a model is kept.
         """
         not_before = self.clock.now() + timedelta(seconds=max(result.retry_after if result else 0.0, PUT_OFF_S))
-        if not self._patient(message, not_before):
+        if not self._is_patient(message, not_before):
             return False
         await self.inbox.put_off(
             message,
@@ -273,91 +291,81 @@ class RequestProcessor:
     def _remind(self, message: ClaimedMessage, when: datetime) -> None:
         self.offer_later(message.ref, max(0.0, (when - self.clock.now()).total_seconds()) + REMIND_MARGIN_S)
 
-    def _patient(self, message: ClaimedMessage, until: datetime) -> bool:
+    def _is_patient(self, message: ClaimedMessage, until: datetime) -> bool:
         return (until - message.waiting_since).total_seconds() <= self.patience_s
-
-    async def _log(self, message: ClaimedMessage, decision: Decision, outcomes: Sequence[SegmentOutcome]) -> None:
-        now = self.clock.now()
-        await self.inbox.log_routing([_log_line(message, decision, outcome, now) for outcome in outcomes])
 
     async def _finish(
         self,
         message: ClaimedMessage,
-        result: FanoutResult | None,
         error: ClassifiedError | None,
+        decision: Decision | None = None,
+        result: FanoutResult | None = None,
         *,
         category: Literal["budget_exhausted"] | None = None,
     ) -> None:
-        state, signal = "errored" if error else "parsed", self.signals.wanted(message.context)
+        context, state = message.context, "errored" if error else "parsed"
         outcomes = [outcome.to_wire() for outcome in result.outcomes] if result else []
-        told = error.describe() if error else None
-        end = End(state=state, outcomes=outcomes, reply=result.reply if result else None, error=told, signal=signal)
-        async with self.database.transaction() as connection:
-            await self.inbox.finish(connection, message, end)
-            await self.dead_letters.ended(
-                connection,
-                message.ref,
-                state=state,
-                outcomes=outcomes,
-                error=error,
-                category=category,
-                override=message.override,
-            )
-        self.observe.finished(message, state, error)
+        described = error.describe() if error else None
+        end = End(
+            state=state,
+            outcomes=outcomes,
+            reply=aggregate(result.plan, result.outcomes) if result else None,
+            error=described,
+            signal=self.signals.wanted(context),
+            routed=_log_lines(message, decision, result) if decision and result else (),
+        )
+        failures = failures_of(context.request_id, outcomes=outcomes, error=error, category=category)
+        if failures or message.override is not None:
+            async with self.database.transaction() as connection:
+                if ended := await self.inbox.finish(message, end, connection=connection):
+                    await self.dead_letters.ended(
+                        connection, message.ref, state=state, failures=failures, override=message.override
+                    )
+        else:
+            ended = await self.inbox.finish(message, end)
+        if not ended:
+            raise LeaseLost(f"another worker has taken over {context.request_id}")
+        self._observe_end(message, state, error)
         self.signals.ended(
-            Ended(context=message.context, state=state, error=told, outcomes=outcomes, override=message.override)
+            Ended(context=context, state=state, error=described, outcomes=outcomes, override=message.override)
+        )
+
+    def _observe_end(self, message: ClaimedMessage, state: str, error: ClassifiedError | None) -> None:
+        now, channel, tier = self.clock.now(), message.context.source_channel, message.ref.policy_tier
+        elapsed = (now - message.ref.received_at).total_seconds() * 1000
+        self.telemetry.count(REQUEST_FINISHED, source_channel=channel, lifecycle_state=state)
+        self.telemetry.observe(
+            END_TO_END_LATENCY, elapsed, source_channel=channel, policy_tier=tier, lifecycle_state=state
+        )
+        if message.progress_at is not None and (channel in reacting_names() or tier == "interactive"):
+            # A person waits for it: measured from PROGRESS to the end.
+            waited = (now - message.progress_at).total_seconds() * 1000
+            self.telemetry.observe(INTERACTIVE_LATENCY, waited, source_channel=channel, lifecycle_state=state)
+        log.info(
+            "request finished",
+            request_id=message.context.request_id,
+            lifecycle_state=state,
+            error_class=error.error_class if error else None,
+            duration_ms=int(elapsed),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Keeper:
-    """Puts each answer on record as it comes, so that a repeat does not ask for it again."""
-
-    inbox: MessageInbox
-    message: ClaimedMessage
-    outcomes: list[SegmentOutcome]
-
-    async def __call__(self, outcome: SegmentOutcome) -> None:
-        if not outcome.worth_repeating:
-            self.outcomes.append(outcome)
-            await self.inbox.record_outcomes(self.message, [kept.to_wire() for kept in self.outcomes])
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Until the work is over; whoever stops the worker stops it, too, and work that was stopped is over."""
-    try:
-        await asyncio.wait([task])
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait([task])
-        raise
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error
-
-
-def _stored_decision(
-    stored: Mapping[str, Any], settings: RoutingSection, *, strict: bool
-) -> tuple[Decision, FanoutPlan]:
-    decision = Decision.from_wire(stored)
-    if isinstance(plan := stored.get("plan"), Mapping):
-        return decision, FanoutPlan.from_wire(plan, decision.segments)
-    return decision, make_plan(decision, settings.plan, strict=strict)
-
-
-def _log_line(message: ClaimedMessage, decision: Decision, outcome: SegmentOutcome, now: datetime) -> tuple[Any, ...]:
-    error = outcome.error
-    return (
-        message.context.request_id,
-        outcome.segment.segment_id,
-        message.context.source_channel,
-        outcome.segment.butler,
-        error is None,
-        outcome.duration_ms,
-        error.error_class.value if error else None,
-        error.message if error else None,
-        decision.router,
-        outcome.segment.confidence,
-        decision.prompt_version,
-        decision.model_version,
-        now,
-    )
+def _log_lines(message: ClaimedMessage, decision: Decision, result: FanoutResult) -> list[dict[str, Any]]:
+    """Lines of the routing log for what a run has dispatched."""
+    return [
+        {
+            "request_id": str(message.context.request_id),
+            "segment_id": outcome.segment.segment_id,
+            "source_channel": message.context.source_channel,
+            "target_butler": outcome.segment.butler,
+            "success": outcome.error is None,
+            "duration_ms": outcome.duration_ms,
+            "error_class": outcome.error.error_class.value if outcome.error else None,
+            "error": outcome.error.message if outcome.error else None,
+            "router": decision.router,
+            "confidence": outcome.segment.confidence,
+            "prompt_version": decision.prompt_version,
+            "model_version": decision.model_version,
+        }
+        for outcome in result.ended_now
+    ]

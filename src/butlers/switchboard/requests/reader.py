@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,10 +16,9 @@ from butlers.butler.transport import Transport
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext
-from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.errors import ClassifiedError
 from butlers.operations.operation import LONGEST_PAGE
-from butlers.storage.database import Database, Record
+from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.operators.audit import OperatorAudit
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -26,6 +26,7 @@ from butlers.switchboard.operators.decisions import possible
 
 TRACE_TIMEOUT_S = 5.0
 COUNTED = timedelta(hours=24)  # of requests that have ended
+MOST_RECENT = 1_000  # requests whose lineage stays in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +39,11 @@ class RequestReader:
     clock: Clock
 
     async def list(self, *, before: UUID | None, state: str | None, limit: int) -> dict[str, Any]:
-        rows = [dict(row) for row in await self._page(before, state, limit)]
+        query = self.queries.list_requests if state is None else self.queries.list_requests_in_state
+        found = await self.database.fetch(query, before, limit, *([] if state is None else [state]))
+        rows = [dict(row) for row in found]
         cursor = rows[-1]["request_id"] if len(rows) == limit else None
         return {"requests": rows, "next_cursor": cursor}
-
-    async def _page(self, before: UUID | None, state: str | None, limit: int) -> Sequence[Record]:
-        if state is None:
-            return await self.database.fetch(self.queries.list_requests, before, limit)
-        return await self.database.fetch(self.queries.list_requests_in_state, before, limit, state)
 
     async def trace(self, request_id: UUID) -> dict[str, Any] | None:
         """What happened to a request, from the door to the provider's receipt."""
@@ -124,21 +122,24 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageReader:
+    """Where requests came from. It never changes, so what this process works on need not be read again."""
+
     database: Database
     queries: Queries
+    _recent: OrderedDict[UUID, Lineage] = field(default_factory=OrderedDict, init=False)
 
     async def of(self, request_id: UUID) -> Lineage | None:
+        if (known := self._recent.get(request_id)) is not None:
+            return known
         row = await self.database.fetchrow(self.queries.lineage, request_id)
         if row is None:
             return None
-        context = RequestContext.model_validate_json(to_json(row["request_context"]))
-        inbound = channel_of(context.source_channel).inbound
-        event = inbound.source_event(row["raw_payload"]) if inbound is not None else None
-        return Lineage(context=context, source_event=event)
+        return self.remember(RequestContext.model_validate_json(to_json(row["request_context"])), row["raw_payload"])
 
-    async def verified(self, notify: NotifyEnvelope) -> tuple[NotifyEnvelope, Mapping[str, Any] | None]:
-        """The envelope with the lineage that is on record, and what is answered."""
-        known = await self.of(notify.request_id) if notify.request_id is not None else None
-        if known is None:
-            return notify.on_record(None), None
-        return notify.on_record(NotifyContext.answering(known.context)), known.source_event
+    def remember(self, context: RequestContext, raw_payload: Any) -> Lineage:
+        inbound = channel_of(context.source_channel).inbound
+        event = inbound.source_event(raw_payload) if inbound is not None else None
+        lineage = self._recent[context.request_id] = Lineage(context=context, source_event=event)
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
+        return lineage

@@ -13,11 +13,15 @@ from butlers.clock import SystemClock
 from butlers.contracts.envelope import RequestContext
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
-from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, DispatchLimits, TargetCard
+from butlers.storage.claims import Claim
+from butlers.switchboard.config import TierSection
+from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.executor import Fanout, FanoutResult
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.dispatch.plan import FanoutPlan
 from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.registry import RegisteredButler
+from butlers.switchboard.requests.budget import RequestBudget
 from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.telemetry import Telemetry
 from tests.unit.switchboard.fanout.parts import REQUEST, node, plan
@@ -66,7 +70,7 @@ class House:
     calls: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     running: list[frozenset[str]] = field(default_factory=list)  # who was being called when each call began
     hold: dict[str, asyncio.Event] = field(default_factory=dict)
-    cards: dict[str, TargetCard] = field(default_factory=dict)
+    cards: dict[str, RegisteredButler] = field(default_factory=dict)
     _now: set[str] = field(default_factory=set)
 
     def told(self, butler: str, *deeds: Act) -> House:
@@ -96,19 +100,21 @@ class House:
     async def close(self) -> None:
         """Nothing is open."""
 
-    async def card_of(self, butler: str) -> TargetCard | None:
-        return self.cards.get(butler) or card(butler)
+    async def target(self, name: str) -> RegisteredButler | None:
+        return self.cards.get(name) or card(name)
 
 
-def card(butler: str, **fields: Any) -> TargetCard:
+def card(butler: str, **fields: Any) -> RegisteredButler:
     told: dict[str, Any] = {
         "eligibility_state": "active",
-        "held": False,
         "capabilities": ("route.execute",),
-        "route_contract_min": "route.v1",
-        "route_contract_max": "route.v1",
     }
-    return TargetCard(name=butler, **told | fields)
+    return RegisteredButler(name=butler, **told | fields)
+
+
+def allowing(*, deadline: float | None = None, **section: Any) -> RequestBudget:
+    """A request's budget."""
+    return RequestBudget(section=TierSection(**section), deadline=deadline)
 
 
 @dataclass
@@ -118,9 +124,9 @@ class Bench:
     circuits: Circuits
     telemetry: Telemetry
 
-    async def run(self, of: FanoutPlan, *, limits: DispatchLimits | None = None, **more: Any) -> FanoutResult:
+    async def run(self, of: FanoutPlan, *, budget: RequestBudget | None = None, **more: Any) -> FanoutResult:
         more = {"router": "local"} | more
-        return await self.fanout.run(message(), of, limits=limits or DispatchLimits(), **more)
+        return await self.fanout.run(message(), of, budget=budget or allowing(), **more)
 
 
 def new_bench() -> Bench:
@@ -153,7 +159,7 @@ def message() -> ClaimedMessage:
     ref = MessageRef(request_id=REQUEST, received_at=NOW, policy_tier="default")
     return ClaimedMessage(
         ref=ref,
-        claim_token=uuid4(),
+        claim=Claim(key=(REQUEST, NOW), token=uuid4()),
         context=context,
         text="pay and book",
         attachments=[],

@@ -12,10 +12,11 @@ import pytest
 from butlers.clock import SystemClock
 from butlers.errors import ErrorClass, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.reliability.circuit_breaker import BreakerState
-from butlers.switchboard.dispatch.dispatcher import DispatchLimits, Invocations
+from butlers.switchboard.dispatch.reply import aggregate
 from tests.unit.switchboard.fanout.house import (
     TWO,
     Bench,
+    allowing,
     answer,
     card,
     ends,
@@ -78,7 +79,7 @@ async def test_a_class_that_is_not_a_butlers_own_is_internal_and_its_name_kept_a
     assert outcome.error is not None
     assert outcome.error.error_class is ErrorClass.INTERNAL_ERROR
     assert outcome.to_wire()["original_class"] == word
-    assert word not in json.dumps(result.reply)
+    assert word not in json.dumps(aggregate(result.plan, result.outcomes))
     assert word not in json.dumps(outcome.to_wire()["error"])
 
 
@@ -113,15 +114,13 @@ async def test_what_is_not_retryable_fails_at_once(bench: Bench, error_class: st
 
 async def test_the_tier_says_how_often(bench: Bench) -> None:
     bench.house.told("finance", error("overload_rejected", retryable=True))
-    [outcome] = (await bench.run(plan(node(1, "finance")), limits=DispatchLimits(attempts=5))).outcomes
+    [outcome] = (await bench.run(plan(node(1, "finance")), budget=allowing(attempts=5))).outcomes
     assert outcome.attempts == 5
 
 
 async def test_no_answer_in_time_is_a_timeout(bench: Bench) -> None:
     bench.house.hold = {"finance": asyncio.Event()}
-    [outcome] = (
-        await bench.run(plan(node(1, "finance")), limits=DispatchLimits(attempts=1, route_timeout_s=0.01))
-    ).outcomes
+    [outcome] = (await bench.run(plan(node(1, "finance")), budget=allowing(attempts=1, route_timeout_s=0.01))).outcomes
     assert isinstance(outcome.error, TimeoutExceeded)
     assert outcome.worth_repeating
 
@@ -129,7 +128,7 @@ async def test_no_answer_in_time_is_a_timeout(bench: Bench) -> None:
 async def test_when_the_requests_time_is_used_up_it_ends_for_good(bench: Bench) -> None:
     bench.house.hold = {"finance": asyncio.Event()}
     of = plan(node(1, "finance"), node(2, "travel"), mode="ordered")
-    result = await bench.run(of, may_put_off=True, limits=DispatchLimits(deadline=SystemClock().monotonic() + 0.02))
+    result = await bench.run(of, may_put_off=True, budget=allowing(deadline=SystemClock().monotonic() + 0.02))
 
     assert ends(result) == {"s1": "timeout", "s2": "timeout"}
     assert result.late == ()
@@ -138,19 +137,19 @@ async def test_when_the_requests_time_is_used_up_it_ends_for_good(bench: Bench) 
 
 
 async def test_when_the_requests_calls_are_used_up_it_ends_for_good(bench: Bench) -> None:
-    invocations = Invocations(left=2)
+    budget = allowing(max_invocations=2)
     of = plan(node(1, "finance"), node(2, "travel"), mode="ordered")
     bench.house.told("finance", error("overload_rejected", retryable=True), answer())
-    result = await bench.run(of, limits=DispatchLimits(invocations=invocations))
+    result = await bench.run(of, budget=budget)
 
     assert ends(result) == {"s1": "ok", "s2": "overload_rejected"}
     assert isinstance(result.error, OverloadRejected)
-    assert (result.error.retryable, invocations.left, result.late) == (False, 0, ())
+    assert (result.error.retryable, budget.calls, result.late) == (False, 2, ())
 
 
 async def test_an_answer_that_is_no_envelope_at_all_is_an_unavailable_target(bench: Bench) -> None:
     bench.house.told("finance", raising(RuntimeError("the wire broke")))
-    [outcome] = (await bench.run(plan(node(1, "finance")), limits=DispatchLimits(attempts=1))).outcomes
+    [outcome] = (await bench.run(plan(node(1, "finance")), budget=allowing(attempts=1))).outcomes
     assert isinstance(outcome.error, TargetUnavailable)
 
 

@@ -8,11 +8,12 @@ import json
 import pytest
 
 from butlers.errors import ErrorClass, TargetUnavailable
-from butlers.switchboard.dispatch.dispatcher import DispatchLimits
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
+from butlers.switchboard.dispatch.reply import aggregate
 from tests.unit.switchboard.fanout.house import (
     TWO,
     Bench,
+    allowing,
     ends,
     error,
     raising,
@@ -52,8 +53,9 @@ async def test_a_failed_condition_leaves_the_dependent_out_and_the_request_faile
     assert ends(result) == {"s1": "internal_error", "s2": "skipped"}
     assert bench.house.called == ["finance"]
     assert result.error is not None
-    assert result.reply is not None
-    assert result.reply["skipped"][0]["butler"] == "travel"
+    reply = aggregate(result.plan, result.outcomes)
+    assert reply is not None
+    assert reply["skipped"][0]["butler"] == "travel"
 
 
 async def test_a_part_that_is_not_required_does_not_fail_the_request(bench: Bench) -> None:
@@ -62,8 +64,9 @@ async def test_a_part_that_is_not_required_does_not_fail_the_request(bench: Benc
 
     assert ends(result) == {"s1": "ok", "s2": "internal_error"}
     assert result.error is None
-    assert result.reply is not None
-    assert [told["butler"] for told in result.reply["failed"]] == ["travel"]
+    reply = aggregate(result.plan, result.outcomes)
+    assert reply is not None
+    assert [told["butler"] for told in reply["failed"]] == ["travel"]
 
 
 async def test_a_required_part_that_was_left_out_fails_the_request(bench: Bench) -> None:
@@ -105,7 +108,7 @@ async def test_what_ended_before_is_not_dispatched_again(bench: Bench) -> None:
 
     assert bench.house.called == ["travel"]
     assert [outcome.segment.butler for outcome in result.ended_now] == ["travel"]
-    assert result.reply == {"answers": {"finance": "yes", "travel": "yes"}}
+    assert aggregate(result.plan, result.outcomes) == {"answers": {"finance": "yes", "travel": "yes"}}
 
 
 @pytest.mark.parametrize("outcome", [ok(1, "finance", key="k", decision=3), away(1, "finance"), failed(1, "finance")])
@@ -123,12 +126,12 @@ async def test_what_comes_after_a_butler_that_is_away_waits_and_goes_on_when_the
 ) -> None:
     of = plan(node(1, "finance"), node(2, "travel"), mode="ordered")
     bench.house.told("finance", raising(TargetUnavailable("gone")))
-    held = await bench.run(of, may_put_off=True, limits=DispatchLimits(attempts=1))
+    held = await bench.run(of, may_put_off=True, budget=allowing(attempts=1))
     assert ends(held) == {"s1": "target_unavailable"}
     assert [late.segment.butler for late in held.late] == ["finance"]
     assert held.settled == ()
 
-    rest = await bench.run(of, done=held.ended, limits=DispatchLimits(attempts=1))
+    rest = await bench.run(of, done=held.ended, budget=allowing(attempts=1))
     assert ends(rest) == {"s1": "target_unavailable", "s2": "ok"}
     assert bench.house.called == ["finance", "travel"]
 
