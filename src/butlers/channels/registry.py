@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
@@ -49,7 +49,8 @@ def registry() -> Registry:
         found[channel.name] = channel
     packages = dict.fromkeys(found, "butlers")
     problems: list[str] = []
-    for entry in sorted(_entries(), key=lambda entry: entry.name):
+    entries = [entry for entry in entry_points(group=GROUP) if entry.value.endswith(f":{ATTRIBUTE}")]
+    for entry in sorted(entries, key=lambda entry: entry.name):
         package = entry.dist.name if entry.dist else "?"
         brought = _brought(entry)
         if isinstance(brought, str):
@@ -61,10 +62,6 @@ def registry() -> Registry:
         else:
             found[brought.name], packages[brought.name] = brought, package
     return Registry(channels=MappingProxyType(found), problems=tuple(problems), packages=MappingProxyType(packages))
-
-
-def _entries() -> list[EntryPoint]:
-    return [entry for entry in entry_points(group=GROUP) if entry.value.endswith(f":{ATTRIBUTE}")]
 
 
 def _brought(entry: EntryPoint) -> Channel | str:
@@ -84,6 +81,7 @@ def channels() -> Mapping[str, Channel]:
     return registry().channels
 
 
+@lru_cache(maxsize=256)  # names that are not installed come from outside
 def channel_of(name: str) -> Channel:
     """The channel of that name; for a name that is not installed, one that does nothing special."""
     return channels().get(name) or Channel(name=name, title=name, threads=Threads.NONE, answers_go=AnswersGo.TO_OWNER)
@@ -94,16 +92,19 @@ def canonical_address(channel: str, address: str) -> str:
     return channel_of(channel).address.canonical(address)
 
 
+@cache
 def inbound_names() -> tuple[str, ...]:
     """Channels that messages come in by."""
     return tuple(name for name, channel in channels().items() if channel.inbound is not None)
 
 
+@cache
 def outbound_names() -> tuple[str, ...]:
     """Channels that messages leave by; the first one is where the owner is told what has no other way."""
     return tuple(name for name, channel in channels().items() if channel.outbound is not None)
 
 
+@cache
 def written_names() -> tuple[str, ...]:
     """Channels that people, and so strangers, write by."""
     return tuple(
@@ -113,6 +114,7 @@ def written_names() -> tuple[str, ...]:
     )
 
 
+@cache
 def pairing_names() -> tuple[str, ...]:
     """Channels on which a chat becomes the owner's by a code."""
     return tuple(
@@ -120,11 +122,13 @@ def pairing_names() -> tuple[str, ...]:
     )
 
 
+@cache
 def own_names() -> tuple[str, ...]:
     """Channels on which a caller speaks for itself, and its token says who it is."""
     return tuple(name for name in inbound_names() if name not in written_names())
 
 
+@cache
 def reacting_names() -> tuple[str, ...]:
     """Channels on which the author of a message sees its state as a reaction."""
     return tuple(
@@ -134,6 +138,7 @@ def reacting_names() -> tuple[str, ...]:
     )
 
 
+@cache
 def followed_names() -> tuple[str, ...]:
     """Channels on which the author of a message is shown its end."""
     return tuple(
@@ -148,6 +153,7 @@ def providers_of(name: str) -> tuple[str, ...]:
     return inbound.providers if inbound is not None else ()
 
 
+@cache
 def provider_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(provider for name in inbound_names() for provider in providers_of(name)))
 

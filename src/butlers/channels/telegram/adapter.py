@@ -7,15 +7,16 @@ failure goes on behind them; only the first part quotes the message that is answ
                              |
                              +-- refused, unanswered: NotSent, about this part and what follows it
 
-Within an attempt a part is said another way, each at most once: as plain text when Telegram cannot read the markup, and
+Within an attempt a part is sent another way, each at most once: as plain text when Telegram cannot read the markup, and
 to the new chat when a group has become a supergroup (which is also where the later parts go).
 
-`sendMessage` has no idempotency key, so certainty comes from how far a request got (`telegram_line`).
+`sendMessage` has no idempotency key, so certainty comes from how far a request got (`bot_api.Line`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import httpx2
@@ -99,68 +100,57 @@ class TelegramChannel:
         await self._client.aclose()
 
 
+@dataclass(slots=True, kw_only=True)
 class _Saga:
     """The parts of one message, as far as they get in one attempt."""
 
-    def __init__(self, *, outgoing: Outgoing, calls: tuple[Call, ...], line: Line, wire: Wire) -> None:
-        self._done = outgoing.parts_sent
-        self._calls = calls
-        self._line = line
-        self._wire = wire
-        self._moved_to: str | None = None
+    outgoing: Outgoing
+    calls: tuple[Call, ...]
+    line: Line
+    wire: Wire
+    moved_to: str | None = None  # the chat that took the place of the recipient's
 
     async def run(self) -> AttemptResult:
-        last = len(self._calls)
+        done, last = self.outgoing.parts_sent, len(self.calls)
         for part in range(1, last):
-            if part in self._done:
+            if part in done:
                 continue
-            result = await self._say(part)
+            result = await self._send(part)
             if isinstance(result, NotSent):
                 return result
-            # However long that takes: what came through and is not on record would be said twice.
-            await self._wire.part_sent(part, result.provider_delivery_id)
-        return self._resumed(last) if last in self._done else await self._say(last)
+            # However long that takes: what came through and is not on record would be sent twice.
+            await self.wire.part_sent(part, result.provider_delivery_id)
+        if last not in done:
+            return await self._send(last)
+        evidence = {"phase": "on_record", "part": last, "parts": last}
+        return Sent(provider_delivery_id=done[last], part=last, response=evidence, moved_to=self.moved_to)
 
-    def _resumed(self, part: int) -> Sent:
-        evidence = {"phase": "on_record", "part": part, "parts": len(self._calls)}
-        return Sent(provider_delivery_id=self._done[part], part=part, response=evidence, moved_to=self._moved_to)
-
-    async def _say(self, part: int) -> AttemptResult:
-        call, plain = self._calls[part - 1], False
-        if self._moved_to is not None:
-            call = call.to_chat(self._moved_to)
+    async def _send(self, part: int) -> AttemptResult:
+        call, plain = self.calls[part - 1], False
+        if self.moved_to is not None:
+            call = call.to_chat(self.moved_to)
         while True:
-            answer = await self._line.ask(call, part=part)
-            if isinstance(answer, Silence):
-                return self._unanswered(answer, part, plain)
-            if answer.cannot_parse and call.plain_text is not None:
+            answer = await self.line.ask(call, part=part)
+            if isinstance(answer, Answer) and answer.cannot_parse and call.plain_text is not None:
                 call, plain = call.as_plain(), True
-            elif answer.moved_to and call.movable and self._moved_to is None:
-                self._moved_to = answer.moved_to
+            elif isinstance(answer, Answer) and answer.moved_to and call.movable and self.moved_to is None:
+                self.moved_to = answer.moved_to
                 call = call.to_chat(answer.moved_to)
             else:
-                return self._answered(answer, part, plain)
+                return self._result(answer, part, {"plain": True} if plain else {})
 
-    def _unanswered(self, silence: Silence, part: int, plain: bool) -> NotSent:
-        return NotSent(
-            error=silence.error,
-            certainty=silence.certainty,
-            response=self._evidence(silence.phase, part, plain) | silence.evidence(),
-            moved_to=self._moved_to,
-            asked=silence.phase is not Phase.NOT_BEGUN,
-        )
-
-    def _answered(self, answer: Answer, part: int, plain: bool) -> AttemptResult:
-        evidence = self._evidence(Phase.ANSWERED, part, plain)
+    def _result(self, answer: Answer | Silence, part: int, how: dict[str, Any]) -> AttemptResult:
+        phase = answer.phase if isinstance(answer, Silence) else Phase.ANSWERED
+        evidence = {"phase": phase.value, "part": part, "parts": len(self.calls), **how}
+        if isinstance(answer, Silence):
+            return NotSent(
+                error=answer.error,
+                certainty=answer.certainty,
+                response=evidence if answer.status is None else evidence | {"status": answer.status},
+                moved_to=self.moved_to,
+                asked=answer.phase is not Phase.NOT_BEGUN,
+            )
         if not answer.ok:
-            return refused(answer, evidence=evidence, moved_to=self._moved_to)
-        return Sent(
-            provider_delivery_id=str(answer.message_id or "ok"),
-            part=part,
-            response=evidence | answer.evidence(),
-            moved_to=self._moved_to,
-        )
-
-    def _evidence(self, phase: Phase, part: int, plain: bool) -> dict[str, Any]:
-        told = {"phase": phase.value, "part": part, "parts": len(self._calls)}
-        return told | ({"plain": True} if plain else {})
+            return refused(answer, evidence=evidence, moved_to=self.moved_to)
+        name = str(answer.message_id or "ok")
+        return Sent(provider_delivery_id=name, part=part, response=evidence | answer.evidence(), moved_to=self.moved_to)

@@ -13,28 +13,48 @@ from typing import Any
 import httpx2
 
 from butlers.channels.adapter import Certainty, NotSent, Outgoing, Throttle, Wire
-from butlers.channels.telegram.splitting import ParseMode, Part, parts
+from butlers.channels.telegram.splitting import ParseMode, parts
 from butlers.errors import ClassifiedError, FieldError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.http_client import reason
 from butlers.messenger.attempt import text
 
 Body = Mapping[str, Any]
-_PRESENTATION = "\ufe0f"  # asks for the coloured form; people write it or not, Telegram compares exactly
+DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
 ALLOWED = (
     *"👍👎❤🔥🥰👏😁🤔🤯😱🤬😢🎉🤩🤮💩🙏👌🕊🤡🥱🥴😍",
     *"🐳🌚🌭💯🤣⚡🍌🏆💔🤨😐🍓🍾💋🖕😈😴😭🤓👻👀🎃🙈",
     *"😇😨🤝✍🤗🫡🎅🎄☃💅🤪🗿🆒💘🙉🦄😘💊🙊😎👾🤷😡",
     *("❤️‍🔥", "👨‍💻", "🤷‍♂️", "🤷‍♀️"),  # several characters each
 )
-
-
-DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
 _LONGEST_WAIT = 10**9  # seconds; more is not meant as a time
-
 _RETRY_AFTER = re.compile(r"retry after (\d{1,9})", re.IGNORECASE)
 _QUOTED = re.compile(r'"[^"]*"?')
 _TOKEN = re.compile(r"(?<!\d)\d{6,}:[\w-]{20,}")
 _CANNOT_PARSE = "can't parse entities"
+_PRESENTATION = "\ufe0f"  # asks for the coloured form; people write it or not, Telegram compares exactly
+_SPELLINGS = {emoji.replace(_PRESENTATION, ""): emoji for emoji in ALLOWED}
+_BODY_LEAVES = "send_request_body.started"
+_ANSWER_AWAITED = "receive_response_headers.started"
+_TOKEN_REMEDY = "set BUTLER_TELEGRAM_TOKEN to the token that @BotFather shows for the bot, and start again"  # noqa: S105
+_AWAY_REMEDY = "check the network, a proxy's settings and telegram_api_url; it is tried again by itself"
+_OTHER_POLLER = "stop the other program that polls with this token, or delete the bot's webhook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    method: str
+    body: Body
+    plain_text: str | None = None  # for the case that Telegram cannot read the markup
+    movable: bool = True  # it makes sense in another chat
+
+    def to_chat(self, chat: str) -> Call:
+        """The same for the chat that took this one's place; numbers of messages mean nothing there."""
+        kept = {name: value for name, value in self.body.items() if name != "reply_parameters"}
+        return replace(self, body=kept | {"chat_id": chat})
+
+    def as_plain(self) -> Call:
+        kept = {name: value for name, value in self.body.items() if name != "parse_mode"}
+        return replace(self, body=kept | {"text": self.plain_text}, plain_text=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +94,110 @@ class Answer:
         return told | ({"parameters": parameters} if parameters else {})
 
 
+class Phase(StrEnum):
+    NOT_BEGUN = "not_begun"
+    CONNECTING = "connecting"
+    BODY_LEAVING = "body_leaving"
+    ANSWER_AWAITED = "answer_awaited"
+    ANSWERED = "answered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """Telegram gave no answer of its own."""
+
+    phase: Phase
+    error: ClassifiedError
+    status: int | None = None  # what a gateway said instead
+
+    @property
+    def certainty(self) -> Certainty:
+        harmless = self.phase in (Phase.NOT_BEGUN, Phase.CONNECTING)
+        return Certainty.NOT_SENT if harmless else Certainty.UNCERTAIN
+
+
+class Line:
+    """The way to Telegram during one attempt; all requests share its deadline."""
+
+    def __init__(self, *, client: httpx2.AsyncClient, wire: Wire, timeout_s: float) -> None:
+        self._client = client
+        self._wire = wire
+        self._timeout_s = timeout_s
+        self._deadline = asyncio.timeout(timeout_s).when()
+
+    async def ask(self, call: Call, *, part: int) -> Answer | Silence:
+        now = asyncio.timeout(0).when()  # on the same scale as the deadline
+        if self._deadline is not None and now is not None and now >= self._deadline:
+            return Silence(phase=Phase.NOT_BEGUN, error=TimeoutExceeded("no time was left to ask Telegram"))
+        phase = Phase.CONNECTING
+
+        async def trace(event: str, info: Any) -> None:
+            nonlocal phase
+            # Asking a proxy for a way through is traced like the request itself, and brings nothing to Telegram.
+            if getattr(info.get("request"), "method", None) == b"CONNECT":
+                return
+            if event.endswith(_BODY_LEAVES):
+                self._wire.leaving(part)
+                phase = Phase.BODY_LEAVING
+            elif event.endswith(_ANSWER_AWAITED) and phase is Phase.BODY_LEAVING:
+                phase = Phase.ANSWER_AWAITED
+
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                response = await self._client.post(call.method, json=call.body, extensions={"trace": trace})
+        except TimeoutError:
+            return Silence(phase=phase, error=TimeoutExceeded(f"Telegram gave no answer within {self._timeout_s:g} s"))
+        except httpx2.HTTPError as error:
+            return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({reason(error)})"))
+        return read(response) or _gateway(response.status_code)
+
+
+def _gateway(status: int) -> Silence:
+    """Not Telegram's own words but those of a gateway on the way: the message may have come through."""
+    error = TargetUnavailable(f"Telegram's gateway answered HTTP {status}")
+    return Silence(phase=Phase.ANSWER_AWAITED, error=error, status=status)
+
+
+def compose(outgoing: Outgoing, *, parse_mode: ParseMode) -> tuple[Call, ...]:
+    """The calls in order; raises ValidationError for what Telegram would never take."""
+    message_id = outgoing.source_event.get("message_id")
+    if outgoing.intent == "react":
+        return (_react(outgoing, message_id),)
+    calls: list[Call] = []
+    for part in parts(outgoing.message, parse_mode=parse_mode):
+        body: dict[str, Any] = {"chat_id": outgoing.target, "text": part.plain if part.html is None else part.html}
+        if outgoing.intent == "reply" and message_id is not None and not calls:
+            # The answer matters more than the thread: a deleted question must not stop it.
+            body["reply_parameters"] = {"message_id": message_id, "allow_sending_without_reply": True}
+        if part.html is None:
+            calls.append(Call(method="sendMessage", body=body))
+        else:
+            calls.append(Call(method="sendMessage", body=body | {"parse_mode": "HTML"}, plain_text=part.plain))
+    if not calls:
+        raise _invalid("delivery.message", "has nothing to show")
+    return tuple(calls)
+
+
+def _react(outgoing: Outgoing, message_id: Any) -> Call:
+    emoji = reaction(outgoing.emoji)
+    if emoji is None:
+        raise _invalid("delivery.emoji", "is not among Telegram's reactions")
+    if message_id is None:
+        raise _invalid("request_context", "names no message to react to")
+    chosen = [{"type": "emoji", "emoji": emoji}]
+    body = {"chat_id": outgoing.target, "message_id": message_id, "reaction": chosen}
+    return Call(method="setMessageReaction", body=body, movable=False)
+
+
+def _invalid(field: str, problem: str) -> ValidationError:
+    return ValidationError(f"{field} {problem}", fields=(FieldError(field=field, error=problem),))
+
+
+def reaction(emoji: str | None) -> str | None:
+    """The emoji as Telegram spells it, or None when it is not allowed."""
+    return _SPELLINGS.get((emoji or "").strip().replace(_PRESENTATION, ""))
+
+
 def read(response: httpx2.Response) -> Answer | None:
     """The answer; None when these are not Telegram's words."""
     try:
@@ -82,16 +206,25 @@ def read(response: httpx2.Response) -> Answer | None:
         return None
     if not isinstance(body, dict) or "ok" not in body:
         return None
-    result, code = _mapping(body.get("result")), _whole(body.get("error_code"))
-    parameters = _mapping(body.get("parameters"))
+    result, parameters = (
+        value if isinstance(value, dict) else {} for value in (body.get("result"), body.get("parameters"))
+    )
+    code, description, wait = _whole(body.get("error_code")), body.get("description"), parameters.get("retry_after")
+    said = text(description) if isinstance(description, str) else ""
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < _LONGEST_WAIT:
+        wait = None
     return Answer(
         ok=bool(body["ok"]),
         message_id=_whole(result.get("message_id")),
         code=response.status_code if code is None else code,
-        description=_redacted(body.get("description")),
-        retry_after=_seconds(parameters.get("retry_after")),
+        description=_TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200],
+        retry_after=None if wait is None else float(wait),
         migrate_to=_whole(parameters.get("migrate_to_chat_id")),
     )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None = None) -> NotSent:
@@ -121,30 +254,6 @@ def _error(answer: Answer) -> ClassifiedError:
     return ValidationError(f"Telegram refused the message: {said}")
 
 
-def _redacted(description: Any) -> str:
-    said = text(description) if isinstance(description, str) else ""
-    return _TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _seconds(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value < _LONGEST_WAIT else None
-
-
-_TOKEN_REMEDY = "set BUTLER_TELEGRAM_TOKEN to the token that @BotFather shows for the bot, and start again"  # noqa: S105
-_AWAY_REMEDY = "check the network, a proxy's settings and telegram_api_url; it is tried again by itself"
-_OTHER_POLLER = "stop the other program that polls with this token, or delete the bot's webhook"
-
-
 def refusal(code: object, *, retry_after: float | None = None) -> ClassifiedError:
     """An answer that is not ok."""
     if code in (401, 404):
@@ -171,149 +280,3 @@ def _is_untrusted(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-_BODY_LEAVES = "send_request_body.started"
-_ANSWER_AWAITED = "receive_response_headers.started"
-
-
-class Phase(StrEnum):
-    NOT_BEGUN = "not_begun"
-    CONNECTING = "connecting"
-    BODY_LEAVING = "body_leaving"
-    ANSWER_AWAITED = "answer_awaited"
-    ANSWERED = "answered"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """Telegram gave no answer of its own."""
-
-    phase: Phase
-    error: ClassifiedError
-    status: int | None = None  # what a gateway said instead
-
-    @property
-    def certainty(self) -> Certainty:
-        harmless = self.phase in (Phase.NOT_BEGUN, Phase.CONNECTING)
-        return Certainty.NOT_SENT if harmless else Certainty.UNCERTAIN
-
-    def evidence(self) -> dict[str, Any]:
-        return {} if self.status is None else {"status": self.status}
-
-
-class Line:
-    """The way to Telegram during one attempt; all requests share its deadline."""
-
-    def __init__(self, *, client: httpx2.AsyncClient, wire: Wire, timeout_s: float) -> None:
-        self._client = client
-        self._wire = wire
-        self._timeout_s = timeout_s
-        self._deadline = asyncio.timeout(timeout_s).when()
-
-    async def ask(self, call: Call, *, part: int) -> Answer | Silence:
-        if self._is_late():
-            return Silence(phase=Phase.NOT_BEGUN, error=TimeoutExceeded("no time was left to ask Telegram"))
-        phase = Phase.CONNECTING
-
-        async def trace(event: str, info: Any) -> None:
-            nonlocal phase
-            if _is_for_proxy(info):
-                return
-            if event.endswith(_BODY_LEAVES):
-                self._wire.leaving(part)
-                phase = Phase.BODY_LEAVING
-            elif event.endswith(_ANSWER_AWAITED) and phase is Phase.BODY_LEAVING:
-                phase = Phase.ANSWER_AWAITED
-
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                response = await self._client.post(call.method, json=call.body, extensions={"trace": trace})
-        except TimeoutError:
-            return Silence(phase=phase, error=TimeoutExceeded(f"Telegram gave no answer within {self._timeout_s:g} s"))
-        except httpx2.HTTPError as error:
-            return Silence(phase=phase, error=TargetUnavailable(f"Telegram is unreachable ({reason(error)})"))
-        return read(response) or _gateway(response.status_code)
-
-    def _is_late(self) -> bool:
-        now = asyncio.timeout(0).when()  # on the same scale as the deadline
-        return self._deadline is not None and now is not None and now >= self._deadline
-
-
-def _is_for_proxy(info: Any) -> bool:
-    """Asking a proxy for a way through is traced like the request itself, and brings nothing to Telegram."""
-    return getattr(info.get("request"), "method", None) == b"CONNECT"
-
-
-def _gateway(status: int) -> Silence:
-    """Not Telegram's own words but somebody's on the way: the message may have come through."""
-    error = TargetUnavailable(f"Telegram's gateway answered HTTP {status}")
-    return Silence(phase=Phase.ANSWER_AWAITED, error=error, status=status)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    method: str
-    body: Body
-    plain_text: str | None = None  # for the case that Telegram cannot read the markup
-    movable: bool = True  # it makes sense in another chat
-
-    def to_chat(self, chat: str) -> Call:
-        """The same for the chat that took this one's place; numbers of messages mean nothing there."""
-        kept = {name: value for name, value in self.body.items() if name != "reply_parameters"}
-        return replace(self, body=kept | {"chat_id": chat})
-
-    def as_plain(self) -> Call:
-        kept = {name: value for name, value in self.body.items() if name != "parse_mode"}
-        return replace(self, body=kept | {"text": self.plain_text}, plain_text=None)
-
-
-def compose(outgoing: Outgoing, *, parse_mode: ParseMode) -> tuple[Call, ...]:
-    """The calls in order; raises ValidationError for what Telegram would never take."""
-    if outgoing.intent == "react":
-        return (_react(outgoing),)
-    written = parts(outgoing.message, parse_mode=parse_mode)
-    if not written:
-        raise _invalid("delivery.message", "has nothing to show")
-    first, *others = (_send(outgoing, part) for part in written)
-    return replace(first, body={**first.body, **_answered(outgoing)}), *others
-
-
-def _react(outgoing: Outgoing) -> Call:
-    emoji, message_id = reaction(outgoing.emoji), outgoing.source_event.get("message_id")
-    if emoji is None:
-        raise _invalid("delivery.emoji", "is not among Telegram's reactions")
-    if message_id is None:
-        raise _invalid("request_context", "names no message to react to")
-    chosen = [{"type": "emoji", "emoji": emoji}]
-    body = {"chat_id": outgoing.target, "message_id": message_id, "reaction": chosen}
-    return Call(method="setMessageReaction", body=body, movable=False)
-
-
-def _send(outgoing: Outgoing, part: Part) -> Call:
-    body = {"chat_id": outgoing.target, "text": part.plain if part.html is None else part.html}
-    if part.html is None:
-        return Call(method="sendMessage", body=body)
-    return Call(method="sendMessage", body=body | {"parse_mode": "HTML"}, plain_text=part.plain)
-
-
-def _answered(outgoing: Outgoing) -> Body:
-    message_id = outgoing.source_event.get("message_id")
-    if outgoing.intent != "reply" or message_id is None:
-        return {}
-    # The answer matters more than the thread: a deleted question must not stop it.
-    return {"reply_parameters": {"message_id": message_id, "allow_sending_without_reply": True}}
-
-
-def _invalid(field: str, problem: str) -> ValidationError:
-    return ValidationError(f"{field} {problem}", fields=(FieldError(field=field, error=problem),))
-
-
-def reaction(emoji: str | None) -> str | None:
-    """The emoji as Telegram spells it, or None when it is not allowed."""
-    wanted = _bare(emoji or "")
-    return next((allowed for allowed in ALLOWED if _bare(allowed) == wanted), None)
-
-
-def _bare(emoji: str) -> str:
-    return emoji.strip().replace(_PRESENTATION, "")

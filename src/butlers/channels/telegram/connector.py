@@ -50,8 +50,8 @@ def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -
             external_thread_id=str(message["chat"]["id"]),
             observed_at=observed_at,
         ),
-        sender=Sender(identity=_identity(sender), display_name=_display_name(sender)),
-        payload=Payload(raw=dict(update) | {"message": message}, normalized_text=_clean(text)),
+        sender=Sender(identity=str(sender["id"]), display_name=_display_name(sender)),
+        payload=Payload(raw=dict(update) | {"message": message}, normalized_text=text.replace("\x00", "")),
         control=Control(policy_tier="interactive"),
     )
 
@@ -133,16 +133,13 @@ class TelegramConnector:
             raise TargetUnavailable("Telegram's answer holds no list of updates")
         for update in updates:
             await self._hand_in(update)
-            self._confirm(update)
+            # What has no number cannot be confirmed; the next one that has confirms it, too.
+            number = update.get("update_id") if isinstance(update, Mapping) else None
+            if isinstance(number, int):
+                self._offset = number + 1
+                self._checkpoint = ConnectorCheckpoint(cursor=str(self._offset), updated_at=self._clock.now())
+                self.counters.checkpoint_saves += 1
         return len(updates)
-
-    def _confirm(self, update: Any) -> None:
-        """What has no number cannot be confirmed; the next one that has confirms it, too."""
-        number = update.get("update_id") if isinstance(update, Mapping) else None
-        if isinstance(number, int):
-            self._offset = number + 1
-            self._checkpoint = ConnectorCheckpoint(cursor=str(self._offset), updated_at=self._clock.now())
-            self.counters.checkpoint_saves += 1
 
     async def _hand_in(self, update: Mapping[str, Any]) -> None:
         try:
@@ -190,15 +187,7 @@ def _retry_after(answer: Mapping[str, Any]) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 86_400 else None
 
 
-def _identity(sender: Mapping[str, Any]) -> str:
-    return str(sender["id"])
-
-
 def _display_name(sender: Mapping[str, Any]) -> str | None:
     parts = [sender.get(key) for key in ("first_name", "last_name")]
     name = " ".join(part for part in parts if part) or sender.get("username") or sender.get("title")
     return str(name) if name else None
-
-
-def _clean(text: str) -> str:
-    return text.replace("\x00", "")

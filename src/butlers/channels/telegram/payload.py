@@ -32,14 +32,14 @@ def person(identity: str) -> str:
 
 def source_event(raw: Any) -> dict[str, Any] | None:
     """The number of the message in an update: `{"message": {"message_id": 7, ...}, ...}`."""
-    message_id = _mapping(_mapping(raw).get("message")).get("message_id")
+    message_id = _inner(raw, "message").get("message_id")
     return {"message_id": message_id} if type(message_id) is int else None
 
 
 def replied_to(raw: Any, endpoint: str) -> str | None:
     """The text of our own bot's message that an update replies to; another bot may write what it likes."""
-    replied = _mapping(_mapping(_mapping(raw).get("message")).get("reply_to_message"))
-    sender, text = _mapping(replied.get("from")), replied.get("text")
+    replied = _inner(_inner(raw, "message"), "reply_to_message")
+    sender, text = _inner(replied, "from"), replied.get("text")
     if sender.get("is_bot") is not True or not isinstance(text, str):
         return None
     return text if str(sender.get("username", "")).casefold() == endpoint.casefold() else None
@@ -47,9 +47,11 @@ def replied_to(raw: Any, endpoint: str) -> str | None:
 
 def command_lines(text: str, raw: Any) -> tuple[str, ...]:
     """All of the message, unless somebody else wrote its words: forwarded, or put there by a bot."""
-    message = _mapping(_mapping(raw).get("message"))
+    message = _inner(raw, "message")
     return () if any(mark in message for mark in _OF_OTHERS) else (text,)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _inner(outer: Any, name: str) -> Mapping[str, Any]:
+    """The object of that name in another; empty where there is none."""
+    inner = outer.get(name) if isinstance(outer, Mapping) else None
+    return inner if isinstance(inner, Mapping) else {}

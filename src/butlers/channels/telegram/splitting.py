@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 from itertools import takewhile
@@ -26,7 +26,6 @@ from butlers.channels.telegram.text import CODE_KINDS, Marked, Span, as_html, as
 ParseMode = Literal["HTML", "none"]
 LIMIT = 4096  # UTF-16 units of one message, counted without its markup
 
-
 _SEAMS = (
     re.compile(r"\r?\n\s*\n"),
     re.compile(r"\r?\n"),
@@ -34,6 +33,47 @@ _SEAMS = (
 )
 _MOST_SPANS = 100  # Telegram ignores further ones
 _MOST_ADDRESSES = 6000  # characters of all links' addresses in one part: what is sent has a limit of its own
+_JOINER = "\u200d"
+# Joiners, the sound marks of half-width kana, and the vowels of Thai and Lao that Unicode counts as letters.
+_GLUED = frozenset({_JOINER, "\u200c", "\uff9e", "\uff9f", "\u0e33", "\u0eb3"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    text: str  # as the chat shows it
+    html: str | None  # for parse_mode HTML; None: send it as plain text
+    plain: str  # without markup, links spelt out
+
+
+def parts(message: str, *, parse_mode: ParseMode = "HTML", limit: int = LIMIT) -> tuple[Part, ...]:
+    """What to send, in order; nothing when there is nothing to see."""
+    if parse_mode == "none":
+        return tuple(Part(text=one.text, html=None, plain=one.text) for one in split(Marked(text=message), limit))
+    found = []
+    for one in split(marked(message), limit):
+        plain = as_plain(one)
+        fitting = plain if utf16_length(plain) <= limit else one.text
+        found.append(Part(text=one.text, html=as_html(one), plain=fitting))
+    return tuple(found)
+
+
+def split(whole: Marked, limit: int) -> tuple[Marked, ...]:
+    text, spans, size = whole.text, deque(whole.spans), len(whole.text.rstrip())
+    found: list[Marked] = []
+    begin = _behind_space(text, spans, 0)
+    while begin < size:
+        window = _window(text, spans, begin, limit)
+        stop, resume = _cut(window, size)
+        end = begin + len(text[begin:stop].rstrip())
+        found.append(Marked(text=text, spans=window.near).cut(begin, end))
+        while spans and spans[0].end <= resume:
+            spans.popleft()
+        begin = _behind_space(text, spans, resume)
+    return tuple(part for part in found if part.text.strip())
+
+
+def utf16_length(text: str) -> int:
+    return len(text) + sum(character > "\uffff" for character in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,58 +90,25 @@ class _Window:
     def allows(self, place: int) -> bool:
         return is_boundary(self.text, place) and not any(s.begin < place < s.end for s in self.kept)
 
-    def part(self, stop: int) -> Marked:
-        end = self.begin + len(self.text[self.begin : stop].rstrip())
-        return Marked(text=self.text, spans=self.near).cut(self.begin, end)
-
-
-def utf16_length(text: str) -> int:
-    return len(text) + sum(character > "\uffff" for character in text)
-
-
-def split(whole: Marked, limit: int) -> tuple[Marked, ...]:
-    return tuple(part for part in _parts(whole, limit) if part.text.strip())
-
-
-def _parts(whole: Marked, limit: int) -> Iterator[Marked]:
-    text, spans, size = whole.text, deque(whole.spans), len(whole.text.rstrip())
-    begin = _behind_space(text, spans, 0)
-    while begin < size:
-        window = _window(text, spans, begin, limit)
-        stop, resume = _cut(window, size)
-        yield window.part(stop)
-        while spans and spans[0].end <= resume:
-            spans.popleft()
-        begin = _behind_space(text, spans, resume)
-
 
 def _window(text: str, spans: Iterable[Span], begin: int, limit: int) -> _Window:
-    within = _reach(text, begin, limit)
-    ahead = [span for span in takewhile(lambda span: span.begin < within, spans) if begin < span.end]
-    reach = _affordable(ahead, begin, within)
-    near = tuple(span for span in ahead if span.begin < reach)
-    kept = tuple(span for span in near if utf16_length(text[span.begin : span.end]) <= limit)
-    return _Window(text=text, begin=begin, reach=reach, limit=limit, near=near, kept=kept)
-
-
-def _reach(text: str, begin: int, limit: int) -> int:
-    """The furthest place with no more than `limit` units before it."""
-    end = min(len(text), begin + limit)
-    excess = utf16_length(text[begin:end]) - limit
+    # The furthest place with no more than `limit` units before it,
+    reach = min(len(text), begin + limit)
+    excess = utf16_length(text[begin:reach]) - limit
     while excess > 0:
-        end -= 1
-        excess -= utf16_length(text[end])
-    return end
-
-
-def _affordable(ahead: Iterable[Span], begin: int, reach: int) -> int:
-    """Up to where there are not too many spans, and their addresses are not too long."""
+        reach -= 1
+        excess -= utf16_length(text[reach])
+    ahead = [span for span in takewhile(lambda span: span.begin < reach, spans) if begin < span.end]
+    # as long as there are not too many spans before it, and their addresses are not too long.
     addresses = 0
     for number, span in enumerate(ahead):
         addresses += len(escape(span.detail))
         if span.begin > begin and (number >= _MOST_SPANS or addresses > _MOST_ADDRESSES):
-            return min(reach, span.begin)
-    return reach
+            reach = min(reach, span.begin)
+            break
+    near = tuple(span for span in ahead if span.begin < reach)
+    kept = tuple(span for span in near if utf16_length(text[span.begin : span.end]) <= limit)
+    return _Window(text=text, begin=begin, reach=reach, limit=limit, near=near, kept=kept)
 
 
 def _behind_space(text: str, spans: Iterable[Span], place: int) -> int:
@@ -119,25 +126,16 @@ def _cut(window: _Window, size: int) -> tuple[int, int]:
 
 
 def _last_seam(window: _Window, kind: re.Pattern[str]) -> tuple[int, int] | None:
-    seams = tuple(kind.finditer(window.text, window.begin + 1, window.reach + 1))
-    found = next((seam for seam in reversed(seams) if _is_allowed(window, seam)), None)
-    if found is None or not (_half_full(window, found.start()) or _next_fits(window, kind, found.end())):
+    text, limit = window.text, window.limit
+    seams = tuple(kind.finditer(text, window.begin + 1, window.reach + 1))
+    allowed = (seam for seam in reversed(seams) if window.allows(seam.start()) and is_boundary(text, seam.end()))
+    if (found := next(allowed, None)) is None:
         return None
-    return found.start(), found.end()
-
-
-def _is_allowed(window: _Window, seam: re.Match[str]) -> bool:
-    return window.allows(seam.start()) and is_boundary(window.text, seam.end())
-
-
-def _half_full(window: _Window, stop: int) -> bool:
-    return utf16_length(window.text[window.begin : stop]) * 2 >= window.limit
-
-
-def _next_fits(window: _Window, kind: re.Pattern[str], resume: int) -> bool:
-    text, furthest = window.text, resume + window.limit + 1
-    seam = kind.search(text, resume, furthest)
-    return utf16_length(text[resume : seam.start() if seam else furthest]) <= window.limit
+    stop, resume = found.span()
+    half_full = utf16_length(text[window.begin : stop]) * 2 >= limit
+    following = kind.search(text, resume, resume + limit + 1)
+    until = following.start() if following else resume + limit + 1
+    return (stop, resume) if half_full or utf16_length(text[resume:until]) <= limit else None
 
 
 def _last_place(window: _Window) -> tuple[int, int]:
@@ -147,11 +145,6 @@ def _last_place(window: _Window) -> tuple[int, int]:
     anywhere = (place for place in places if is_boundary(window.text, place))
     place = next(outside, None) or next(anywhere, None) or window.reach
     return place, place
-
-
-_JOINER = "\u200d"
-# Joiners, the sound marks of half-width kana, and the vowels of Thai and Lao that Unicode counts as letters.
-_GLUED = frozenset({_JOINER, "\u200c", "\uff9e", "\uff9f", "\u0e33", "\u0eb3"})
 
 
 def is_boundary(text: str, index: int) -> bool:
@@ -207,23 +200,3 @@ def _within(character: str, bounds: tuple[str, str]) -> bool:
 
 def _is_syllable(character: str) -> bool:
     return "\uac00" <= character <= "\ud7a3"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    text: str  # as the chat shows it
-    html: str | None  # for parse_mode HTML; None: send it as plain text
-    plain: str  # without markup, links spelt out
-
-
-def parts(message: str, *, parse_mode: ParseMode = "HTML", limit: int = LIMIT) -> tuple[Part, ...]:
-    """What to send, in order; nothing when there is nothing to see."""
-    if parse_mode == "none":
-        return tuple(Part(text=one.text, html=None, plain=one.text) for one in split(Marked(text=message), limit))
-    return tuple(_part(one, limit) for one in split(marked(message), limit))
-
-
-def _part(one: Marked, limit: int) -> Part:
-    plain = as_plain(one)
-    fitting = plain if utf16_length(plain) <= limit else one.text
-    return Part(text=one.text, html=as_html(one), plain=fitting)

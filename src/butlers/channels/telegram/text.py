@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -78,34 +78,25 @@ class Marked:
 
 
 def marked(message: str) -> Marked:
-    return _joined(_blocks(message))
-
-
-def _blocks(message: str) -> Iterator[Marked]:
-    position = 0
+    pieces, position = [], 0
     while opener := _OPENER.search(message, position):
         closer = _CLOSER.search(message, opener.end())
         if closer is None:
             break
-        yield _inline(message[position : opener.start()])
+        pieces.append(_inline(message[position : opener.start()]))
         block = message[opener.end() : closer.start()].rstrip("\r\n")
         literal = Marked(text=message[opener.start() : closer.end()])
-        yield Marked(text=block).covered(Kind.PRE, opener[1]) if block.strip() else literal
+        pieces.append(Marked(text=block).covered(Kind.PRE, opener[1]) if block.strip() else literal)
         position = closer.end()
-    yield _inline(message[position:])
+    return _joined([*pieces, _inline(message[position:])])
 
 
 def _inline(source: str) -> Marked:
-    return _joined(_pieces(source))
-
-
-def _pieces(source: str) -> Iterator[Marked]:
-    position = 0
+    pieces, position = [], 0
     for found in _INLINE.finditer(source):
-        yield Marked(text=source[position : found.start()])
-        yield _span(found) or Marked(text=found[0])
+        pieces += [Marked(text=source[position : found.start()]), _span(found) or Marked(text=found[0])]
         position = found.end()
-    yield Marked(text=source[position:])
+    return _joined([*pieces, Marked(text=source[position:])])
 
 
 def _span(found: re.Match[str]) -> Marked | None:
@@ -115,7 +106,10 @@ def _span(found: re.Match[str]) -> Marked | None:
         return Marked(text=code).covered(kind) if code.strip() else None
     if (url := found["url"]) is not None:
         label = _inline(found["label"])
-        return _uncoded(label).covered(Kind.LINK, url) if label.text.strip() and _is_public(url) else None
+        if not label.text.strip() or not _is_public(url):
+            return None
+        plain = tuple(span for span in label.spans if span.kind not in CODE_KINDS)
+        return replace(label, spans=plain).covered(Kind.LINK, url)
     return _bold(_inline(found["bold"]))
 
 
@@ -128,10 +122,6 @@ def _is_public(url: str) -> bool:
     return "." in host.strip(".") and len(url) <= LONGEST_URL
 
 
-def _uncoded(label: Marked) -> Marked:
-    return replace(label, spans=tuple(span for span in label.spans if span.kind not in CODE_KINDS))
-
-
 def _bold(inner: Marked) -> Marked:
     """Bold all over, except where there is code."""
     bold, position = [], 0
@@ -140,7 +130,7 @@ def _bold(inner: Marked) -> Marked:
         position = code.end
     bold.append((position, len(inner.text)))
     spans = [Span(kind=Kind.BOLD, begin=begin, end=end) for begin, end in bold if begin < end]
-    return replace(inner, spans=_ordered((*spans, *inner.spans)))
+    return replace(inner, spans=tuple(sorted((*spans, *inner.spans), key=lambda span: (span.begin, -span.end))))
 
 
 def _joined(pieces: Iterable[Marked]) -> Marked:
@@ -150,10 +140,6 @@ def _joined(pieces: Iterable[Marked]) -> Marked:
         texts.append(piece.text)
         length += len(piece.text)
     return Marked(text="".join(texts), spans=tuple(spans))
-
-
-def _ordered(spans: Iterable[Span]) -> tuple[Span, ...]:
-    return tuple(sorted(spans, key=lambda span: (span.begin, -span.end)))
 
 
 def as_html(marked: Marked) -> str:
