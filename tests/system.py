@@ -124,6 +124,12 @@ class RunningSystem:
     def butler(self, name: str) -> Butler:
         return next(butler for butler in self.system.butlers if butler.name == name)
 
+    async def run_service(self, butler: str, name: str) -> None:
+        """Run the action of a service now."""
+        run = self.butler(butler).service(name).run
+        assert run is not None
+        await run()
+
     def token(self, name: str = OPERATOR) -> str:
         """The bearer token of a butler or of the operator."""
         secret = self.tokens.secret_of(name)

@@ -114,8 +114,8 @@ def _second_door(*, workers_held: bool) -> Iterator[None]:
         butler = build(process, config)
         noop = replace(built[0], ingress=cast("Ingress", NothingStored(process.new_id)))
         butler.routes.append(Mount("/noop", app=app(noop)))
-        for name in WORKERS if workers_held else ():
-            butler.loops.pop(name)
+        if workers_held:
+            butler.services = [service for service in butler.services if service.name not in WORKERS]
         return butler
 
     patched.build, Api.app = build_with_both, remembered  # type: ignore[assignment, method-assign]

@@ -51,7 +51,7 @@ async def _nothing_failed_behind_the_doors(running: RunningSystem) -> None:
            WHERE error_class = 'internal_error'"""
     )
     assert [dict(row) for row in broken] == []
-    assert {butler.name: butler.services.failing for butler in running.system.butlers if butler.services.failing} == {}
+    assert [failing for butler in running.system.butlers if (failing := butler.supervisor.failures())] == []
 
 
 async def _all(kind: str, one: Callable[[int], Awaitable[None]]) -> None:

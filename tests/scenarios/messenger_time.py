@@ -76,7 +76,7 @@ def advance(running: RunningSystem, seconds: float) -> None:
     """Let time pass. Messenger's worker naps by the machine's clock, so it has to be told."""
     assert isinstance(running.clock, ManualClock)
     running.clock.advance(seconds)
-    worker: Any = running.butler("messenger").first_loops["delivery worker"]
+    worker: Any = running.butler("messenger").service("delivery worker").run
     worker.__self__.wake()
 
 

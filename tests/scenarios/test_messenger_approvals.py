@@ -256,7 +256,7 @@ async def test_a_wish_of_long_ago_is_asked_for_again(running: RunningSystem) -> 
     await ended(running, first["delivery"], "delivered")
     # Longer ago than keys are kept.
     await running.database.execute("update messenger.delivery_requests set terminal_at = now() - interval '31 days'")
-    await running.butler("messenger").timers["tidying"][1]()
+    await running.run_service("messenger", "tidying")
     second = await asked(running, "the yearly one", recipient="70", idempotency_key="yearly")
     assert second["action"] != first["action"]
     await tool(running, "approve_action", action_id=second["action"])

@@ -134,7 +134,7 @@ async def test_how_long_a_key_is_known(tmp_path: Path, postgres_server: Embedded
             await running.database.execute(
                 "update messenger.delivery_requests set terminal_at = now() - $1::interval", timedelta(days=days)
             )
-            await running.butler("messenger").timers["tidying"][1]()
+            await running.run_service("messenger", "tidying")
             answer: dict[str, Any] = (await deliver(running, notify))["delivery"]
             return answer
 

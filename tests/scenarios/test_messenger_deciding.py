@@ -175,6 +175,6 @@ async def test_an_approval_does_not_reach_a_recipient_suppressed_meanwhile(runni
     assert (again["status"], again["delivery"]["delivery_id"]) == ("error", held["delivery"])
     # Taking the suppression back does not bring it to life again.
     await tool(running, "messenger_recipient_release", **target)
-    await running.butler("messenger").timers["release"][1]()
+    await running.run_service("messenger", "release")
     assert (await row_of(running, held["delivery"]))["status"] == "failed"
     assert (await running.answers(2406), await sends(running)) == ([], 0)

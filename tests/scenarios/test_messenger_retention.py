@@ -282,7 +282,7 @@ async def test_small_batches_pass_by_what_stays(running: RunningSystem) -> None:
     await running.database.execute(
         "update messenger.delivery_requests set status = 'uncertain' where id = any($1::uuid[])", kept
     )
-    timer: Any = running.butler("messenger").timers["retention"][1]
+    timer: Any = running.butler("messenger").service("retention").run
     retention: Retention = timer.__self__
     removed = await replace(retention, batch=2).remove()
     assert removed == {"delivery": 4, "attempt": 4, "receipt": 4}

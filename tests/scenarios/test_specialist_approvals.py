@@ -99,7 +99,7 @@ async def test_a_specialists_notify_waits_is_listed_and_goes_out_once(running: R
     # Decided once: neither a second word nor whoever takes over what was left sends it again.
     for verb in ("approve", "reject"):
         assert (await decide(running, verb, answer["action_id"])).status_code == 422
-    await running.butler("general").timers["approved actions"][1]()
+    await running.run_service("general", "approved actions")
     assert (await listed(running), len(await rows(running))) == ([], 1)
     assert (await running.answers(2501), await sends(running)) == (["[general] may I?"], 1)
 
@@ -127,7 +127,7 @@ async def test_what_is_rejected_leaves_no_delivery(running: RunningSystem) -> No
     again = await general(running, "notify", message="no", recipient="2503", idempotency_key="no")
     assert (again["status"], again["action_id"]) == ("rejected", action_id)
     assert (await decide(running, "approve", action_id)).status_code == 422
-    await running.butler("general").timers["approved actions"][1]()
+    await running.run_service("general", "approved actions")
     assert (await rows(running), await running.answers(2503), await sends(running)) == ([], [], 0)
 
 

@@ -127,7 +127,7 @@ async def test_the_bots_credentials_are_needed_and_the_owners_are_not(
 
 def buffer_of(running: RunningSystem) -> dict[str, Any]:
     """The policy of the buffer that runs."""
-    loop: Any = running.butler("switchboard").loops["buffer"]
+    loop: Any = running.butler("switchboard").service("buffer").run
     buffer: DurableBuffer = loop.__self__
     return {name: getattr(buffer._policy, name) for name in SHIPPED_BUFFER}
 

@@ -6,17 +6,17 @@
     degraded    something of it does not work (a wrong password, a connector that is silent); the rest is served
     failing     it does not work at all; of an essential part it means that the butler is not ready (503)
 
-To add a part, register a check under its name where the part is wired (`daemon/compose/`, `daemon/system.py`):
+To add a part, name its check where the part is wired (`daemon/compose/`, `daemon/system.py`):
 
     process.health.register("database", check, essential=True)     # of the process: every butler of it shows the part
-    butler.health.register("channels", check)                      # of one butler
+    butler.add(Service(name="channels", health=check))             # of one butler
 
 A check is an async function without arguments. It returns one `Finding`, or a mapping of names to findings when the
 part has several members (channels, connectors). It is asked whenever somebody asks for `/readyz`, has two seconds, and
-must be cheap: whoever has to call a provider does that in a loop of its own and keeps the last result in a `LastKnown`:
+must be cheap: a part that has to call a provider does that in a loop and keeps the last result in a `LastKnown`:
 
     probes = LastKnown()
-    butler.health.register("credentials", probes.check)
+    butler.add(Service(name="credentials", health=probes.check))
     probes.note("imap", Finding.degraded("The mail server refuses the password.", remedy="Set BUTLER_EMAIL_PASSWORD."))
     probes.note("imap", Finding())                                 # it is well again
 

@@ -1,11 +1,12 @@
-"""Background loops under supervision: a loop that fails is logged and started again, never silently gone."""
+"""What a butler is made of at run time: services, the supervisor of their loops, and the checks of the process."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from butlers.butler.health import Check, Finding, Findings
@@ -21,44 +22,72 @@ log = get_logger("butlers.services")
 RESTART_S = 1.0
 SETTLED_S = 30.0  # a loop that failed and then ran this long runs again
 REMEMBERED_S = 60.0  # how long a failure shows in the health of its butler
-Loop = Callable[[], Awaitable[None]]
+STOPS_BELOW = 64 * 2**20  # bytes free: the database's next write-ahead segments do not fit any more
+_DISK_REMEDY = "Free some space, or start with another --data-dir."
+_EMBEDDED_REMEDY = "Its own log is in the data directory, in postgres/log; what was accepted is stored and goes on."
+_DATABASE_REMEDY = "See `butlers doctor`; what was accepted is stored and goes on when the database is back."
+
+Action = Callable[[], Awaitable[object]]
 
 
-class Services:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A part of a butler that starts, runs, drains, stops and reports its health.
+
+    The system starts the services of a butler in their order, those with `before_doors` first. It drains them in
+    reverse while the doors are open, closes the doors, ends every loop, and stops the services in reverse.
+    """
+
+    name: str
+    before_doors: bool = False  # needs no other butler; the others start when all butlers are registered
+    start: Action | None = None  # once, before it runs: what it recovers or prepares
+    run: Action | None = None  # under supervision: a loop, or with `every_s` an action
+    every_s: float = 0.0  # seconds before each action; 0: `run` is a loop
+    drain: Action | None = None  # finishes what is in hand
+    stop: Action | None = None  # lets go of what it holds
+    health: Check | None = None  # reported under its name
+
+
+class Supervisor:
+    """Runs loops. A loop that fails is logged and started again, never silently gone."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}  # when, and what
         self._in_a_row: dict[str, int] = {}  # failures of a loop that has not run for a while since
 
-    def start(self, name: str, loop: Loop) -> None:
-        self._tasks[name] = asyncio.create_task(self._supervise(name, loop), name=name)
+    def start(self, name: str, run: Action, every_s: float = 0.0) -> None:
+        """`every_s`: seconds before each call of `run`, which is then an action and not a loop."""
 
-    def every(self, name: str, seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-        self.start(name, repeated(self._clock, seconds, action))
+        async def repeat() -> None:
+            while True:
+                await self._clock.sleep(every_s)
+                await run()
 
-    async def stop(self, names: Iterable[str]) -> None:
-        """Cancel these loops and nothing else."""
-        chosen = [self._tasks.pop(name) for name in names if name in self._tasks]
+        self._tasks[name] = asyncio.create_task(self._supervise(name, repeat if every_s else run), name=name)
+
+    async def stop(self, *names: str) -> None:
+        """Cancel these loops, or all."""
+        chosen = [self._tasks.pop(name) for name in names or tuple(self._tasks) if name in self._tasks]
         for task in chosen:
             task.cancel()
         await asyncio.gather(*chosen, return_exceptions=True)
 
-    async def stop_all(self) -> None:
-        await self.stop(tuple(self._tasks))
-
-    @property
-    def failing(self) -> list[str]:
-        """Loops that failed within the last minute."""
-        return sorted(self.failures())
-
     def failures(self) -> dict[str, tuple[float, str]]:
-        """The same, with the seconds since then and what was wrong."""
+        """Loops that failed within the last minute: the seconds since then, and what was wrong."""
         now = self._clock.monotonic()
         ages = {name: (now - failed_at, problem) for name, (failed_at, problem) in self._failures.items()}
-        return {name: failure for name, failure in ages.items() if failure[0] < REMEMBERED_S}
+        return {name: failure for name, failure in sorted(ages.items()) if failure[0] < REMEMBERED_S}
 
-    async def _supervise(self, name: str, loop: Loop) -> None:
+    async def check(self) -> Findings:
+        remedy = "It is started again by itself; the log names every failure."
+        return {
+            name: Finding.degraded(f"{name} failed {ago:.0f} s ago: {problem}.", remedy=remedy)
+            for name, (ago, problem) in self.failures().items()
+        }
+
+    async def _supervise(self, name: str, loop: Action) -> None:
         service = name.replace(" ", "_")  # in one word: what holds a blank is withheld from the log
         while True:
             try:
@@ -66,7 +95,9 @@ class Services:
                     await loop()
             except Exception as error:
                 self._in_a_row[name] = failures = self._in_a_row.get(name, 0) + 1
-                self._failures[name] = (self._clock.monotonic(), _problem(error))
+                # What may be shown are our own words: those of a library may hold what people wrote.
+                problem = error.message if isinstance(error, ClassifiedError) else type(error).__name__
+                self._failures[name] = (self._clock.monotonic(), problem)
                 log.error("service failed, starting it again", error=error, job_name=service, attempts=failures)
             else:
                 log.warning("service ended, starting it again", job_name=service)
@@ -86,28 +117,6 @@ class Services:
         finally:
             if saying is not None:
                 saying.cancel()
-
-
-def _problem(error: Exception) -> str:
-    """What may be shown: our own words. Those of a library may hold what people wrote."""
-    return error.message if isinstance(error, ClassifiedError) else type(error).__name__
-
-
-def repeated(clock: Clock, seconds: float, action: Callable[[], Awaitable[object]]) -> Loop:
-    """A loop that does something regularly; the first time after one pause."""
-
-    async def loop() -> None:
-        while True:
-            await clock.sleep(seconds)
-            await action()
-
-    return loop
-
-
-STOPS_BELOW = 64 * 2**20  # bytes free: the database's next write-ahead segments do not fit any more
-_DISK_REMEDY = "Free some space, or start with another --data-dir."
-_EMBEDDED_REMEDY = "Its own log is in the data directory, in postgres/log; what was accepted is stored and goes on."
-_DATABASE_REMEDY = "See `butlers doctor`; what was accepted is stored and goes on when the database is back."
 
 
 def database_check(database: Database, watch: ServerWatch | None = None) -> Check:
@@ -151,16 +160,3 @@ def disk_finding(free: int) -> Finding:
     if free < ENOUGH_FREE:
         return Finding.degraded(f"Only {words}.", remedy=_DISK_REMEDY, free_bytes=free)
     return Finding(figures={"free_bytes": free})
-
-
-def services_check(services: Services) -> Check:
-    """The loops that failed within the last minute, each with its error."""
-
-    async def check() -> Findings:
-        remedy = "It is started again by itself; the log names every failure."
-        return {
-            name: Finding.degraded(f"{name} failed {ago:.0f} s ago: {problem}.", remedy=remedy)
-            for name, (ago, problem) in services.failures().items()
-        }
-
-    return check

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import gc
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from importlib import import_module
 from typing import Any, Protocol
@@ -22,11 +22,11 @@ from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
-from butlers.daemon.compose.base import Butler
+from butlers.daemon.compose.base import Butler, insist
 from butlers.daemon.compose.channels import TYPES, owner_credentials
 from butlers.daemon.compose.process import Process
 from butlers.daemon.places import Places
-from butlers.daemon.services import database_check, disk_check
+from butlers.daemon.services import Service, database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.operations.operation import Role
@@ -127,8 +127,7 @@ class System:
         self.butlers = [composer_of(config.name).build(process, config) for config in self._configs]
         await self._configure_owner()
         for butler, listener in zip(self.butlers, listeners, strict=True):
-            await butler.prepare()
-            await butler.recover()
+            await butler.start(before_doors=True)
             server = GuestServer(await butler.app(), connections=self._connections)
             await server.open(listener)
             self._servers.append(server)
@@ -142,29 +141,27 @@ class System:
             await self._register_all(first=True)
         if (server := self._server) is not None and self.butlers:
             prune = functools.partial(asyncio.to_thread, server.prune_logs)
-            self.butlers[0].services.every("database log", LOG_PRUNING_S, prune)
+            self.butlers[0].add(Service(name="database log", run=prune, every_s=LOG_PRUNING_S))
         for butler in self.butlers:
-            await butler.begin()
-            butler.services.every("registry heartbeat", self._settings.heartbeat_s, self._heartbeat(butler))
+            heartbeat = functools.partial(self._heartbeat, butler)
+            butler.add(Service(name="registry heartbeat", run=heartbeat, every_s=self._settings.heartbeat_s))
+            await butler.start(before_doors=False)
         if not at_home:
             await self._register_all(first=True)
 
     async def notices(self) -> list[str]:
-        """What whoever started the system is to know and to do."""
+        """What the operator who started the system must know and do."""
         return [told for butler in self.butlers for notice in butler.notices if (told := await notice()) is not None]
 
     async def stop(self) -> None:
         """Drain and close; what does not finish in time is taken up again by the next start."""
         for butler in self.butlers:
             butler.state = "stopping"
-            await butler.services.stop(butler.sources)
         for butler in sorted(self.butlers, key=_drain_order):
-            for drain in butler.drains:
-                await _insist("draining", drain)
-        await asyncio.gather(*(_insist("closing a door", server.close) for server in self._servers))
+            await butler.drain()
+        await asyncio.gather(*(insist("closing a door", server.close) for server in self._servers))
         for butler in self.butlers:
-            for end in (butler.services.stop_all, butler.modules.stop, *butler.closes):
-                await _insist("closing", end)
+            await butler.stop()
         await asyncio.gather(*(asyncio.to_thread(butler.telemetry.shutdown) for butler in self.butlers))
         await self._stack.aclose()
 
@@ -261,27 +258,16 @@ class System:
             # Switchboard may start later in another process; the heartbeat tries again.
             log.warning("not registered yet", butler=butler.name, error=error, error_class=error.error_class)
 
-    def _heartbeat(self, butler: Butler) -> Callable[[], Awaitable[None]]:
-        async def beat() -> None:
-            try:
-                answer = await butler.transport.call("switchboard", "butler.heartbeat", {})
-                if not answer["registered"]:
-                    await self._register(butler, patient=False)
-            except TargetUnavailable as error:
-                if not error.retryable:
-                    raise
-                # Switchboard is away, which is nothing wrong here; the next heartbeat tries again.
-                log.warning("heartbeat not heard", butler=butler.name, error=error, error_class=error.error_class)
-
-        return beat
-
-
-async def _insist(what: str, end: Callable[[], Awaitable[None]]) -> None:
-    """One part that fails to stop must not keep the others running."""
-    try:
-        await end()
-    except Exception as error:
-        log.error("stopping went wrong", error=error, reason=what.replace(" ", "_"))
+    async def _heartbeat(self, butler: Butler) -> None:
+        try:
+            answer = await butler.transport.call("switchboard", "butler.heartbeat", {})
+            if not answer["registered"]:
+                await self._register(butler, patient=False)
+        except TargetUnavailable as error:
+            if not error.retryable:
+                raise
+            # Switchboard is away, which is nothing wrong here; the next heartbeat tries again.
+            log.warning("heartbeat not heard", butler=butler.name, error=error, error_class=error.error_class)
 
 
 def _log_server_state(state: ServerState) -> None:

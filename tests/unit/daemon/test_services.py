@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from butlers.clock import ManualClock
-from butlers.daemon.services import RESTART_S, SETTLED_S, Services
+from butlers.daemon.services import RESTART_S, SETTLED_S, Supervisor
 from butlers.errors import TargetUnavailable
 from butlers.telemetry import configure_logging
 
@@ -39,14 +39,14 @@ async def _turns() -> None:
 
 async def test_a_service_that_fails_is_named_with_what_went_wrong_and_said_to_run_again(log: io.StringIO) -> None:
     clock, failing = ManualClock(), True
-    services = Services(clock)
+    supervisor = Supervisor(clock)
 
     async def loop() -> None:
         if failing:
             raise TargetUnavailable("the database is away")
         await clock.sleep(10_000)
 
-    services.start("lost sessions", loop)
+    supervisor.start("lost sessions", loop)
     for _ in range(20):
         await _turns()
         clock.advance(RESTART_S)
@@ -60,4 +60,4 @@ async def test_a_service_that_fails_is_named_with_what_went_wrong_and_said_to_ru
     await _turns()
     ends = lines(log)[-1]
     assert (ends["event"], ends["job_name"], ends["attempts"]) == ("service runs again", "lost_sessions", 20)
-    await services.stop_all()
+    await supervisor.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any
 from uuid import UUID
@@ -30,15 +31,17 @@ from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope, RouteResponse
 from butlers.daemon.compose.modules import add_memory, gated
 from butlers.daemon.compose.process import Process
-from butlers.daemon.services import Loop, Services, services_check
+from butlers.daemon.services import Action, Service, Supervisor
 from butlers.operations.operation import ADDS_ONCE
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry
+from butlers.telemetry import Telemetry, get_logger
+
+log = get_logger("butlers.system")
 
 TICK_S = 1.0
-SCHEDULE_HANDS = 3  # schedules that run at one time: a long one must not keep the others waiting
+SCHEDULE_WORKERS = 3  # schedules that run at one time: a long one must not keep the others waiting
 LOST_SESSIONS_S = 60.0
 
 
@@ -58,23 +61,15 @@ class Butler:
     contacts: Contacts
     spawner: Spawner
     report: ActivityReporter
-    services: Services
+    supervisor: Supervisor
     tools: ToolBox
     modules: ModuleHost
     health: Health
     scheduler: Scheduler | None = None
     routes: list[BaseRoute] = field(default_factory=list)
     state: str = "starting"
-    before_serving: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
-    sources: dict[str, Loop] = field(default_factory=dict)  # connectors: stopped first, so that nothing new comes in
-    before_doors: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery that needs no door
-    first_loops: dict[str, Loop] = field(default_factory=dict)  # started right after it
-    loops: dict[str, Loop] = field(default_factory=dict)  # started when the servers are up
-    timers: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = field(default_factory=dict)  # every so often
-    before_loops: list[Callable[[], Awaitable[object]]] = field(default_factory=list)  # recovery, once
-    drains: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run before the servers close
-    closes: list[Callable[[], Awaitable[None]]] = field(default_factory=list)  # run after
-    notices: list[Callable[[], Awaitable[str | None]]] = field(default_factory=list)  # for whoever starts the system
+    services: list[Service] = field(default_factory=list)  # in the order in which they start
+    notices: list[Callable[[], Awaitable[str | None]]] = field(default_factory=list)  # for the operator
 
     @property
     def name(self) -> str:
@@ -84,39 +79,43 @@ class Butler:
     def port(self) -> int:
         return self.process.settings.port(self.name, self.config.butler.port)
 
-    async def prepare(self) -> None:
-        """What must be there before the doors open: modules and schedules."""
-        await self.modules.start()
-        await self.spawner.close_lost()
-        if self.scheduler is not None:
-            await self.scheduler.sync(self.config.butler.schedule)
-        for prepare in self.before_serving:
-            await prepare()
+    def add(self, *services: Service) -> None:
+        """Services that start after, and drain and stop before, those that are there."""
+        self.services += services
+        for service in services:
+            if service.health is not None:
+                self.health.register(service.name, service.health)
 
-    async def recover(self) -> None:
-        """What needs nobody else is taken up again before the doors open."""
-        for recover in self.before_doors:
-            await recover()
-        for name, loop in self.first_loops.items():
-            self.services.start(name, loop)
+    def service(self, name: str) -> Service:
+        return next(service for service in self.services if service.name == name)
 
-    async def begin(self) -> None:
-        """Recover what an earlier process left, then start the loops."""
-        for recover in self.before_loops:
-            await recover()
-        if self.scheduler is not None:
-            for hand in range(1, SCHEDULE_HANDS + 1):
-                self.services.every(f"schedules {hand}", TICK_S, self.scheduler.tick)
-        self.services.every("lost sessions", LOST_SESSIONS_S, self.spawner.close_lost)
-        for name, loop in (self.loops | self.sources).items():
-            self.services.start(name, loop)
-        for name, (seconds, action) in self.timers.items():
-            self.services.every(name, seconds, action)
-        self.state = "ok"
+    async def start(self, *, before_doors: bool) -> None:
+        """Start the services of one of both moments: before the doors open, or when all butlers are registered."""
+        for service in self.services:
+            if service.before_doors is before_doors:
+                if service.start is not None:
+                    await service.start()
+                if service.run is not None:
+                    self.supervisor.start(service.name, service.run, service.every_s)
+        if not before_doors:
+            self.state = "ok"
+
+    async def drain(self) -> None:
+        """Finish what is in hand, from the last service to the first; the doors are still open."""
+        for service in reversed(self.services):
+            if service.drain is not None:
+                await insist("draining", service.drain)
+
+    async def stop(self) -> None:
+        """End all loops, then let every service go, from the last to the first."""
+        await insist("closing", self.supervisor.stop)
+        for service in reversed(self.services):
+            if service.stop is not None:
+                await insist("closing", service.stop)
 
     def status(self) -> dict[str, Any]:
         """How it is, as far as it knows without asking anybody."""
-        failing = self.services.failing
+        failing = list(self.supervisor.failures())
         return {
             "status": "degraded" if failing and self.state == "ok" else self.state,
             "butler": self.name,
@@ -177,9 +176,9 @@ def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str
     telemetry = process.telemetry(config.name)
     transport = process.transport(config.name)
     report = ActivityReporter(butler=config.name, transport=transport, clock=process.clock)
-    services, health = Services(process.clock), Health(shared=process.health)
-    health.register("services", services_check(services))
-    return Butler(
+    supervisor, health = Supervisor(process.clock), Health(shared=process.health)
+    health.register("services", supervisor.check)
+    butler = Butler(
         config=config,
         process=process,
         telemetry=telemetry,
@@ -188,13 +187,24 @@ def build_butler(process: Process, config: ButlerConfig, *, modules: Mapping[str
         contacts=Contacts(database=process.database, clock=process.clock, new_id=process.new_id),
         spawner=_spawner(process, config, telemetry, report),
         report=report,
-        services=services,
+        supervisor=supervisor,
         health=health,
         tools=ToolBox(),
         modules=ModuleHost(modules, source=config.source),
-        loops={"activity reporter": report.run},
-        closes=[report.close, transport.close],
     )
+    butler.add(
+        Service(name="transport", stop=transport.close),
+        Service(name="activity reporter", run=report.run, stop=report.close),
+        Service(name="modules", before_doors=True, start=butler.modules.start, stop=butler.modules.stop),
+        Service(
+            name="lost sessions",
+            before_doors=True,
+            start=butler.spawner.close_lost,
+            run=butler.spawner.close_lost,
+            every_s=LOST_SESSIONS_S,
+        ),
+    )
+    return butler
 
 
 def finish_butler(
@@ -220,6 +230,14 @@ def finish_butler(
         report=butler.report,
     )
     butler.scheduler.check(config.butler.schedule, source=config.source)
+    sync = partial(butler.scheduler.sync, config.butler.schedule)
+    butler.add(
+        Service(name="configured schedules", before_doors=True, start=sync),
+        *(
+            Service(name=f"schedules {number}", run=butler.scheduler.tick, every_s=TICK_S)
+            for number in range(1, SCHEDULE_WORKERS + 1)
+        ),
+    )
     core = CoreTools(
         butler=config.name,
         status=butler.status,
@@ -288,3 +306,11 @@ def _spawner(process: Process, config: ButlerConfig, telemetry: Telemetry, repor
         timeout_s=section.timeout_s,
         report=report,
     )
+
+
+async def insist(what: str, end: Action) -> None:
+    """One part that fails to stop must not keep the others running."""
+    try:
+        await end()
+    except Exception as error:
+        log.error("stopping went wrong", error=error, reason=what.replace(" ", "_"))

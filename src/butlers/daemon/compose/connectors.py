@@ -11,7 +11,7 @@ from butlers.butler.schedules import Job
 from butlers.butler.toolbox import AnyTool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.process import Process
-from butlers.daemon.services import repeated
+from butlers.daemon.services import Service
 from butlers.errors import InternalError
 from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
@@ -86,8 +86,7 @@ def add_connectors(butler: Butler) -> ConnectorParts:
         speakers=speakers,
         report=butler.report,
     )
-    butler.health.register("connectors", connectors.findings)
-    butler.drains.append(heartbeats.close)
+    butler.add(Service(name="connectors", drain=heartbeats.close, health=connectors.findings))
     return ConnectorParts(
         heartbeats=heartbeats,
         jobs=_jobs(butler, queries),
@@ -99,8 +98,15 @@ def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:
     process, schema = butler.process, butler.config.schema_name
     rollups = Rollups(database=process.database, queries=queries, clock=process.clock, run_job=pipeline_jobs(process))
     months = HeartbeatLogMonths(database=process.database, schema=schema, clock=process.clock)
-    butler.before_serving.append(months.make_months)
-    butler.loops["heartbeat log's months"] = repeated(process.clock, MONTHS_CHECK_S, months.make_months)
+    butler.add(
+        Service(
+            name="heartbeat log's months",
+            before_doors=True,
+            start=months.make_months,
+            run=months.make_months,
+            every_s=MONTHS_CHECK_S,
+        )
+    )
     return {
         "connector_stats_hourly_rollup": rollups.hourly,
         "connector_stats_daily_rollup": rollups.daily,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.routing import Mount
 
@@ -19,7 +20,7 @@ from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.channels import channel_settings
 from butlers.daemon.compose.orchestration import Orchestration
-from butlers.daemon.services import repeated
+from butlers.daemon.services import Service
 from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.heartbeats import Heartbeats
@@ -43,8 +44,7 @@ def add_admission(butler: Butler) -> Admission:
         clock=butler.process.clock,
         telemetry=butler.telemetry,
     )
-    butler.before_serving.append(admission.look)
-    butler.loops["admission"] = admission.run
+    butler.add(Service(name="admission", before_doors=True, start=admission.look, run=admission.run))
     return admission
 
 
@@ -56,8 +56,7 @@ def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevelTools]:
         queries=Queries.load("butlers.switchboard.requests.service_levels", schema=schema),
         accept_times=accept_times,
     )
-    butler.loops["accept times"] = accept_times.run
-    butler.drains.append(accept_times.flush)
+    butler.add(Service(name="accept times", run=accept_times.run, drain=accept_times.flush))
     return accept_times, ServiceLevelTools(levels=levels, clock=process.clock)
 
 
@@ -68,11 +67,10 @@ def door_in(
     registry: Registry,
     admission: Admission,
     accept_times: AcceptTimes,
-    heartbeats: Heartbeats,
     gate: SenderGate,
 ) -> Ingress:
     process = butler.process
-    ingress = Ingress(
+    return Ingress(
         database=process.database,
         schema=butler.config.schema_name,
         hot_path=parts.buffer,
@@ -87,8 +85,6 @@ def door_in(
         shows_end=parts.signals.wanted,
         accepted=accept_times.note,
     )
-    _add_connectors(butler, ingress, heartbeats)
-    return ingress
 
 
 def add_api(butler: Butler, *, ingress: Ingress, requests: RequestReader, registry: Registry) -> None:
@@ -123,7 +119,8 @@ class _DirectDoor:
         return await self._heartbeats.accept(envelope, self._submitted_by)
 
 
-def _add_connectors(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) -> None:
+def add_sources(butler: Butler, ingress: Ingress, heartbeats: Heartbeats) -> None:
+    """The connectors of this process. They come last, so that they drain first and nothing new comes in."""
     for name in butler.config.modules.enabled():
         channel = channel_of(name)
         for settings in channel_settings(butler.process, butler.config, channel) if channel.has_connector else ():
@@ -144,10 +141,17 @@ def _add_connector(butler: Butler, ingress: Ingress, heartbeats: Heartbeats, set
         every_s=process.settings.connector_heartbeat_s,
         version=__version__,
     )
-    butler.health.register(f"{name} connector", _standing_check(connector.standing))
-    butler.sources[f"{name} connector"] = connector.run
-    butler.sources[f"{name} connector's heartbeat"] = reporter.run
-    butler.closes.append(connector.close)
+    source, heartbeat = f"{name} connector", f"{name} connector's heartbeat"
+    butler.add(
+        Service(
+            name=source,
+            run=connector.run,
+            drain=partial(butler.supervisor.stop, source, heartbeat),
+            stop=connector.close,
+            health=_standing_check(connector.standing),
+        ),
+        Service(name=heartbeat, run=reporter.run),
+    )
 
 
 def _standing_check(standing: Callable[[], Standing]) -> Check:
@@ -190,8 +194,14 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
         mail_server=settings.mail_authserv_id,
     )
     messages = SenderMessages(notifier=notify, told=records.told)
-    butler.loops["refused senders"] = repeated(process.clock, FORGET_EVERY_S, records.forget_old)
-    butler.drains.append(lambda: messages.drain(DRAIN_S))
+    butler.add(
+        Service(
+            name="refused senders",
+            run=records.forget_old,
+            every_s=FORGET_EVERY_S,
+            drain=partial(messages.drain, DRAIN_S),
+        )
+    )
     _announce_owner_code(butler, records, policies)
     gate = SenderGate(policies=policies, records=records, messages=messages, telemetry=butler.telemetry)
     return Senders(gate=gate, tools=SenderTools(records=records, policies=policies, report=butler.report))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
 from butlers.daemon.compose.process import Process
+from butlers.daemon.services import Service
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.admission.state import AdmissionPolicy
 from butlers.messenger.channel_health import ChannelWatch, probes_of
@@ -77,26 +79,33 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     async def trace(request_id: UUID) -> dict[str, Any]:
         return {"deliveries": await parts.deliveries.trace(request_id)}
 
-    async def drain() -> None:
-        await parts.worker.close(config.butler.shutdown.timeout_s, after=parts.admission.close)
-
-    async def ready() -> None:
-        await parts.deliveries.ensure_channels(channels)
-
     # Messenger is where messages leave: it must not ask itself to send (no notify, send_message or remind).
     levels = _levels(butler, parts)
     tools = [*messenger_tools(butler, parts, levels), *_mailbox_tools(butler, parts)]
     tools += calendar[1] if calendar else ()
     finish_butler(butler, handle=parts.intake.handle, jobs={}, trace=trace, tools=tools, speaks=False)
     butler.routes += receipt_routes(parts.receipts, keys=receipt_keys(process, config), clock=process.clock)
-    butler.health.register("channels", parts.deliveries.channel_findings)
+    butler.add(
+        Service(
+            name="channels",
+            before_doors=True,
+            start=partial(parts.deliveries.ensure_channels, channels),
+            health=parts.deliveries.channel_findings,
+        ),
+        Service(
+            name="delivery worker",
+            before_doors=True,
+            start=parts.worker.rescue,
+            run=parts.worker.run,
+            drain=partial(parts.worker.close, config.butler.shutdown.timeout_s, after=parts.admission.close),
+        ),
+        Service(name="service levels", run=levels.run),
+        *(
+            Service(name=name, run=run, every_s=every_s)
+            for name, (every_s, run) in _upkeep(butler, parts).timers().items()
+        ),
+    )
     _add_channel_watch(butler, channels)
-    butler.drains.append(drain)
-    butler.before_serving.append(ready)
-    butler.before_doors.append(parts.worker.rescue)
-    butler.first_loops["delivery worker"] = parts.worker.run
-    butler.loops["service levels"] = levels.run
-    butler.timers |= _upkeep(butler, parts).timers()
     return butler
 
 
@@ -241,8 +250,7 @@ def _add_channel_watch(butler: Butler, channels: dict[str, Adapter]) -> None:
         return
     mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
     watch = ChannelWatch(probes=probes_of(channels, mailboxes), clock=butler.process.clock, every_s=every_s)
-    butler.health.register("credentials", watch.known.check)
-    butler.loops["channel watch"] = watch.run
+    butler.add(Service(name="channel watch", run=watch.run), Service(name="credentials", health=watch.known.check))
 
 
 def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
@@ -251,7 +259,6 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     if imap is None:
         return []
     parser = MailParser()
-    butler.closes.append(parser.close)
     mailbox = Mailbox.build(
         imap=imap,
         parser=parser,
@@ -261,7 +268,9 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
         receipts=parts.receipts,
         transport=butler.transport,
     )
-    butler.timers["bounces"] = (process.settings.bounce_poll_s, mailbox.watch.run_once)
+    butler.add(
+        Service(name="bounces", run=mailbox.watch.run_once, every_s=process.settings.bounce_poll_s, stop=parser.close)
+    )
     return mailbox.tools
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import time, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools
@@ -17,6 +18,7 @@ from butlers.butler.modules import CalendarModule, Module
 from butlers.butler.schedules import Job
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.daemon.compose.process import Process
+from butlers.daemon.services import Service
 from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
@@ -52,12 +54,16 @@ def gated(butler: Butler, tools: Iterable[AnyTool]) -> list[AnyTool]:
     approvals = build_approvals(process, config)
     runner = ActionRunner(approvals=approvals, owner=process.instance, policy=RunnerPolicy(lease=process.lease))
 
-    async def drain() -> None:
-        await runner.drain(config.butler.shutdown.timeout_s)
-
-    butler.before_loops += [approvals.expire, runner.recover]
-    butler.timers |= {"approval expiry": (EXPIRE_S, approvals.expire), "approved actions": (RECOVER_S, runner.recover)}
-    butler.drains.append(drain)
+    butler.add(
+        Service(name="approval expiry", start=approvals.expire, run=approvals.expire, every_s=EXPIRE_S),
+        Service(
+            name="approved actions",
+            start=runner.recover,
+            run=runner.recover,
+            every_s=RECOVER_S,
+            drain=partial(runner.drain, config.butler.shutdown.timeout_s),
+        ),
+    )
     return [
         *gate_tools(tools, approvals=approvals, runner=runner),
         *ApprovalTools(approvals=approvals, runner=runner).tools(),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.modules import memory_of
 from butlers.daemon.compose.routing import Routing
-from butlers.daemon.services import repeated
+from butlers.daemon.services import Service
 from butlers.reliability.retry import RetryPolicy
 from butlers.roster import ButlerConfig
 from butlers.storage.locks import WorkerLock, dead_workers, forget
@@ -100,7 +100,7 @@ def _after(butler: Butler, routing: Routing) -> Callable[[ClaimedMessage, Decisi
     if memory is None:
         return routing.extractor.offer
     remembering = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
-    butler.loops["remembering"] = remembering.run
+    butler.add(Service(name="remembering", run=remembering.run))
 
     def after(message: ClaimedMessage, decision: Decision) -> None:
         routing.extractor.offer(message, decision)
@@ -128,11 +128,10 @@ def _take_over(butler: Butler, inbox: MessageInbox) -> None:
         for worker in dead:
             forget(directory, worker)
 
-    async def end() -> None:
+    async def release() -> None:
         lock.release()
 
-    butler.before_serving.append(take_over)
-    butler.closes.append(end)
+    butler.add(Service(name="worker lock", before_doors=True, start=take_over, stop=release))
 
 
 def _buffer(butler: Butler, inbox: MessageInbox, processor: RequestProcessor, admission: Admission) -> DurableBuffer:
@@ -145,8 +144,7 @@ def _buffer(butler: Butler, inbox: MessageInbox, processor: RequestProcessor, ad
         clock=process.clock,
         telemetry=butler.telemetry,
     )
-    butler.loops["buffer"] = buffer.run
-    butler.loops["lease keeper"] = processor.keep_renewed
+    butler.add(Service(name="buffer", run=buffer.run), Service(name="lease keeper", run=processor.keep_renewed))
     return buffer
 
 
@@ -175,7 +173,7 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
         queries=Queries.load("butlers.switchboard.requests.signals", schema=butler.config.schema_name),
         clock=process.clock,
     )
-    butler.loops["signals"] = repeated(process.clock, SIGNAL_SWEEP_S, signals.sweep)
+    butler.add(Service(name="signals", run=signals.sweep, every_s=SIGNAL_SWEEP_S))
     return signals
 
 

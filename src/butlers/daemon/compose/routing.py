@@ -8,6 +8,7 @@ from pathlib import Path
 
 from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
+from butlers.daemon.services import Service
 from butlers.storage.queries import Queries
 from butlers.switchboard.extraction.extractor import ExtractionQueue, ExtractionTools, Extractor
 from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
@@ -46,7 +47,7 @@ def add_routing(butler: Butler) -> Routing:
     askers = _askers(butler)
     llm = _model_router(butler, askers, conversations, rollout) if askers else None
     extractor = _extractor(butler, askers[None] if askers else None)
-    butler.loops["extraction"] = extractor.run
+    butler.add(Service(name="extraction", run=extractor.run))
     runtime = butler.config.butler.runtime
     desk = RoutingTools(
         rollout=rollout,

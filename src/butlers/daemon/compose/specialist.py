@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from butlers.butler.specialist.signals import RELATIONSHIP, SignalRecorder
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
 from butlers.daemon.compose.modules import approval_migrations, memory_migrations
 from butlers.daemon.compose.process import Process
-from butlers.daemon.services import repeated
+from butlers.daemon.services import Service
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
@@ -56,18 +57,18 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         routes = await process.database.fetch(queries.routes_of_request, request_id)
         return {"route_inbox": [dict(row) for row in routes], "entries": await specialist.trace(request_id)}
 
-    async def drain() -> None:
-        await inbox.drain(config.butler.shutdown.timeout_s)
-
-    async def rescue() -> None:
-        await inbox.rescue(grace_s=0)
-
     recorder = SignalRecorder(
         database=process.database, queries=specialist.queries, clock=process.clock, new_id=process.new_id
     )
     own_tools = recorder.tools() if config.name == RELATIONSHIP else []
     finish_butler(butler, handle=inbox.handle, jobs={}, trace=trace, tools=own_tools)
-    butler.before_loops.append(rescue)
-    butler.loops["route inbox rescuer"] = repeated(process.clock, RESCUE_S, inbox.rescue)
-    butler.drains.append(drain)
+    butler.add(
+        Service(
+            name="route inbox rescuer",
+            start=partial(inbox.rescue, grace_s=0),
+            run=inbox.rescue,
+            every_s=RESCUE_S,
+            drain=partial(inbox.drain, config.butler.shutdown.timeout_s),
+        )
+    )
     return butler

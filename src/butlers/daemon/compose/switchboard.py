@@ -14,12 +14,12 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.connectors import add_connectors
-from butlers.daemon.compose.ingress import add_admission, add_api, add_senders, add_service_levels, door_in
+from butlers.daemon.compose.ingress import add_admission, add_api, add_senders, add_service_levels, add_sources, door_in
 from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, orchestration
 from butlers.daemon.compose.process import Process
 from butlers.daemon.compose.routing import add_routing
-from butlers.daemon.services import repeated
+from butlers.daemon.services import Service
 from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
@@ -71,9 +71,10 @@ def add_operators(
         on_end=_aftermath(butler, queries, buffer, signals),
     )
     keeper = RecordKeeper(database=process.database, schema=schema, clock=process.clock)
-    butler.loops["audit log"] = log.run
-    butler.loops["operators' records"] = repeated(process.clock, RETENTION_CHECK_S, keeper.keep)
-    butler.closes.append(log.close)
+    butler.add(
+        Service(name="audit log", run=log.run, stop=log.close),
+        Service(name="operators' records", run=keeper.keep, every_s=RETENTION_CHECK_S),
+    )
     return OperatorTools(operators=operators, dead_letters=dead_letters, audit=audit, log=log).tools()
 
 
@@ -126,7 +127,6 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         registry=registry,
         admission=admission,
         accept_times=accept_times,
-        heartbeats=connectors.heartbeats,
         gate=senders.gate,
     )
     audit = operator_audit(butler)
@@ -158,7 +158,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     )
     add_api(butler, ingress=ingress, requests=requests, registry=registry)
     _add_keeper(butler)
-    butler.drains.append(_drain(config, parts, ingress))
+    butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
+    add_sources(butler, ingress, connectors.heartbeats)
     return butler
 
 
@@ -216,8 +217,9 @@ def _add_keeper(butler: Butler) -> None:
         keep_months=process.settings.inbox_keep_months,
         keep_dedupe_days=process.settings.dedupe_keep_days,
     )
-    butler.before_serving.append(keeper.keep)
-    butler.loops["inbox keeper"] = repeated(process.clock, RETENTION_CHECK_S, keeper.keep)
+    butler.add(
+        Service(name="inbox keeper", before_doors=True, start=keeper.keep, run=keeper.keep, every_s=RETENTION_CHECK_S)
+    )
 
 
 def _drain(config: ButlerConfig, parts: Orchestration, ingress: Ingress) -> Any:
