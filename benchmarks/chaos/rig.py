@@ -73,7 +73,7 @@ class Rig:
         """kill -9, and the moment of it."""
         process = self._living.get(role)
         if process is None or process.returncode is not None:
-            raise ButlersError(f"{role} ended by itself: {self._last_words(role)}")
+            raise ButlersError(f"{role} ended by itself: {self._last_lines(role)}")
         moment = self.clock.now()
         os.kill(process.pid, signal.SIGKILL)
         await process.wait()
@@ -85,7 +85,7 @@ class Rig:
             if await self.answers(role, healthy=True):
                 return
             if role not in self._living or self._living[role].returncode is not None:
-                raise ButlersError(f"{role} did not start: {self._last_words(role)}")
+                raise ButlersError(f"{role} did not start: {self._last_lines(role)}")
             await self.clock.sleep(0.02)
         raise TimeoutExceeded(f"{role} was not healthy within {START_TIMEOUT_S:g} s")
 
@@ -113,7 +113,7 @@ class Rig:
     def _words_of(self, role: str) -> Path:
         return self.folder / f"{role}.err"
 
-    def _last_words(self, role: str) -> str:
+    def _last_lines(self, role: str) -> str:
         lines = self._words_of(role).read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-5:])
 

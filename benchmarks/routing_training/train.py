@@ -137,9 +137,9 @@ def cross_validate(folds: int) -> dict[str, Any]:
     right, total = 0, 0
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=1).split(labels, labels):
         weights, bias = fit(matrix[train], labels[train])
-        judged = [index for index in test if whole[index]]
-        predicted = (matrix[judged] @ weights + bias).argmax(axis=1)
-        right, total = right + int((predicted == labels[judged]).sum()), total + len(judged)
+        checked = [index for index in test if whole[index]]
+        predicted = (matrix[checked] @ weights + bias).argmax(axis=1)
+        right, total = right + int((predicted == labels[checked]).sum()), total + len(checked)
     return {"folds": folds, "messages": total, "accuracy": round(right / total, 4)}
 
 

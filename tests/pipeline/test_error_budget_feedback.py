@@ -89,7 +89,7 @@ async def state(running: RunningSystem) -> dict[str, Any]:
     return dict(row) if row is not None else {}
 
 
-async def judged(running: RunningSystem, stance: str) -> dict[str, Any]:
+async def checked(running: RunningSystem, stance: str) -> dict[str, Any]:
     async def look() -> dict[str, Any]:
         now = await state(running)
         return now if now.get("stance") == stance else {}
@@ -133,7 +133,7 @@ async def test_a_spent_long_budget_makes_strict_says_why_and_lets_go_after_good_
 
         found = counted(quick, running, tmp_path)
         assert {line["window_s"]: line["burn_rate"] for line in found["burn"]}[DAY] == pytest.approx(5.0)
-        tight = await judged(running, "tight")
+        tight = await checked(running, "tight")
         assert (tight["stance_reason"], tight["burn_rate"]) == ("long_budget_spent", None)
         shown = await budget(running)
         assert (shown["stance"], shown["stance_reason"]) == ("tight", "long_budget_spent")
@@ -158,7 +158,7 @@ async def test_a_spent_long_budget_makes_strict_says_why_and_lets_go_after_good_
         now = running.clock.now()
         await tried(running, [now - timedelta(seconds=10 * step) for step in range(2000, 400, -1)])
         counted(quick, running, tmp_path)
-        relaxed = await judged(running, "normal")
+        relaxed = await checked(running, "normal")
         assert relaxed["stance_reason"] in ("recovered", "too_few_events")
         assert relaxed["stance_since"] - tight["stance_since"] >= timedelta(seconds=HOLD_S)
         limits = (await tool(running, "rate_limit_status"))["channels"][CHANNEL]

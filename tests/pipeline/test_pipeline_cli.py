@@ -172,7 +172,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
 
 def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     window = Window(start=datetime(2026, 3, 1, tzinfo=UTC), end=NOW)
-    for number, outcome in enumerate(("succeeded", "failed", "dissatisfied"), start=1):
+    for number, outcome in enumerate(("succeeded", "failed", "needs_attention"), start=1):
         run = Run(
             run_id=UUID(int=number),
             job="reconciliation",
@@ -192,7 +192,7 @@ def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: 
     where = ("--data-dir", str(tmp_path))
     assert _butlers("pipeline", "status", "--limit", "2", *where) == OK
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[2] for line in lines if not line.startswith(" ")] == ["dissatisfied", "failed"]
+    assert [line.split()[2] for line in lines if not line.startswith(" ")] == ["needs_attention", "failed"]
     assert [line.strip() for line in lines if "error" in line] == ["error    internal_error: no luck"]
     assert _butlers("pipeline", "status", str(UUID(int=2)), *where) == OK
     told = capsys.readouterr().out

@@ -13,13 +13,13 @@ from pyspark.sql import functions as sf
 
 from butlers.pipeline.transforms.reconciliation import (
     SAMPLES,
-    books_findings,
-    books_totals,
-    judgements,
     newest_moment,
+    reconciliation_findings,
+    reconciliation_totals,
+    results,
     samples,
 )
-from butlers.pipeline.transforms.reconciliation_requests import judged_counts, rows_of
+from butlers.pipeline.transforms.reconciliation_requests import check_counts, rows_of
 from butlers.pipeline.transforms.reconciliation_rules import RULES
 from tests.pipeline.reconciliation_records import (
     CLOSED,
@@ -78,21 +78,21 @@ def _stands(name: str, row: Row) -> bool:
 
 
 @pytest.fixture(scope="module")
-def judged(spark: SparkSession, ledger: Ledger, tables: dict[str, list[Row]]) -> DataFrame:
+def checked(spark: SparkSession, ledger: Ledger, tables: dict[str, list[Row]]) -> DataFrame:
     record = ledger.record(spark)
-    parts = judgements(record, window=WINDOW, cutoff=CUTOFF, silent=["messenger", "switchboard"])
+    parts = results(record, window=WINDOW, cutoff=CUTOFF, silent=["messenger", "switchboard"])
     for name, rows in tables.items():
         in_table = spark.createDataFrame([(row["id"], row["born"]) for row in rows], "id string, born timestamp")
         born, vanished = BORN[name], "completed_at IS NULL" if name == "attempts" else "false"
         frame = getattr(record, name).filter((sf.col(born) >= sf.lit(FIRST)) & (sf.col(born) < sf.lit(CUTOFF)))
         in_lake = rows_of(frame, key="id", born=born, vanished=vanished)
-        parts = parts.unionByName(judged_counts(name, rows_of(in_table, key="id", born="born"), in_lake))
+        parts = parts.unionByName(check_counts(name, rows_of(in_table, key="id", born="born"), in_lake))
     return parts.persist()
 
 
 @pytest.fixture(scope="module")
-def found(judged: DataFrame) -> list[Any]:
-    return books_findings(judged, RUN).collect()
+def found(checked: DataFrame) -> list[Any]:
+    return reconciliation_findings(checked, RUN).collect()
 
 
 def test_every_planted_fault_is_found_under_its_own_name_and_nothing_else(
@@ -127,8 +127,8 @@ def _oracle(ledger: Ledger, table_rows: list[Row]) -> list[tuple[Any, ...]]:
         return database.execute(ORACLE.read_text()).fetchall()
 
 
-def test_the_totals_tell_what_was_looked_at_and_what_is_too_young(judged: DataFrame, found: list[Any]) -> None:
-    totals = books_totals(judged, RUN).collect()
+def test_the_totals_tell_what_was_looked_at_and_what_is_too_young(checked: DataFrame, found: list[Any]) -> None:
+    totals = reconciliation_totals(checked, RUN).collect()
     broken = {rule: sum(row["broken"] for row in totals if row["rule"] == rule) for rule in RULES}
     assert broken == {rule: sum(row["rule"] == rule for row in found) for rule in RULES}
     by_rule = {rule: [row for row in totals if row["rule"] == rule] for rule in RULES}
@@ -138,8 +138,8 @@ def test_the_totals_tell_what_was_looked_at_and_what_is_too_young(judged: DataFr
     assert {"attempt-orphan", "receipt-orphan", "routing-orphan", "delivery-overdue", "attempt-left-open"} <= young
 
 
-def test_a_few_keys_of_each_broken_rule_are_named(judged: DataFrame, planted: set[Finding]) -> None:
-    named = {row["rule"]: row["keys"] for row in samples(books_findings(judged, RUN)).collect()}
+def test_a_few_keys_of_each_broken_rule_are_named(checked: DataFrame, planted: set[Finding]) -> None:
+    named = {row["rule"]: row["keys"] for row in samples(reconciliation_findings(checked, RUN)).collect()}
     assert named.keys() == RULES.keys()
     assert all(1 <= len(keys) <= SAMPLES for keys in named.values())
     assert sorted(named["key-sent-twice"]) == sorted(key for rule, key in planted if rule == "key-sent-twice")

@@ -222,7 +222,7 @@ def test_quality_drift_dimensions(dsn: str, tmp_path: Path):
     # Thresholds trigger alerts, and whoever started the job hears of it.
     assert done.returncode == 1, done.stderr
     told = json.loads(done.stdout)
-    assert told["outcome"] == "dissatisfied"
+    assert told["outcome"] == "needs_attention"
     assert told["details"]["alerts"] == len(_alerts(dsn))
 
     # Every dimension is there, by model and prompt version, by source and by target butler.

@@ -69,7 +69,7 @@ def _fine(context: JobContext) -> JobResult:
     return JobResult(rows_in=rows, rows_out=3, details={"asked": dict(context.arguments)})
 
 
-def _dissatisfied(_context: JobContext) -> JobResult:
+def _needs_attention(_context: JobContext) -> JobResult:
     return JobResult(rows_in=1, rows_out=0, satisfied=False)
 
 
@@ -104,7 +104,7 @@ def test_how_a_job_ends_is_written_down(spark: SparkSession, dsn: str, tmp_path:
     fine = run(_fine, colour="red")
     assert (fine["outcome"], fine["rows_in"], fine["rows_out"], fine["duration_ms"]) == ("succeeded", 0, 3, 2500)
     assert _open_transactions(dsn) == 0  # the snapshot of its scan went with the run
-    assert run(_dissatisfied)["outcome"] == "dissatisfied"
+    assert run(_needs_attention)["outcome"] == "needs_attention"
     for work, error, said in [
         (_refusing, ConfigurationError, "lake: a.parquet: is damaged"),
         (_failing_in_spark, InternalError, "no such luck"),
@@ -116,7 +116,7 @@ def test_how_a_job_ends_is_written_down(spark: SparkSession, dsn: str, tmp_path:
         run(_fine, size="9")
 
     rows = sorted(_runs(dsn), key=lambda row: str(row["run_id"]))
-    assert [row["outcome"] for row in rows] == ["succeeded", "dissatisfied", "failed", "failed", "failed"]
+    assert [row["outcome"] for row in rows] == ["succeeded", "needs_attention", "failed", "failed", "failed"]
     errors = [row["error"]["class"] if row["error"] else None for row in rows]  # type: ignore[index]
     assert errors == [None, None, "configuration_error", "internal_error", "interrupted"]
     assert "test_runs.py" in json.dumps(rows[3]["error"])  # where it was raised

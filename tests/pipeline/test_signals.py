@@ -10,18 +10,18 @@ import pytest
 
 from butlers.errors import InternalError
 from butlers.pipeline.lake.stream import reported
-from butlers.pipeline.process import ends_when_told
+from butlers.pipeline.process import ends_on_signal
 from butlers.pipeline.session import counting_first, noted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_once_it_goes_on_and_told_again_it_ends(number: signal.Signals):
     before = signal.getsignal(number)
-    with ends_when_told():
-        with noted() as is_told_to_end:
-            assert not is_told_to_end()
+    with ends_on_signal():
+        with noted() as stop_requested:
+            assert not stop_requested()
             os.kill(os.getpid(), number)
-            assert is_told_to_end()
+            assert stop_requested()
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):  # and afterwards it ends at once
@@ -30,11 +30,11 @@ def test_told_once_it_goes_on_and_told_again_it_ends(number: signal.Signals):
 
 
 def test_a_terminal_that_closes_says_so_twice_and_is_heard_once():
-    with ends_when_told():
-        with noted() as is_told_to_end:
+    with ends_on_signal():
+        with noted() as stop_requested:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGHUP)
-            assert is_told_to_end()
+            assert stop_requested()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGHUP)
 
@@ -42,9 +42,9 @@ def test_a_terminal_that_closes_says_so_twice_and_is_heard_once():
 def test_nohup_is_respected():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ends_when_told(), noted() as is_told_to_end:
+        with ends_on_signal(), noted() as stop_requested:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not is_told_to_end()
+            assert not stop_requested()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

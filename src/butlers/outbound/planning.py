@@ -1,7 +1,7 @@
 """The decisions in their order: resolve, permit, wait, pace.
 
 `Judge` looks at one person at a time and needs nothing of the others; `pace` needs the numbers of all. The service
-calls `plan`, which is both; the pipeline judges on many machines and paces by the numbers. Both go through this code.
+calls `plan`, which is both; the pipeline decides on many machines and paces by the numbers. Both go through this code.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def is_permitted(granted: Set[str], direction: Direction, channel: str) -> bool:
     return any(way in granted for way in ways)
 
 
-_MOST_REMEMBERED = 200_000  # verdicts; equal documents are judged once
+_MOST_REMEMBERED = 200_000  # decisions; equal documents are decided once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """All that a verdict depends on beside the person."""
+    """All that a decision depends on beside the person."""
 
     message: Message
     now: datetime  # in UTC
@@ -106,29 +106,29 @@ class Sendable:
     group: PaceGroup
 
 
-Verdict = Refused | Sendable
+RecipientDecision = Refused | Sendable
 
 
-class Judge:
-    """Judges people one by one; remembers the verdict on what they have stored."""
+class Decider:
+    """Decides about people one by one; remembers the decision on what they have stored."""
 
     def __init__(self, circumstances: Circumstances) -> None:
         self._given = circumstances
-        self._verdicts: dict[tuple[str | None, frozenset[str]], Verdict] = {}
+        self._decisions: dict[tuple[str | None, frozenset[str]], RecipientDecision] = {}
         self._groups: dict[QuietHours, PaceGroup | None] = {}
 
-    def __call__(self, preferences: str | None, permissions: frozenset[str]) -> Verdict:
-        known = self._verdicts.get((preferences, permissions))
+    def __call__(self, preferences: str | None, permissions: frozenset[str]) -> RecipientDecision:
+        known = self._decisions.get((preferences, permissions))
         if known is not None:
             return known
-        if len(self._verdicts) >= _MOST_REMEMBERED:
-            self._verdicts.clear()
+        if len(self._decisions) >= _MOST_REMEMBERED:
+            self._decisions.clear()
             self._groups.clear()
-        verdict = self._judge(preferences, permissions)
-        self._verdicts[preferences, permissions] = verdict
-        return verdict
+        decision = self._decide(preferences, permissions)
+        self._decisions[preferences, permissions] = decision
+        return decision
 
-    def _judge(self, text: str | None, permissions: frozenset[str]) -> Verdict:
+    def _decide(self, text: str | None, permissions: frozenset[str]) -> RecipientDecision:
         try:
             preferences = read_preferences(text)
         except ValidationError as error:
@@ -153,7 +153,7 @@ class Judge:
             )
         return None
 
-    def _first_moment(self, channel: str, preferences: Preferences) -> Verdict:
+    def _first_moment(self, channel: str, preferences: Preferences) -> RecipientDecision:
         quiet = quiet_hours_of(self._given.message, preferences)
         if quiet not in self._groups:
             self._groups[quiet] = self._group(quiet)
@@ -186,40 +186,42 @@ def plan(
     recipients: Sequence[Recipient], circumstances: Circumstances, *, booked: Mapping[datetime, int]
 ) -> tuple[Outcome, ...]:
     """What becomes of a message, recipient by recipient, in their order."""
-    judge = Judge(circumstances)
-    verdicts = {recipient.id: judge(recipient.preferences, recipient.permissions) for recipient in recipients}
-    groups = _groups(verdicts)
+    decide = Decider(circumstances)
+    decisions = {recipient.id: decide(recipient.preferences, recipient.permissions) for recipient in recipients}
+    groups = _groups(decisions)
     timetable = pace({group: len(ids) for group, ids in groups.items()}, circumstances, booked=booked)
     ranks = {name: rank for ids in groups.values() for rank, name in enumerate(sorted(ids))}
     return tuple(
-        outcome(recipient.id, verdicts[recipient.id], ranks.get(recipient.id, 0), timetable, circumstances.until)
+        outcome(recipient.id, decisions[recipient.id], ranks.get(recipient.id, 0), timetable, circumstances.until)
         for recipient in recipients
     )
 
 
-def _groups(verdicts: Mapping[str, Verdict]) -> dict[PaceGroup, list[str]]:
+def _groups(decisions: Mapping[str, RecipientDecision]) -> dict[PaceGroup, list[str]]:
     groups: defaultdict[PaceGroup, list[str]] = defaultdict(list)
-    for recipient_id, verdict in verdicts.items():
-        if isinstance(verdict, Sendable):
-            groups[verdict.group].append(recipient_id)
+    for recipient_id, decision in decisions.items():
+        if isinstance(decision, Sendable):
+            groups[decision.group].append(recipient_id)
     return groups
 
 
-def outcome(recipient_id: str, verdict: Verdict, rank: int, timetable: Timetable, until: datetime) -> Outcome:
-    """What the verdict and the timetable come to."""
-    if isinstance(verdict, Refused):
-        return Blocked(recipient_id=recipient_id, reason=verdict.reason, detail=verdict.detail)
-    slot = timetable.slot(verdict.group, rank)
+def outcome(
+    recipient_id: str, decision: RecipientDecision, rank: int, timetable: Timetable, until: datetime
+) -> Outcome:
+    """What the decision and the timetable come to."""
+    if isinstance(decision, Refused):
+        return Blocked(recipient_id=recipient_id, reason=decision.reason, detail=decision.detail)
+    slot = timetable.slot(decision.group, rank)
     if slot is None:
         return outcome(recipient_id, no_time(until), rank, timetable, until)
-    return Queued(recipient_id=recipient_id, channel=verdict.channel, scheduled_at=slot)
+    return Queued(recipient_id=recipient_id, channel=decision.channel, scheduled_at=slot)
 
 
-def whoever_is_queued(outcomes: Iterable[Outcome]) -> tuple[Queued, ...]:
+def queued_recipients(outcomes: Iterable[Outcome]) -> tuple[Queued, ...]:
     return tuple(each for each in outcomes if isinstance(each, Queued))
 
 
-def whoever_is_blocked(outcomes: Iterable[Outcome]) -> tuple[Blocked, ...]:
+def blocked_recipients(outcomes: Iterable[Outcome]) -> tuple[Blocked, ...]:
     return tuple(each for each in outcomes if isinstance(each, Blocked))
 
 

@@ -18,7 +18,7 @@ from butlers.outbound.documents import (
     read_defaults,
     read_preferences,
 )
-from butlers.outbound.planning import Circumstances, check_permission_name, plan, whoever_is_blocked, whoever_is_queued
+from butlers.outbound.planning import Circumstances, blocked_recipients, check_permission_name, plan, queued_recipients
 from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, Recipient, dedupe_key
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
@@ -231,4 +231,4 @@ def _checked(document: MessageDocument) -> MessageDocument:
 
 
 def _result(message_id: UUID, outcomes: Sequence[Outcome]) -> SendResult:
-    return SendResult(message_id=message_id, queued=whoever_is_queued(outcomes), blocked=whoever_is_blocked(outcomes))
+    return SendResult(message_id=message_id, queued=queued_recipients(outcomes), blocked=blocked_recipients(outcomes))

@@ -75,7 +75,7 @@ class SystemDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipient:
-    """A person as stored: two equal ones are judged alike, whatever their ids."""
+    """A person as stored: two equal ones get the same decision, whatever their ids."""
 
     id: str
     preferences: str | None  # the document as text, None when there is none

@@ -70,7 +70,7 @@ class Tense(StrEnum):
     """What a window may be, seen from now."""
 
     OVER = "over"  # what is not over yet would be taken for whole, or for old
-    BEGUN = "begun"  # of a later one there is nothing to read
+    STARTED = "begun"  # of a later one there is nothing to read
     ANY = "any"
     NONE = "none"  # none is said: the job goes on where it ended, and its row has all time until now
 
@@ -112,7 +112,7 @@ class Job:
     run: Callable[[JobContext], JobResult]
     arguments: Mapping[str, str] = field(default_factory=dict)  # name -> what it means; others are refused
     check: Callable[[Window, Mapping[str, str]], object] = lambda *_: None  # refuses what is wrong without Spark
-    tense: Tense = Tense.BEGUN
+    tense: Tense = Tense.STARTED
     reads: Callable[[Mapping[str, str]], Sequence[Event]] = lambda _: ()  # what the lake must have, before Spark starts
 
 

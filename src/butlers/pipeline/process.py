@@ -28,7 +28,7 @@ from butlers.pipeline.job import Window
 from butlers.pipeline.session import stop_signals
 
 ADDRESS = "DATABASE_URL"
-OK, DISSATISFIED, USAGE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130
+OK, NEEDS_ATTENTION, USAGE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 3, 130
 _GRACE_S = 30.0  # to write down the end, before the group is killed: longer than Java takes to start
 _LAST_WORDS = 300  # letters
 
@@ -45,7 +45,7 @@ async def run_in_process(
     memory: str = "1g",
     limit_s: float = 3600.0,
 ) -> dict[str, Any]:
-    """The run's description when it succeeded or was dissatisfied; everything else is raised."""
+    """The run's description when it succeeded or needs attention; everything else is raised."""
     request = {
         "job": job,
         "from": window.start.isoformat(),
@@ -95,7 +95,7 @@ def understood(job: str, said: str, complained: str) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise InternalError(f"the job {job} died: {_last_words(complained)}") from None
+        raise InternalError(f"the job {job} died: {_last_lines(complained)}") from None
     error = document.get("error")
     if not error:
         return document
@@ -105,7 +105,7 @@ def understood(job: str, said: str, complained: str) -> dict[str, Any]:
     raise from_wire(error["class"], f"the job {job}: {error['message']}", retryable=error.get("retryable"))
 
 
-def _last_words(text: str) -> str:
+def _last_lines(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1][-_LAST_WORDS:] if lines else "it said nothing"
 
@@ -113,7 +113,7 @@ def _last_words(text: str) -> str:
 def main(words: list[str], environment: Mapping[str, str]) -> int:
     """The child's side."""
     try:
-        with ends_when_told():
+        with ends_on_signal():
             document, code = _run(json.loads(words[0]), environment)
     except ConfigurationError as error:
         names = ("problem", "source", "key", "remedy")
@@ -121,7 +121,7 @@ def main(words: list[str], environment: Mapping[str, str]) -> int:
         document, code = {"error": described | {name: getattr(error, name) for name in names}}, CONFIGURATION
     except ClassifiedError as error:
         document = {"error": error.describe()}
-        code = USAGE if error.error_class == "validation_error" else DISSATISFIED
+        code = USAGE if error.error_class == "validation_error" else NEEDS_ATTENTION
     except KeyboardInterrupt:
         document, code = {"error": InternalError("the run was told to end").describe()}, INTERRUPTED
     sys.stdout.write(json.dumps(document) + "\n")
@@ -145,13 +145,13 @@ def _run(request: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[di
         arguments=request["arguments"],
     )
     document = run_job(asked, clock=clock, new_id=Uuid7Factory(clock))
-    return document, OK if document["outcome"] == "succeeded" else DISSATISFIED
+    return document, OK if document["outcome"] == "succeeded" else NEEDS_ATTENTION
 
 
 @contextlib.contextmanager
-def ends_when_told() -> Iterator[None]:
+def ends_on_signal() -> Iterator[None]:
     """A TERM, or the HUP of a terminal that closes, ends the run as ctrl-C does, so that its row says so."""
-    before = {number: signal.signal(number, _told_to_end) for number in stop_signals() if number != signal.SIGINT}
+    before = {number: signal.signal(number, _stop_requested) for number in stop_signals() if number != signal.SIGINT}
     try:
         yield
     finally:
@@ -159,7 +159,7 @@ def ends_when_told() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _told_to_end(_signal: int, _frame: object) -> None:
+def _stop_requested(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 

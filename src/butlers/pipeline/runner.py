@@ -30,7 +30,7 @@ from butlers.pipeline.connection import connect
 from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window, find_job
 from butlers.pipeline.lake.reading import existing_log
 from butlers.pipeline.lake.stream import reported
-from butlers.pipeline.runs import DISSATISFIED, FAILED, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare
+from butlers.pipeline.runs import FAILED, NEEDS_ATTENTION, SUCCEEDED, Ending, OpenRun, Run, Runs, prepare
 from butlers.pipeline.session import SessionSettings, check_reachable, essence, spark_session
 from butlers.pipeline.sources.postgres import snapshots
 from butlers.telemetry import get_logger
@@ -102,7 +102,7 @@ def _must_fit(job: Job, window: Window, now: datetime) -> None:
     told = f"must not be after now ({now.isoformat(timespec='seconds')})"
     if job.tense is Tense.OVER and window.end > now:
         raise invalid("to", f"{told}: {job.name} is about the past")
-    if job.tense is Tense.BEGUN and window.start > now:
+    if job.tense is Tense.STARTED and window.start > now:
         raise invalid("from", f"{told}: there is nothing to read yet")
 
 
@@ -146,7 +146,7 @@ def _ended(work: Callable[[], JobResult], clock: Clock) -> tuple[Ending, BaseExc
         described = _described(error)
         return Ending(outcome=FAILED, ended_at=clock.now(), duration_ms=duration_ms, error=described), error
     return Ending(
-        outcome=SUCCEEDED if result.satisfied else DISSATISFIED,
+        outcome=SUCCEEDED if result.satisfied else NEEDS_ATTENTION,
         ended_at=clock.now(),
         duration_ms=duration_ms,
         rows_in=result.rows_in,

@@ -1,6 +1,6 @@
 """The record of runs: every run has a row from its start on, and no row says "running" of a process that died.
 
-    running --> succeeded | dissatisfied (ran well, found something wrong) | failed     by the run itself
+    running --> succeeded | needs_attention (ran well, found something wrong) | failed     by the run itself
             \\-> died                                                                    by whoever looks next
 
 The process of a run holds an advisory lock named after it. The server frees the lock when the connection ends, however
@@ -26,7 +26,7 @@ from butlers.storage.database import Database
 from butlers.storage.migrations import migrate
 from butlers.storage.queries import Queries
 
-RUNNING, SUCCEEDED, DISSATISFIED, FAILED, DIED = "running", "succeeded", "dissatisfied", "failed", "died"
+RUNNING, SUCCEEDED, NEEDS_ATTENTION, FAILED, DIED = "running", "succeeded", "needs_attention", "failed", "died"
 _DOCUMENTS = ("arguments", "details", "error")
 
 

@@ -113,7 +113,7 @@ def own_folder(root: Path) -> Path:
     """A folder of this process, until it ends; those of processes that are gone are removed."""
     root.mkdir(parents=True, exist_ok=True)
     for left in root.glob(f"*{_LOCK}"):
-        with suppress(OSError):  # another user's, or a file system without locks: not ours to judge
+        with suppress(OSError):  # another user's, or a file system without locks: not ours to remove
             _sweep(left)
     mine = root / uuid4().hex
     with suppress(OSError):
@@ -254,13 +254,13 @@ def _start(name: str, settings: SessionSettings) -> SparkSession:
     for key, value in (chosen | dict(settings.options)).items():
         builder = builder.config(key, value)
     try:
-        with noted() as is_told_to_end:  # a Java that is let alone while it starts stays behind for ever
+        with noted() as stop_requested:  # a Java that is let alone while it starts stays behind for ever
             session = builder.getOrCreate()
     except Exception as error:
-        if is_told_to_end():  # and Java, which then ended first
+        if stop_requested():  # and Java, which then ended first
             raise KeyboardInterrupt from error
         raise _unusable("--master", settings, error) from error
-    if is_told_to_end():
+    if stop_requested():
         session.stop()
         raise KeyboardInterrupt
     return session

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from butlers.channels.email.simulator import FaultBook, FaultKind, MailSimulator, Server, serve_mail
+from butlers.channels.email.simulator import FaultKind, MailSimulator, PendingFaults, Server, serve_mail
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from tests.integration.simulators.mail_support import DEADLINE, blocking
@@ -27,7 +27,7 @@ __all__ = ["control", "mail"]  # fixtures
 
 
 def test_a_fault_strikes_as_often_as_asked_oldest_first() -> None:
-    book = FaultBook()
+    book = PendingFaults()
     twice = book.add(fault("rcpt", FaultKind.REPLY, times=2, recipient="*@A.example"))
     always = book.add(fault("*", FaultKind.DELAY, times=None, seconds=1))
     taken = [book.take(Server.SMTP, "rcpt", ("Bob@a.example",)) for _ in range(4)]
@@ -41,7 +41,7 @@ def test_a_fault_strikes_as_often_as_asked_oldest_first() -> None:
 
 def test_a_fault_that_could_never_strike_is_refused_with_all_reasons() -> None:
     with pytest.raises(ValidationError) as refusal:
-        FaultBook().add(fault("helo", FaultKind.NO, text="a\r\nb"))
+        PendingFaults().add(fault("helo", FaultKind.NO, text="a\r\nb"))
     assert [f.field for f in refusal.value.fields] == ["phase", "kind", "text"]
 
 

@@ -23,7 +23,7 @@ import httpx2
 import pytest
 import uvloop
 
-from butlers.channels.email.simulator import FaultBook, FaultKind, MailSimulator, MailStore, serve_mail
+from butlers.channels.email.simulator import FaultKind, MailSimulator, MailStore, PendingFaults, serve_mail
 from butlers.channels.email.simulator.smtp import SmtpServer, SmtpSettings
 from butlers.clock import ManualClock, SystemClock
 from butlers.simulators.connection import Pauses
@@ -170,7 +170,7 @@ async def test_a_delay_holds_the_answer_until_its_time_has_come() -> None:
 
 
 async def test_the_server_answers_what_it_received_before_it_hangs_up() -> None:
-    clock, book = ManualClock(), FaultBook()
+    clock, book = ManualClock(), PendingFaults()
     pauses, store = Pauses(clock), MailStore(clock=clock, addresses=ACCOUNTS)
     held = book.add(fault("dot", FaultKind.DELAY, seconds=600))
     server = SmtpServer(store=store, faults=book, pauses=pauses, settings=SmtpSettings())

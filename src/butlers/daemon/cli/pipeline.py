@@ -58,7 +58,7 @@ def run(
     from butlers.clock import SystemClock
     from butlers.ids import Uuid7Factory
     from butlers.pipeline.job import find_job
-    from butlers.pipeline.process import ends_when_told
+    from butlers.pipeline.process import ends_on_signal
     from butlers.pipeline.progress import watching
     from butlers.pipeline.runner import RunRequest, check_request, run_job
     from butlers.pipeline.session import SessionSettings
@@ -73,7 +73,7 @@ def run(
         job=job, window=window, dsn="", lake=lake or root / "lake", session=session, arguments=arguments
     )
     check_request(request, clock.now())  # before a database is looked for, or started
-    with ends_when_told(), database_of_system(settings) as dsn:
+    with ends_on_signal(), database_of_system(settings) as dsn:
         document = run_job(
             replace(request, dsn=dsn),
             clock=clock,

@@ -69,7 +69,7 @@ def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | N
     from butlers.ids import Uuid7Factory
     from butlers.pipeline.generate import must_be_free, write_database, write_lake
     from butlers.pipeline.job import Schemas
-    from butlers.pipeline.process import ends_when_told
+    from butlers.pipeline.process import ends_on_signal
     from butlers.pipeline.runner import check_session
     from butlers.pipeline.session import SessionSettings, check_reachable, spark_session
 
@@ -78,10 +78,10 @@ def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | N
     check_reachable(session)
     if out is not None:
         must_be_free(out)  # before Spark starts, which takes a while
-        with ends_when_told(), spark_session("generate", session) as spark:
+        with ends_on_signal(), spark_session("generate", session) as spark:
             return write_lake(spark, plan, out, tell=tell)
     run_id = Uuid7Factory(SystemClock())()
-    with ends_when_told(), database_of_system(settings) as dsn, spark_session("generate", session) as spark:
+    with ends_on_signal(), database_of_system(settings) as dsn, spark_session("generate", session) as spark:
         return write_database(spark, plan, dsn, run_id=run_id, schema=Schemas().switchboard, tell=tell)
 
 

@@ -1,10 +1,10 @@
 """`audience-plan`: one message to an audience of any size, decided by the code of the online service.
 
-    message.json, audience files, outbound.* --> verdicts --> timetable --> plan/message_id=.../*.parquet
+    message.json, audience files, outbound.* --> decisions --> timetable --> plan/message_id=.../*.parquet
                                                                        └──> outbound.scheduled_messages (load=yes)
 
 The window is the time in which it may be delivered. As online, whoever was decided for before keeps that decision and
-is not judged again: the plan shows it, its minute counts as taken, and a load adds the others. Run again, nothing
+is not checked again: the plan shows it, its minute counts as taken, and a load adds the others. Run again, nothing
 changes.
 """
 
@@ -49,8 +49,8 @@ from butlers.pipeline.tables.deliveries import (
 )
 from butlers.pipeline.transforms.audience_plan import (
     blocked_rows,
+    checked,
     group_counts,
-    judged,
     message_row,
     pace_group,
     planned,
@@ -121,9 +121,9 @@ def _plan(
     circumstances, booked = read_circumstances(context.dsn, message, now=now, horizon=context.window.end)
     preferences = read_table(context.spark, context.dsn, PREFERENCES)
     entitlements = read_table(context.spark, context.dsn, ENTITLEMENTS)
-    verdicts = _keep(judged(undecided, preferences, entitlements, circumstances), kept)
-    counts = _counts(verdicts)
-    return planned(verdicts, pace(counts, circumstances, booked=booked), counts, circumstances)
+    decisions = _keep(checked(undecided, preferences, entitlements, circumstances), kept)
+    counts = _counts(decisions)
+    return planned(decisions, pace(counts, circumstances, booked=booked), counts, circumstances)
 
 
 def _keep(frame: DataFrame, kept: list[DataFrame]) -> DataFrame:
@@ -131,8 +131,8 @@ def _keep(frame: DataFrame, kept: list[DataFrame]) -> DataFrame:
     return frame
 
 
-def _counts(verdicts: DataFrame) -> Mapping[PaceGroup, int]:
-    rows = group_counts(verdicts).collect()
+def _counts(decisions: DataFrame) -> Mapping[PaceGroup, int]:
+    rows = group_counts(decisions).collect()
     return {pace_group(row["earliest"], row["quiet"]): row["recipients"] for row in rows}
 
 

@@ -1,10 +1,10 @@
 """`reconciliation`: every request ends, every delivery has its evidence, nothing was sent twice.
 
-    lake --latest versions--> judgements --> pipeline.books, pipeline.books_findings
+    lake --latest versions--> results --> pipeline.books, pipeline.books_findings
     tables --ids by day--------^
 
 The record is closed at the newest moment that the lake knows, heartbeats included, and what has moved within the grace
-period before it is not judged yet. So it does not matter how far the lake lags behind, nor that something is always
+period before it is not checked yet. So it does not matter how far the lake lags behind, nor that something is always
 on its way; run it for a day when that day has been over for longer than the grace period, and nothing is left out.
 """
 
@@ -30,13 +30,13 @@ from butlers.pipeline.tables import Table
 from butlers.pipeline.tables.deliveries import BOOKS, BOOKS_FINDINGS
 from butlers.pipeline.transforms.reconciliation import (
     Record,
-    books_findings,
-    books_totals,
-    judgements,
     newest_moment,
+    reconciliation_findings,
+    reconciliation_totals,
+    results,
     samples,
 )
-from butlers.pipeline.transforms.reconciliation_requests import judged_counts, rows_of
+from butlers.pipeline.transforms.reconciliation_requests import check_counts, rows_of
 from butlers.pipeline.transforms.reconciliation_rules import RULES, Severity
 
 GRACE, LOOKBACK = "1h", "30d"
@@ -53,10 +53,12 @@ def run(context: JobContext) -> JobResult:
     kept: list[DataFrame] = [*record.frames()]
     try:
         closed_at = _closed_at(context, record, window)
-        judged = judgements(record, window=window, cutoff=closed_at - grace, silent=silent)
-        judged = reduce(DataFrame.unionByName, _counts(context, record, window, closed_at - grace), judged)
-        kept.append(judged.persist(StorageLevel.DISK_ONLY))
-        return _written(context, judged, window, {"closed_at": closed_at.isoformat(), "grace_s": grace.total_seconds()})
+        checked = results(record, window=window, cutoff=closed_at - grace, silent=silent)
+        checked = reduce(DataFrame.unionByName, _counts(context, record, window, closed_at - grace), checked)
+        kept.append(checked.persist(StorageLevel.DISK_ONLY))
+        return _written(
+            context, checked, window, {"closed_at": closed_at.isoformat(), "grace_s": grace.total_seconds()}
+        )
     finally:
         for frame in kept:
             frame.unpersist()
@@ -96,22 +98,22 @@ def _compared(context: JobContext, event: Event, in_lake: DataFrame, window: Win
     table, key = event.within(context.schemas).table, event.key[-1]
     rows = read_table(context.spark, context.dsn, table, columns=(key, event.born), window=window)
     recent = (sf.col(event.born) >= sf.lit(window.start)) & (sf.col(event.born) < sf.lit(window.end))
-    return judged_counts(
+    return check_counts(
         event.name,
         rows_of(rows, key=key, born=event.born),
         rows_of(in_lake.filter(recent), key=key, born=event.born, vanished=_VANISHING.get(event.name, "false")),
     )
 
 
-def _written(context: JobContext, judged: DataFrame, window: Window, when: Mapping[str, str | float]) -> JobResult:
-    findings, totals = books_findings(judged, context.run_id), books_totals(judged, context.run_id)
+def _written(context: JobContext, checked: DataFrame, window: Window, when: Mapping[str, str | float]) -> JobResult:
+    findings, totals = reconciliation_findings(checked, context.run_id), reconciliation_totals(checked, context.run_id)
     written = _merge(context, findings, BOOKS_FINDINGS, window) + _merge(context, totals, BOOKS, window)
     rules = _per_rule(totals)
     broken = {name: one["broken"] for name, one in rules.items() if one["broken"]}
     unbalanced = any(RULES[name].severity is Severity.ERROR for name in broken)
     keys = {row["rule"]: row["keys"] for row in samples(findings).collect()} if broken else {}
     details = {**when, "balanced": not unbalanced, "rules": rules, "samples": keys}
-    return JobResult(rows_in=judged.count(), rows_out=written, satisfied=not unbalanced, details=details)
+    return JobResult(rows_in=checked.count(), rows_out=written, satisfied=not unbalanced, details=details)
 
 
 def _merge(context: JobContext, frame: DataFrame, table: Table, window: Window) -> int:

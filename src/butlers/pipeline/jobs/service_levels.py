@@ -3,10 +3,10 @@
     records -> indicators of [from, to)                    -> pipeline.service_levels
             -> good and bad events of 6 h, 1, 3 and 30 days up to `to`
                                                            -> pipeline.error_budget_burn
-                                                           -> messenger.long_budget, which Messenger's judge reads
+                                                           -> messenger.long_budget, read by Messenger
 
 An older run does not take the place of a newer one in `long_budget`: a window of last week may be looked at again
-without any channel being judged by it.
+without any channel being assessed by it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A message and an audience: for each recipient a channel and a time, or the reason why not.
 
-    audience + documents ──judged──> verdicts ──group_counts──> driver: pace ──> Timetable
+    audience + documents ──decided──> decisions ──group_counts──> driver: pace ──> Timetable
                                         │                                           │
                                         └───────────── planned <───────────────────┘
 
-The verdicts come from `butlers.outbound`, called in Arrow batches: it is the code of the online service. Only the
+The decisions come from `butlers.outbound`, called in Arrow batches: it is the code of the online service. Only the
 numbers of each pace group travel to the driver. A rank within the group is needed only where a group is split over
 several minutes, so only then the audience is sorted.
 """
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from butlers.outbound.documents import MessageDocument
-from butlers.outbound.planning import Circumstances, Judge, Refused, Sendable, no_time
+from butlers.outbound.planning import Circumstances, Decider, Refused, Sendable, no_time
 from butlers.outbound.throttle import PaceGroup, Timetable
 from butlers.pipeline.tables import LONG, MOMENT, STRING, columns
 from butlers.pipeline.tables.deliveries import BLOCKED_RECIPIENTS, MESSAGES, SCHEDULED_MESSAGES
@@ -37,34 +37,34 @@ _MICROSECOND = timedelta(microseconds=1)
 _GROUP = ("earliest", "quiet")
 
 
-def judged(
+def checked(
     audience: DataFrame, preferences: DataFrame, entitlements: DataFrame, circumstances: Circumstances
 ) -> DataFrame:
-    """The verdict on every recipient; `earliest` in microseconds since 1970."""
+    """The decision about every recipient; `earliest` in microseconds since 1970."""
     documents = preferences.select(sf.col("subject_id").alias("recipient_id"), "document")
     permissions = entitlements.groupBy(sf.col("subject_id").alias("recipient_id")).agg(
-        # Sorted, so that equal permissions are equal texts, which are judged once.
+        # Sorted, so that equal permissions are equal texts, which are decided once.
         sf.concat_ws(" ", sf.array_sort(sf.collect_set("permission"))).alias("permissions")
     )
     stored = audience.join(documents, on="recipient_id", how="left").join(permissions, on="recipient_id", how="left")
     return stored.select("recipient_id", "document", "permissions").mapInArrow(
-        partial(_judge_batches, circumstances), JUDGED
+        partial(_decide_batches, circumstances), JUDGED
     )
 
 
-def group_counts(verdicts: DataFrame) -> DataFrame:
+def group_counts(decisions: DataFrame) -> DataFrame:
     """How many recipients each pace group has."""
-    sendable = verdicts.where(sf.col("reason").isNull())
+    sendable = decisions.where(sf.col("reason").isNull())
     return sendable.groupBy(*_GROUP).agg(sf.count("*").alias("recipients")).select(*_GROUP, "recipients")
 
 
 def planned(
-    verdicts: DataFrame, timetable: Timetable, counts: Mapping[PaceGroup, int], circumstances: Circumstances
+    decisions: DataFrame, timetable: Timetable, counts: Mapping[PaceGroup, int], circumstances: Circumstances
 ) -> DataFrame:
     """The plan: `scheduled_at` and a channel, or a reason."""
     slot = partial(_slot_batches, timetable, circumstances.until)
     rank = _rank() if is_split(timetable, counts) else sf.lit(0).cast("long")
-    plan = verdicts.withColumn("rank", rank).mapInArrow(slot, PLAN)
+    plan = decisions.withColumn("rank", rank).mapInArrow(slot, PLAN)
     message_id = sf.lit(str(circumstances.message.id)).alias("message_id")
     return plan.select(message_id, *PLAN.fieldNames())
 
@@ -92,26 +92,26 @@ def _micros(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def _judge_batches(circumstances: Circumstances, batches: Batches) -> Batches:
-    judge = Judge(circumstances)
+def _decide_batches(circumstances: Circumstances, batches: Batches) -> Batches:
+    decide = Decider(circumstances)
 
-    def judged_row(document: str | None, permissions: str | None) -> tuple[Any, ...]:
-        verdict = judge(document, frozenset((permissions or "").split()))
-        match verdict:
+    def decided_row(document: str | None, permissions: str | None) -> tuple[Any, ...]:
+        result = decide(document, frozenset((permissions or "").split()))
+        match result:
             case Sendable(channel=channel, group=group):
                 return (channel, _micros(group.earliest), group.quiet, None, None)
             case Refused(reason=reason, detail=detail):
                 return (None, None, None, reason.value, detail)
 
-    yield from _with_columns(batches, ("document", "permissions"), _remembered(judged_row), JUDGED.fieldNames())
+    yield from _with_columns(batches, ("document", "permissions"), _remembered(decided_row), JUDGED.fieldNames())
 
 
 def _slot_batches(timetable: Timetable, until: datetime, batches: Batches) -> Batches:
     late = no_time(until)
     groups = {(_micros(group.earliest), group.quiet): group for group in timetable.slots}
 
-    def planned_row(*verdict: Any) -> tuple[Any, ...]:
-        channel, earliest, quiet, reason, detail, rank = verdict
+    def planned_row(*result: Any) -> tuple[Any, ...]:
+        channel, earliest, quiet, reason, detail, rank = result
         if reason is not None:
             return (None, None, reason, detail)
         slot = timetable.slot(groups[earliest, quiet], rank)

@@ -1,4 +1,4 @@
-"""All that is judged together: the record of the services, as the lake holds it."""
+"""All that is checked together: the record of the services, as the lake holds it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyspark.sql import functions as sf
 
 from butlers.pipeline.job import Window
 from butlers.pipeline.transforms.reconciliation_deliveries import (
-    judged_attempts,
-    judged_deliveries,
-    judged_receipts,
-    judged_routing,
+    check_attempts,
+    check_deliveries,
+    check_receipts,
+    check_routing,
 )
-from butlers.pipeline.transforms.reconciliation_requests import judged_requests
-from butlers.pipeline.transforms.reconciliation_rules import BROKEN, YOUNG, Severity, each_verdict, of_severity
+from butlers.pipeline.transforms.reconciliation_requests import check_requests
+from butlers.pipeline.transforms.reconciliation_rules import BROKEN, YOUNG, Severity, each_result, of_severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +37,14 @@ class Record:
         return self.requests, self.routing, self.deliveries, self.attempts, self.receipts
 
 
-def judgements(record: Record, *, window: Window, cutoff: datetime, silent: Collection[str]) -> DataFrame:
-    """(key, date, verdicts) of everything that began in the window."""
+def results(record: Record, *, window: Window, cutoff: datetime, silent: Collection[str]) -> DataFrame:
+    """(key, date, decisions) of everything that began in the window."""
     parts = [
-        judged_requests(
-            record.requests, record.routing, record.deliveries, window=window, cutoff=cutoff, silent=silent
-        ),
-        judged_routing(record.routing, record.requests, window=window, cutoff=cutoff),
-        judged_deliveries(record.deliveries, record.attempts, record.receipts, window=window, cutoff=cutoff),
-        judged_attempts(record.attempts, record.deliveries, window=window, cutoff=cutoff),
-        judged_receipts(record.receipts, record.deliveries, window=window, cutoff=cutoff),
+        check_requests(record.requests, record.routing, record.deliveries, window=window, cutoff=cutoff, silent=silent),
+        check_routing(record.routing, record.requests, window=window, cutoff=cutoff),
+        check_deliveries(record.deliveries, record.attempts, record.receipts, window=window, cutoff=cutoff),
+        check_attempts(record.attempts, record.deliveries, window=window, cutoff=cutoff),
+        check_receipts(record.receipts, record.deliveries, window=window, cutoff=cutoff),
     ]
     return reduce(DataFrame.unionByName, parts)
 
@@ -66,8 +64,8 @@ def newest_moment(record: Record) -> DataFrame:
 SAMPLES = 5
 
 
-def books_findings(judgements: DataFrame, run_id: UUID) -> DataFrame:
-    breaches = each_verdict(judgements).filter(sf.col("verdict") == BROKEN).dropDuplicates(["date", "rule", "key"])
+def reconciliation_findings(results: DataFrame, run_id: UUID) -> DataFrame:
+    breaches = each_result(results).filter(sf.col("result") == BROKEN).dropDuplicates(["date", "rule", "key"])
     notice = sf.col("rule").isin(*of_severity(Severity.NOTICE))
     severity = sf.when(notice, sf.lit(Severity.NOTICE.value)).otherwise(sf.lit(Severity.ERROR.value))
     return breaches.select(
@@ -87,16 +85,16 @@ def samples(findings: DataFrame) -> DataFrame:
     return few.groupBy("rule").agg(sf.array_sort(sf.collect_list("key")).alias("keys"))
 
 
-def books_totals(judgements: DataFrame, run_id: UUID) -> DataFrame:
-    verdict = sf.col("verdict")
+def reconciliation_totals(results: DataFrame, run_id: UUID) -> DataFrame:
+    result = sf.col("result")
     notice = sf.col("rule").isin(*of_severity(Severity.NOTICE))
     counted = (
-        each_verdict(judgements)
+        each_result(results)
         .groupBy("date", "rule")
         .agg(
-            sf.count_if(verdict != YOUNG).alias("checked"),
-            sf.count_if(verdict == BROKEN).alias("broken"),
-            sf.count_if(verdict == YOUNG).alias("young"),
+            sf.count_if(result != YOUNG).alias("checked"),
+            sf.count_if(result == BROKEN).alias("broken"),
+            sf.count_if(result == YOUNG).alias("young"),
         )
     )
     return counted.select(

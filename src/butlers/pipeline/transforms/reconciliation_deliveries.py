@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.delivery_state import ENDED_BADLY, UNENDED, WAITING
 from butlers.pipeline.job import Window
-from butlers.pipeline.transforms.reconciliation_rules import Check, born_within, ids, judged, so
+from butlers.pipeline.transforms.reconciliation_rules import Check, born_within, checked, ids, is_true
 
 _DOUBLINGS = 5  # 32 replays of replays
 
@@ -74,7 +74,7 @@ def _way() -> Column:
     )
 
 
-def judged_deliveries(
+def check_deliveries(
     deliveries: DataFrame, attempts: DataFrame, receipts: DataFrame, *, window: Window, cutoff: datetime
 ) -> DataFrame:
     subjects = (
@@ -84,7 +84,7 @@ def judged_deliveries(
         .join(accepted_before(deliveries, attempts), on="id", how="left")
         .withColumn("settled", _since() <= sf.lit(cutoff))
     )
-    return judged(subjects, [*_ends(), *_evidence(), *_keys()], key="id", born="created_at")
+    return checked(subjects, [*_ends(), *_evidence(), *_keys()], key="id", born="created_at")
 
 
 def standing(attempts: DataFrame) -> DataFrame:
@@ -215,7 +215,7 @@ def _keys() -> list[Check]:
     ]
 
 
-def judged_attempts(attempts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
+def check_attempts(attempts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
     owners = deliveries.select(sf.col("id").alias("owner"), sf.col("attempts").alias("counted"))
     subjects = _with_owner(born_within(standing(attempts), "started_at", window), owners, "delivery_id")
     settled, given_back = sf.col("started_at") <= sf.lit(cutoff), sf.col("attempt_number") > sf.col("counted")
@@ -223,33 +223,33 @@ def judged_attempts(attempts: DataFrame, deliveries: DataFrame, *, window: Windo
         _belongs("attempt-orphan", "delivery_id", settled),
         Check(
             rule="attempt-left-open",
-            applies=~so(given_back) | sf.col("completed_at").isNotNull(),
+            applies=~is_true(given_back) | sf.col("completed_at").isNotNull(),
             broken=sf.col("completed_at").isNull() & ~sf.col("gone"),
             detail=sf.col("delivery_id"),
             settled=settled,
         ),
     ]
-    return judged(subjects, checks, key="id", born="started_at")
+    return checked(subjects, checks, key="id", born="started_at")
 
 
-def judged_receipts(receipts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
+def check_receipts(receipts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
     owners = deliveries.select(sf.col("id").alias("owner"))
     subjects = _with_owner(born_within(receipts, "received_at", window), owners, "delivery_id")
     checks = [_belongs("receipt-orphan", "delivery_id", sf.col("received_at") <= sf.lit(cutoff))]
-    return judged(subjects, checks, key="id", born="received_at")
+    return checked(subjects, checks, key="id", born="received_at")
 
 
-def judged_routing(routing: DataFrame, requests: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
+def check_routing(routing: DataFrame, requests: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
     owners = requests.select(sf.col("request_id").alias("owner")).distinct()
     subjects = _with_owner(born_within(routing, "created_at", window), owners, "request_id")
     checks = [_belongs("routing-orphan", "request_id", sf.col("created_at") <= sf.lit(cutoff))]
-    return judged(subjects, checks, key="id", born="created_at")
+    return checked(subjects, checks, key="id", born="created_at")
 
 
 def _with_owner(parts: DataFrame, owners: DataFrame, named: str) -> DataFrame:
     """With `gone`: nothing that was read could be what it belongs to."""
     oldest = owners.agg(sf.min("owner").alias("oldest"))
-    missing = sf.col("owner").isNull() & ~so(sf.col(named) < sf.col("oldest"))
+    missing = sf.col("owner").isNull() & ~is_true(sf.col(named) < sf.col("oldest"))
     return (
         parts.join(owners, on=sf.col(named) == sf.col("owner"), how="left")
         .join(sf.broadcast(oldest), how="cross")

@@ -14,12 +14,12 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.request_state import OPEN
 from butlers.pipeline.job import Window
-from butlers.pipeline.transforms.reconciliation_rules import Check, born_within, ids, judged, so
+from butlers.pipeline.transforms.reconciliation_rules import Check, born_within, checked, ids, is_true
 
 _OUTCOMES = "array<struct<segment_id string, target_butler string, success boolean, skipped string>>"
 
 
-def judged_requests(
+def check_requests(
     requests: DataFrame,
     routing: DataFrame,
     deliveries: DataFrame,
@@ -37,7 +37,7 @@ def judged_requests(
             {"unlogged": _unlogged(), "unanswered": _unanswered(silent), "settled": _since() <= sf.lit(cutoff)}
         )
     )
-    return judged(subjects, [*_ends(), *_dispatches()], key="request_id", born="received_at")
+    return checked(subjects, [*_ends(), *_dispatches()], key="request_id", born="received_at")
 
 
 def _logged(routing: DataFrame) -> DataFrame:
@@ -87,7 +87,7 @@ def _unanswered(silent: Collection[str]) -> Column:
 
 def _ends() -> list[Check]:
     state, settled, parsed = sf.col("lifecycle_state"), sf.col("settled"), sf.col("lifecycle_state") == "parsed"
-    completed = so(sf.col("override_action") == "force_complete")
+    completed = is_true(sf.col("override_action") == "force_complete")
     return [
         Check(rule="request-left-open", broken=_is_open(), detail=state, settled=settled),
         Check(
@@ -117,7 +117,7 @@ def _dispatches() -> list[Check]:
     settled, incomplete = sf.col("settled"), sf.size("unlogged") > 0
     # The outcome of a part is stored as it comes, its line after all parts: who dies in between leaves the first alone.
     interrupted = (sf.col("attempts") > 1) | sf.col("not_before").isNotNull() | sf.col("override_action").isNotNull()
-    interrupted = so(interrupted)
+    interrupted = is_true(interrupted)
     dispatched, lines = ~_is_open() & (sf.size("dispatched") > 0), ids(sf.col("unlogged"))
     return [
         Check(
@@ -144,7 +144,7 @@ def _dispatches() -> list[Check]:
     ]
 
 
-def judged_counts(event: str, in_table: DataFrame, in_lake: DataFrame) -> DataFrame:
+def check_counts(event: str, in_table: DataFrame, in_lake: DataFrame) -> DataFrame:
     """Both are (id, born); `in_lake` has `vanished`, too: the table may well have removed it. One subject per day."""
     table = in_table.select("id", sf.to_date("born").alias("date"), sf.expr("true").alias("there"))
     lake = in_lake.select("id", sf.to_date("born").alias("date"), sf.expr("true").alias("here"), "vanished")
@@ -157,7 +157,7 @@ def judged_counts(event: str, in_table: DataFrame, in_lake: DataFrame) -> DataFr
         sf.min(sf.when(surplus, sf.col("id"))).alias("first_surplus"),
     )
     named = days.withColumns({"key": sf.concat_ws(" ", sf.lit(event), sf.col("date").cast("string"))})
-    return judged(
+    return checked(
         named, [_check("lake-misses-rows", "missing"), _check("lake-holds-more", "surplus")], key="key", born="date"
     )
 

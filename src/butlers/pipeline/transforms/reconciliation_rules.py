@@ -86,24 +86,24 @@ class Check:
     applies: Column | None = None  # None: to every subject
     settled: Column | None = None  # None: always, for a rule that time cannot heal
 
-    def verdict(self) -> Column:
+    def result(self) -> Column:
         applies, settled = self.applies, self.settled
-        breach = so(self.broken)
+        breach = is_true(self.broken)
         word = sf.when(breach, sf.lit(BROKEN)).otherwise(sf.lit(KEPT))
         if settled is not None:
-            word = sf.when(so(settled), word).otherwise(sf.lit(YOUNG))
+            word = sf.when(is_true(settled), word).otherwise(sf.lit(YOUNG))
         said = sf.struct(
-            sf.lit(self.rule).alias("rule"), word.alias("verdict"), sf.when(breach, self.detail).alias("detail")
+            sf.lit(self.rule).alias("rule"), word.alias("result"), sf.when(breach, self.detail).alias("detail")
         )
-        return said if applies is None else sf.when(so(applies), said)
+        return said if applies is None else sf.when(is_true(applies), said)
 
 
-def judged(subjects: DataFrame, checks: Sequence[Check], *, key: str, born: str) -> DataFrame:
-    """(key, date, verdicts) of each subject."""
+def checked(subjects: DataFrame, checks: Sequence[Check], *, key: str, born: str) -> DataFrame:
+    """(key, date, decisions) of each subject."""
     return subjects.select(
         sf.col(key).alias("key"),
         sf.to_date(born).alias("date"),
-        sf.array_compact(sf.array(*(check.verdict() for check in checks))).alias("verdicts"),
+        sf.array_compact(sf.array(*(check.result() for check in checks))).alias("results"),
     )
 
 
@@ -111,12 +111,12 @@ def born_within(frame: DataFrame, column: str, window: Window) -> DataFrame:
     return frame.filter((sf.col(column) >= sf.lit(window.start)) & (sf.col(column) < sf.lit(window.end)))
 
 
-def each_verdict(judgements: DataFrame) -> DataFrame:
-    """(key, date, rule, verdict, detail): one row per subject and rule."""
-    return judgements.select("key", "date", sf.explode("verdicts").alias("said")).select("key", "date", "said.*")
+def each_result(results: DataFrame) -> DataFrame:
+    """(key, date, rule, decision, detail): one row per subject and rule."""
+    return results.select("key", "date", sf.explode("results").alias("result")).select("key", "date", "result.*")
 
 
-def so(condition: Column) -> Column:
+def is_true(condition: Column) -> Column:
     """Whether it is known to be so: null is a no."""
     return sf.coalesce(condition, sf.expr("false"))
 

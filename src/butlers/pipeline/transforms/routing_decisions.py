@@ -181,10 +181,12 @@ def _version(name: str) -> Column:
 
 def _targets() -> Column:
     names = sf.when(_is_own(), sf.col("decision.segments.butler")).when(_is_logged(), sf.col("log.parts.target"))
-    return sf.array_sort(sf.array_distinct(sf.coalesce(names.when(_is_handed(), sf.col("said.handed_to")), _nobody())))
+    return sf.array_sort(
+        sf.array_distinct(sf.coalesce(names.when(_is_handed(), sf.col("said.handed_to")), _no_target()))
+    )
 
 
-def _nobody() -> Column:
+def _no_target() -> Column:
     return sf.array().cast("array<string>")
 
 

@@ -70,8 +70,8 @@ def delivery_success(deliveries: DataFrame, rules: DataFrame, window: Window) ->
             & sf.col("is_suppressed")
         )
     )
-    judged = with_suppression(ended, rules).withColumn("is_excused", sf.coalesce(excused, sf.lit(False)))
-    counted = judged.groupBy("channel", "identity_scope").agg(
+    checked = with_suppression(ended, rules).withColumn("is_excused", sf.coalesce(excused, sf.lit(False)))
+    counted = checked.groupBy("channel", "identity_scope").agg(
         *(sf.count_if((sf.col("status") == ending) & ~sf.col("is_excused")).alias(ending) for ending in ENDINGS),
         sf.count_if("is_excused").alias("excused"),
     )

@@ -26,14 +26,14 @@ from butlers.simulators.credentials import CALENDAR_CLIENT_ID, CALENDAR_CLIENT_S
 from butlers.simulators.journal import open_journal
 
 
-class EventWish(Body):
+class EventRequest(Body):
     summary: Annotated[str, Field(min_length=1, max_length=1000)]
     start: dict[str, str]  # {"dateTime": ...} or {"date": ...}, as Google writes it
     end: dict[str, str]
     transparency: str = "opaque"
 
 
-class FaultWish(Body):
+class FaultRequest(Body):
     method: str
     kind: Annotated[FaultKind, Field(strict=False)]
     times: Annotated[int, Field(ge=1)] | None = 1
@@ -67,7 +67,7 @@ class ControlApi:
         return [control_route(verb, f"/calendar{path}", endpoint) for verb, path, endpoint in table]
 
     async def _add_event(self, request: Request) -> Any:
-        wish = await parsed_body(request, EventWish)
+        wish = await parsed_body(request, EventRequest)
         event = wish.model_dump() | {"id": f"other{len(self._world.events):05d}", "status": "confirmed"}
         try:
             start, end = self._world.span(event)
@@ -81,7 +81,7 @@ class ControlApi:
         return {"events": list(self._world.events.values())}
 
     async def _add_fault(self, request: Request) -> Any:
-        return asdict(self._world.add_fault(**(await parsed_body(request, FaultWish)).model_dump()))
+        return asdict(self._world.add_fault(**(await parsed_body(request, FaultRequest)).model_dump()))
 
     async def _faults(self, _request: Request) -> Any:
         return {"faults": [asdict(fault) for fault in self._world.faults.values()]}
@@ -148,7 +148,7 @@ async def serve_calendar(
         api = CalendarApi(world, client=client)
         control = ControlApi(world, api.log)
         routes = [Route("/healthz", _healthy), *control.routes(), *api.routes()]
-        app = Starlette(routes=routes, exception_handlers={OSError: _not_kept})
+        app = Starlette(routes=routes, exception_handlers={OSError: _unavailable})
         server = GuestServer(guarded(app, host), http=DroppableHttpTools)
         try:
             await server.open(listener)
@@ -163,7 +163,7 @@ async def _healthy(_request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _not_kept(_request: Request, error: Exception) -> Response:
+async def _unavailable(_request: Request, error: Exception) -> Response:
     """The journal could not be written: nothing was accepted, and the client is told so in the usual words."""
     _log.error("the journal could not be written: %s", error)
     refused = ApiError(500, "backendError", "Backend Error")

@@ -175,7 +175,7 @@ class Calendar:
 
     def _apply(self, change: Entry) -> None:
         appliers: dict[str, Callable[[Entry], None]] = {
-            "event": self._event_kept,
+            "event": self._stored_event,
             "fault_added": self._fault_added,
             "fault_used": lambda change: strike(self.faults, change["fault_id"]),
             "faults_cleared": lambda _: self.faults.clear(),
@@ -183,7 +183,7 @@ class Calendar:
         }
         appliers[change["change"]](change)
 
-    def _event_kept(self, change: Entry) -> None:
+    def _stored_event(self, change: Entry) -> None:
         event = change["event"]
         self.events[event["id"]] = event
         self._changes = int(event["etag"].strip('"'))

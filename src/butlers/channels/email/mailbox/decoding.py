@@ -10,7 +10,7 @@ from html import unescape
 _MAX_CHARSET = 60  # characters, a language tag included
 
 
-def decode_words(text: str) -> str:
+def decode_encoded_words(text: str) -> str:
     """The text with its encoded words decoded; what cannot be decoded stays as it is."""
     pieces: list[str] = []
     held: tuple[str, bytes] | None = None  # words of one charset belong together: a character may span two of them
@@ -85,7 +85,7 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 _NO_CHARACTER = re.compile(r"&#[xX]?[0-9a-fA-F]{8,};?")  # a number so long that the library refuses to read it
 
 
-def words_of(html: str) -> str:
+def html_to_text(html: str) -> str:
     text = unescape(_NO_CHARACTER.sub("\ufffd", "".join(_pieces(html))))
     lines = (" ".join(line.split()) for line in text.split("\n"))
     return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()

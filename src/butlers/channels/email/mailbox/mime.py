@@ -28,7 +28,7 @@ from email.utils import getaddresses, parsedate_to_datetime
 from itertools import islice
 from typing import Any
 
-from butlers.channels.email.mailbox.decoding import decode_words, words_of
+from butlers.channels.email.mailbox.decoding import decode_encoded_words, html_to_text
 
 MAX_CONTAINERS = 64  # multipart and message parts that a mail may name before it is not taken apart
 MAX_DELIMITERS = 5_000  # lines that may begin or end a part
@@ -195,7 +195,7 @@ def _unescaped(value: str) -> str:
 
 def decoded(value: str) -> str:
     """A header's words as one line of text."""
-    return " ".join(clean(decode_words(_FOLD.sub(" ", value[:MAX_HEADER]))).split())
+    return " ".join(clean(decode_encoded_words(_FOLD.sub(" ", value[:MAX_HEADER]))).split())
 
 
 def as_written(value: str) -> str:
@@ -285,4 +285,4 @@ def _best(texts: list[tuple[str, str]]) -> str:
     plain = [text for kind, text in texts if kind == "text/plain"]
     if any(text.strip() for text in plain):
         return "\n\n".join(text.strip("\n") for text in plain)
-    return "\n\n".join(words_of(text[: 4 * MAX_TEXT]) for kind, text in texts if kind == "text/html")
+    return "\n\n".join(html_to_text(text[: 4 * MAX_TEXT]) for kind, text in texts if kind == "text/html")

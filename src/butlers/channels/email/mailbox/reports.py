@@ -84,7 +84,7 @@ def _report(message: Message) -> DeliveryReport | None:
     blocks = [block for part in parts for block in _recipients(part)]
     if original is None or not blocks:
         return None
-    fate, status = _verdict(blocks)
+    fate, status = _outcome_of(blocks)
     return DeliveryReport(message_id=original, fate=fate, status=status)
 
 
@@ -117,7 +117,7 @@ def _head(part: Message, inner: list[Message]) -> str:
     return taken_apart or bytes_of(part)[:_MAX_HEAD].decode("utf-8", "replace")
 
 
-def _verdict(blocks: Iterable[Message]) -> tuple[Fate, str | None]:
+def _outcome_of(blocks: Iterable[Message]) -> tuple[Fate, str | None]:
     """The worst that is said: a mail of ours has one recipient, who may stand for several behind a list."""
     fates = [(_fate(block), _status(block)) for block in blocks]
     for fate in ("bounced", "undecided", "delivered"):

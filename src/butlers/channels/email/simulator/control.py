@@ -25,8 +25,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.channels.email.simulator.faults import Fault, FaultBook, FaultKind, Server
-from butlers.channels.email.simulator.messages import Letter, Report, compose, summary, write_report
+from butlers.channels.email.simulator.faults import Fault, FaultKind, PendingFaults, Server
+from butlers.channels.email.simulator.messages import OutsideMail, Report, compose, summary, write_report
 from butlers.channels.email.simulator.store import INBOX, AcceptedMail, Mailbox, MailStore, StoredMessage
 from butlers.ids import Uuid7Factory
 from butlers.simulators.control import Body, Endpoint, control_route, invalid, parsed_body, read_body, unknown
@@ -102,7 +102,7 @@ def _default_text(code: int) -> str:
     return "4.7.1 Greylisted, please try again later" if code < 500 else "5.1.1 Mailbox unavailable"
 
 
-def control_routes(store: MailStore, faults: FaultBook) -> list[Route]:
+def control_routes(store: MailStore, faults: PendingFaults) -> list[Route]:
     """The routes, to be mounted alone or beside another simulator's."""
     control = _Control(store, faults)
     table: tuple[tuple[str, str, Endpoint], ...] = (
@@ -124,7 +124,7 @@ def control_routes(store: MailStore, faults: FaultBook) -> list[Route]:
 
 
 class _Control:
-    def __init__(self, store: MailStore, faults: FaultBook) -> None:
+    def __init__(self, store: MailStore, faults: PendingFaults) -> None:
         self._store = store
         self._faults = faults
         self._new_id = Uuid7Factory(store.clock)
@@ -132,7 +132,7 @@ class _Control:
     async def send(self, request: Request) -> Response:
         body = await parsed_body(request, MessageBody)
         self._require_local(body.recipients)
-        letter = Letter(
+        letter = OutsideMail(
             sender=body.sender,
             recipients=body.recipients,
             subject=body.subject,

@@ -88,7 +88,7 @@ class Fault(CountedFault):
     id: int = 0  # given by the book
 
 
-class FaultBook:
+class PendingFaults:
     """The faults that are waiting, oldest first."""
 
     def __init__(self) -> None:

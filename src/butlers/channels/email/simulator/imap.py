@@ -41,7 +41,7 @@ from pysasl.creds.server import ServerCredentials
 from pysasl.hashing import Cleartext
 from pysasl.identity import ClearIdentity
 
-from butlers.channels.email.simulator.faults import Fault, FaultBook, FaultKind, Server
+from butlers.channels.email.simulator.faults import Fault, FaultKind, PendingFaults, Server
 from butlers.channels.email.simulator.imap_folders import Folders, Message
 from butlers.channels.email.simulator.smtp import until_answered, waits_for_its_client
 from butlers.channels.email.simulator.store import MailStore, canonical
@@ -182,7 +182,7 @@ class _FaultyState(ConnectionState):
     """pymap's command dispatch with faults around it."""
 
     def __init__(
-        self, login: Login, config: Config, *, faults: FaultBook, pauses: Pauses, hang_up: Callable[[], None]
+        self, login: Login, config: Config, *, faults: PendingFaults, pauses: Pauses, hang_up: Callable[[], None]
     ) -> None:
         super().__init__(login, config)
         self._faults = faults
@@ -255,7 +255,7 @@ class ImapServer:
         self,
         *,
         store: MailStore,
-        faults: FaultBook,
+        faults: PendingFaults,
         pauses: Pauses,
         passwords: Mapping[str, str],
         tls_context: SSLContext | None = None,

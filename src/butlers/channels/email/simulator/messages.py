@@ -22,7 +22,7 @@ _MAX_CONTAINERS, _MAX_DELIMITERS = 20, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class OutsideMail:
     """A plain message to be written."""
 
     sender: str
@@ -34,7 +34,7 @@ class Letter:
     headers: dict[str, str] = field(default_factory=dict)  # further ones, such as Auto-Submitted
 
 
-def compose(letter: Letter, *, now: datetime) -> bytes:
+def compose(letter: OutsideMail, *, now: datetime) -> bytes:
     """The letter as bytes with CRLF line ends; ValidationError when a header cannot be written."""
     message = EmailMessage(policy=email.policy.SMTP)
     for name, value in _headers(letter, now):
@@ -71,7 +71,7 @@ def is_costly(raw: bytes) -> bool:
     return containers > _MAX_CONTAINERS or (containers > 0 and raw.count(b"\n--") > _MAX_DELIMITERS)
 
 
-def _headers(letter: Letter, now: datetime) -> list[tuple[str, str]]:
+def _headers(letter: OutsideMail, now: datetime) -> list[tuple[str, str]]:
     headers = {
         "From": letter.sender,
         "To": ", ".join(letter.recipients),

@@ -26,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from butlers.channels.email.simulator.control import control_routes
-from butlers.channels.email.simulator.faults import FaultBook
+from butlers.channels.email.simulator.faults import PendingFaults
 from butlers.channels.email.simulator.imap import ImapServer
 from butlers.channels.email.simulator.smtp import SmtpServer, SmtpSettings
 from butlers.channels.email.simulator.store import MailStore, canonical
@@ -104,7 +104,7 @@ class MailSimulator:
     imap_port: int
     control_port: int | None
     store: MailStore
-    faults: FaultBook
+    faults: PendingFaults
     certificate_pem: str | None  # what a client must trust when the connection is encrypted
 
     @property
@@ -144,7 +144,7 @@ async def serve_mail(
         tls_context=tls_context,
         copy_to_sent=copy_to_sent,
     )
-    faults = FaultBook()
+    faults = PendingFaults()
     async with AsyncExitStack() as stack:
         journal = open_journal(journal_path)
         stack.callback(journal.close)

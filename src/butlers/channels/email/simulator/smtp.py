@@ -29,7 +29,7 @@ from typing import Any, cast
 
 from aiosmtpd.smtp import MISSING, SMTP, AuthResult, Envelope, LoginPassword, Session, syntax
 
-from butlers.channels.email.simulator.faults import Fault, FaultBook, FaultKind, Server
+from butlers.channels.email.simulator.faults import Fault, FaultKind, PendingFaults, Server
 from butlers.channels.email.simulator.store import MailStore, RecipientResult, canonical
 from butlers.serving.server import take_in
 from butlers.simulators.connection import Pauses, listen_as
@@ -79,7 +79,7 @@ class _Answers(Envelope):
 class SmtpConnection(SMTP):
     """One client. The `handle_*` methods are aiosmtpd's hooks: they return the reply."""
 
-    def __init__(self, *, store: MailStore, faults: FaultBook, pauses: Pauses, settings: SmtpSettings) -> None:
+    def __init__(self, *, store: MailStore, faults: PendingFaults, pauses: Pauses, settings: SmtpSettings) -> None:
         self._store = store
         self._faults = faults
         self._pauses = pauses
@@ -242,7 +242,7 @@ class SmtpConnection(SMTP):
 class SmtpServer:
     """Listens; when it stops, it answers what it has received and hangs up."""
 
-    def __init__(self, *, store: MailStore, faults: FaultBook, pauses: Pauses, settings: SmtpSettings) -> None:
+    def __init__(self, *, store: MailStore, faults: PendingFaults, pauses: Pauses, settings: SmtpSettings) -> None:
         self._store = store
         self._faults = faults
         self._pauses = pauses

@@ -32,7 +32,7 @@ class Sender(Body):
     first_name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
 
 
-class PostWish(Body):
+class PostRequest(Body):
     chat_id: Identifier
     sender: Sender = Field(alias="from")
     text: str
@@ -40,17 +40,17 @@ class PostWish(Body):
     reply_to: int | None = None
 
 
-class MigrationWish(Body):
+class MigrationRequest(Body):
     to: Identifier | None = None
 
 
-class SettingsWish(Body):
+class SettingsRequest(Body):
     strict_chats: bool | None = None
     enforce_limits: bool | None = None
     next_update_id: Annotated[int, Field(gt=0, lt=2**31)] | None = None
 
 
-class FaultWish(Body):
+class FaultRequest(Body):
     method: str
     kind: Annotated[FaultKind, Field(strict=False)]
     times: Annotated[int, Field(ge=1)] | None = 1
@@ -110,7 +110,7 @@ class ControlApi:
         return [control_route(*row) for row in table]
 
     async def _post_message(self, request: Request) -> Any:
-        wish = await parsed_body(request, PostWish)
+        wish = await parsed_body(request, PostRequest)
         bot = self._bot(request)
         posted = post(self.world, bot, _as_post(bot, wish))
         return {
@@ -130,7 +130,7 @@ class ControlApi:
         return {"chat_id": chat_id, "messages": [_line(m) for m in held.messages.values()] if held else []}
 
     async def _migrate(self, request: Request) -> Any:
-        wish = await parsed_body(request, MigrationWish)
+        wish = await parsed_body(request, MigrationRequest)
         chat = migrate(self.world, self._bot(request), read_number(request.path_params, "chat_id"), wish.to)
         return {"migrate_to_chat_id": chat.id}
 
@@ -146,7 +146,7 @@ class ControlApi:
         return {"user_id": user_id, "blocked": blocked}
 
     async def _add_fault(self, request: Request) -> Any:
-        wish = await parsed_body(request, FaultWish)
+        wish = await parsed_body(request, FaultRequest)
         fault = Fault(fault_id=self.world.state.next_fault_id, **wish.model_dump())
         self.world.commit({"change": "fault_added", "fault": asdict(fault)})
         return asdict(fault)
@@ -162,7 +162,7 @@ class ControlApi:
         return asdict(self.world.state.settings)
 
     async def _change_settings(self, request: Request) -> Any:
-        wish = await parsed_body(request, SettingsWish)
+        wish = await parsed_body(request, SettingsRequest)
         if wish.next_update_id is not None:
             self._renumber(self._bot(request), wish.next_update_id)
         switches = wish.model_dump(exclude={"next_update_id"}, exclude_none=True)
@@ -192,7 +192,7 @@ class ControlApi:
         return bots[bot_id]
 
 
-def _as_post(bot: BotState, wish: PostWish) -> Post:
+def _as_post(bot: BotState, wish: PostRequest) -> Post:
     return Post(
         chat_id=wish.chat_id,
         sender=_sender(bot, wish),
@@ -202,7 +202,7 @@ def _as_post(bot: BotState, wish: PostWish) -> Post:
     )
 
 
-def _sender(bot: BotState, wish: PostWish) -> User:
+def _sender(bot: BotState, wish: PostRequest) -> User:
     """Who speaks; what is not said about a known user stays as it was."""
     who = wish.sender
     known = bot.chats.get(who.id)

@@ -73,7 +73,7 @@ def build_app(
 
     return Starlette(
         routes=[Route("/healthz", _healthy), *control.routes(), *extra_routes, *api.routes()],
-        exception_handlers={404: _unknown_path, OSError: _not_kept},
+        exception_handlers={404: _unknown_path, OSError: _unavailable},
         lifespan=delivering,
     )
 
@@ -122,7 +122,7 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
     return refusal(not_found())
 
 
-async def _not_kept(request: Request, error: Exception) -> Response:
+async def _unavailable(request: Request, error: Exception) -> Response:
     """The journal could not be written: nothing was accepted, and the bot is told so in the usual words."""
     _log.error("the journal could not be written: %s", error)
     return refusal(ApiError(500, "Internal Server Error"))

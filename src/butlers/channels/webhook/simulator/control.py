@@ -13,7 +13,7 @@ from butlers.channels.webhook.simulator.gateway import Callbacks, Fault, FaultKi
 from butlers.simulators.control import Body, Endpoint, control_route, parsed_body
 
 
-class FaultWish(Body):
+class FaultRequest(Body):
     kind: Annotated[FaultKind, Field(strict=False)]
     times: Annotated[int, Field(ge=1)] | None = 1
     recipient: str | None = None
@@ -23,12 +23,12 @@ class FaultWish(Body):
     headers: dict[str, str] = Field(default_factory=dict)
 
 
-class SettingsWish(Body):
+class SettingsRequest(Body):
     conflict_on_repeat: bool | None = None
     gone: list[str] | None = None
 
 
-class ReceiptWish(Body):
+class ReceiptRequest(Body):
     url: str  # where receipts are taken
     receipt: dict[str, Any]
 
@@ -53,7 +53,7 @@ class ControlApi:
         return self.gateway.report()
 
     async def _add_fault(self, request: Request) -> Any:
-        fault = Fault(**(await parsed_body(request, FaultWish)).model_dump())
+        fault = Fault(**(await parsed_body(request, FaultRequest)).model_dump())
         return {"fault_id": self.gateway.add_fault(fault)} | asdict(fault)
 
     async def _clear_faults(self, _request: Request) -> Any:
@@ -61,7 +61,7 @@ class ControlApi:
         return {"faults": []}
 
     async def _settings(self, request: Request) -> Any:
-        wish = await parsed_body(request, SettingsWish)
+        wish = await parsed_body(request, SettingsRequest)
         if wish.conflict_on_repeat is not None:
             self.gateway.conflict_on_repeat = wish.conflict_on_repeat
         if wish.gone is not None:
@@ -69,7 +69,7 @@ class ControlApi:
         return {"conflict_on_repeat": self.gateway.conflict_on_repeat, "gone": sorted(self.gateway.gone)}
 
     async def _receipt(self, request: Request) -> Any:
-        wish = await parsed_body(request, ReceiptWish)
+        wish = await parsed_body(request, ReceiptRequest)
         status, answer = await self.callbacks.send(wish.url, wish.receipt)
         return {"status": status, "answer": answer}
 

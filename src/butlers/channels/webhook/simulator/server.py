@@ -52,7 +52,7 @@ class GatewayApi:
     def _struck(self, fault: Fault, request: Request, body: bytes, message: Any) -> Response:
         if fault.kind.takes:
             self._taken(request, body, message)
-        return DroppedConnection() if fault.kind.drops else _as_told(fault)
+        return DroppedConnection() if fault.kind.drops else _response_of(fault)
 
     async def find(self, request: Request) -> Response:
         if not self._is_signed(request, b""):
@@ -110,7 +110,7 @@ def _outcome(status: int) -> str:
     return {202: "taken", 200: "repeated"}.get(status, "refused")
 
 
-def _as_told(fault: Fault) -> Response:
+def _response_of(fault: Fault) -> Response:
     headers = {"Content-Type": "application/json"} | dict(fault.headers)
     return Response(fault.body, status_code=fault.status, headers=headers)
 
