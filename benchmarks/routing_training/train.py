@@ -33,7 +33,6 @@ from butlers.switchboard.routing.model import (
     dense_features,
     hit_feature,
     taught_features,
-    word_count,
 )
 
 OUT = Path(model.__file__).parent / "model_data" / "routing.bin"
@@ -44,20 +43,19 @@ BUTLERS = [
     RegisteredButler(name=name, eligibility_state="active", triggers=(), capabilities=("route.execute",))
     for name in CLASSES
 ]
-DENSE = len(dense_features((), 0)) + len(taught_features((), 0))
+DENSE = len(dense_features((), 0)) + len(taught_features((), ()))
 
 
 def features(texts: Sequence[str], lexicon: Lexicon) -> Any:
     indptr, indices, values = [0], [], []
     for text in texts:
         said = dataset.said(text)
-        names = frozenset(token.text for token in said if lexicon.is_name(token))
         hits = lexicon.hits(said)
-        plain = [index for own, together in token_features(said, names) for index in (*own, *together)]
+        plain = [index for own, together in token_features(said, lexicon.names_in(said)) for index in (*own, *together)]
         norm = max(len(plain), 1) ** 0.5
         pairs = [(index, 1 / norm) for index in plain]
         pairs += [(bucket(hit_feature(hit, said)), LEXICON_SCALE / norm) for hit in hits]
-        dense = dense_features(hits, len(said)) + taught_features(lexicon.lessons(said), word_count(said))
+        dense = dense_features(hits, len(said)) + taught_features(lexicon.lessons(said), said)
         pairs += [(BUCKETS + index, value) for index, value in enumerate(dense)]
         indices += [index for index, _ in pairs]
         values += [value for _, value in pairs]

@@ -33,20 +33,13 @@ log = get_logger("butlers.notify")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 4.0
 PROMPT = "Execute outbound delivery request through Messenger."
-_WORDS = {
+_STATUS_ON_RECORD = {  # of a delivery; any other is `pending`
     "delivered": "sent",
     "failed": "failed",
     "dead_lettered": "failed",
     "expired": "failed",
     "uncertain": "uncertain",
 }
-
-
-@dataclass(slots=True, kw_only=True)
-class _Asking:
-    """How the last call to Messenger stands."""
-
-    unanswered: bool = False  # it may have been taken on all the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +57,25 @@ class NotifyDispatcher:
     async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse:
         try:
             notify = NotifyEnvelope.parse(raw)
-            _verify_origin(caller, notify)
+            if caller is None or caller.role is not Role.BUTLER:
+                raise invalid("authorization", "only butlers may ask for a delivery")
+            if caller.name != notify.origin_butler:
+                raise invalid("origin_butler", f"is not the caller, who is {caller.name!r}")
         except ClassifiedError as error:
             return _refused(None, error)
-        asking = _Asking()
+        unanswered = False  # Messenger may have taken the last call on all the same
         try:
             known = await self.lineage.of(notify.request_id) if notify.request_id is not None else None
             notify = notify.on_record(NotifyContext.answering(known.context) if known else None)
-            event = known.source_event if known else None
-            response = await self._deliver_patiently(notify, event, asking)
+            response = await self._deliver_patiently(notify, known.source_event if known else None)
+        except _Unanswered as lost:
+            unanswered, response = True, _refused(notify.request_id, lost.error)
         except ClassifiedError as error:
             response = _refused(notify.request_id, error)
-        await self._record(notify, response, "unknown" if asking.unanswered else _status(response))
+        await self._record(notify, response, unanswered=unanswered)
         return response
 
-    async def _deliver_patiently(
-        self, notify: NotifyEnvelope, event: Mapping[str, Any] | None, asking: _Asking
-    ) -> NotifyResponse:
+    async def _deliver_patiently(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> NotifyResponse:
         """Messenger may be restarting, or its budget used up for the moment, and then it says for how long.
 
         Only what is keyed is asked for again: a lost answer must not send twice.
@@ -89,13 +84,15 @@ class NotifyDispatcher:
         deadline, pause = self.clock.monotonic() + self.patience_s, FIRST_PAUSE_S
         while True:
             try:
-                return await self._deliver(notify, event, asking)
-            except (TargetUnavailable, OverloadRejected) as error:
+                return await self._deliver(notify, event)
+            except (_Unanswered, TargetUnavailable, OverloadRejected) as failure:
+                error = failure.error if isinstance(failure, _Unanswered) else failure
                 wait = max(pause, error.retry_after or 0.0)
-                if not (keyed and error.retryable):
+                passing = isinstance(error, TargetUnavailable | OverloadRejected) and error.retryable
+                if not (keyed and passing):
                     raise
                 if self.clock.monotonic() + wait > deadline:
-                    error.retry_after = wait  # whoever asked may wait longer than we do
+                    error.retry_after = wait  # the caller may wait longer than this process does
                     raise
                 log.warning(
                     "messenger cannot now, trying again", request_id=notify.request_id, reason=error.error_class
@@ -103,37 +100,38 @@ class NotifyDispatcher:
                 await self.clock.sleep(wait)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
-    async def _deliver(
-        self, notify: NotifyEnvelope, event: Mapping[str, Any] | None, asking: _Asking
-    ) -> NotifyResponse:
+    async def _deliver(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> NotifyResponse:
         envelope = self._envelope(notify, event)
-        raw = await self._ask(envelope, asking)
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                raw = await self.transport.call("messenger", "route.execute", envelope.to_wire())
+        except TimeoutError:
+            raise _Unanswered(TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s")) from None
+        except (TargetUnavailable, TimeoutExceeded, InternalError) as error:
+            raise _Unanswered(error) from error
         route_response = parse_response(raw, envelope.request_context.request_id)
         # A failed delivery comes as an error with the notify_response beside it; only without one is it a failed call.
         answer = (route_response.result or {}).get("notify_response") or result_of(route_response).get(
             "notify_response"
         )
         if not isinstance(answer, Mapping):
-            asking.unanswered = True
-            raise TargetUnavailable("messenger answered without a notify_response", retryable=False)
+            raise _Unanswered(TargetUnavailable("messenger answered without a notify_response", retryable=False))
         return NotifyResponse.parse(answer)
 
-    async def _ask(self, envelope: RouteEnvelope, asking: _Asking) -> Mapping[str, Any]:
-        asking.unanswered = False
-        try:
-            async with asyncio.timeout(self.timeout_s):
-                return await self.transport.call("messenger", "route.execute", envelope.to_wire())
-        except TimeoutError:
-            asking.unanswered = True
-            raise TimeoutExceeded(f"messenger gave no answer within {self.timeout_s:g} s") from None
-        except (TargetUnavailable, TimeoutExceeded, InternalError):
-            asking.unanswered = True
-            raise
-
     def _envelope(self, notify: NotifyEnvelope, event: Mapping[str, Any] | None) -> RouteEnvelope:
-        identity = self.new_id()
+        """With the request that is answered; a proactive message starts a lineage of its own."""
+        identity, known = self.new_id(), notify.request_context
+        lineage: dict[str, Any] = {
+            "request_id": identity,
+            "received_at": self.clock.now(),
+            "source_channel": "mcp",
+            "source_endpoint_identity": "switchboard",
+            "source_sender_identity": notify.origin_butler,
+        }
+        if known is not None and known.request_id is not None and known.source_channel is not None:
+            lineage |= known.model_dump(exclude_none=True)
         return RouteEnvelope(
-            request_context=_lineage(notify, identity, self.clock),
+            request_context=RequestContext(**lineage),
             input=RouteInput(
                 prompt=PROMPT,
                 context={
@@ -147,7 +145,11 @@ class NotifyDispatcher:
             trace_context=self.telemetry.inject(),
         )
 
-    async def _record(self, notify: NotifyEnvelope, response: NotifyResponse, status: str) -> None:
+    async def _record(self, notify: NotifyEnvelope, response: NotifyResponse, *, unanswered: bool) -> None:
+        delivery = response.delivery
+        status = "failed"  # without a delivery it was refused
+        if delivery is not None:  # accepted by Messenger is not yet sent
+            status = _STATUS_ON_RECORD.get(delivery.status, "pending")
         try:
             await self.database.execute(
                 self.queries.record_notification,
@@ -157,9 +159,9 @@ class NotifyDispatcher:
                 notify.delivery.channel,
                 notify.delivery.recipient,
                 notify.delivery.message,
-                {"delivery": response.delivery.to_wire() if response.delivery else None},
-                status,
-                response.delivery.delivery_id if response.delivery else None,
+                {"delivery": delivery.to_wire() if delivery else None},
+                "unknown" if unanswered else status,
+                delivery.delivery_id if delivery else None,
                 response.error.message if response.error else None,
                 self.telemetry.trace_id(),
                 self.clock.now(),
@@ -169,38 +171,12 @@ class NotifyDispatcher:
             log.error("notification was not recorded", error=error, request_id=notify.request_id)
 
 
-def _status(response: NotifyResponse) -> str:
-    """Accepted by Messenger is not yet sent; without a delivery it was refused."""
-    return _WORDS.get(response.delivery.status, "pending") if response.delivery is not None else "failed"
+class _Unanswered(Exception):
+    """Messenger may have taken the message on, and its answer did not come."""
 
-
-def _verify_origin(caller: Caller | None, notify: NotifyEnvelope) -> None:
-    if caller is None or caller.role is not Role.BUTLER:
-        raise invalid("authorization", "only butlers may ask for a delivery")
-    if caller.name != notify.origin_butler:
-        raise invalid("origin_butler", f"is not the caller, who is {caller.name!r}")
-
-
-def _lineage(notify: NotifyEnvelope, identity: UUID, clock: Clock) -> RequestContext:
-    """The request that is answered; a proactive message starts a lineage of its own."""
-    context = notify.request_context
-    if context is not None and context.request_id is not None and context.source_channel is not None:
-        return RequestContext(
-            request_id=context.request_id,
-            received_at=context.received_at or clock.now(),
-            source_channel=context.source_channel,
-            source_endpoint_identity=context.source_endpoint_identity or "switchboard",
-            source_sender_identity=context.source_sender_identity or notify.origin_butler,
-            source_thread_identity=context.source_thread_identity,
-            trace_context=context.trace_context,
-        )
-    return RequestContext(
-        request_id=identity,
-        received_at=clock.now(),
-        source_channel="mcp",
-        source_endpoint_identity="switchboard",
-        source_sender_identity=notify.origin_butler,
-    )
+    def __init__(self, error: ClassifiedError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 def _refused(request_id: UUID | None, error: ClassifiedError) -> NotifyResponse:

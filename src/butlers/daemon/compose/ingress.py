@@ -44,7 +44,7 @@ def add_admission(butler: Butler) -> Admission:
         clock=butler.process.clock,
         telemetry=butler.telemetry,
     )
-    butler.add(Service(name="admission", before_doors=True, start=admission.look, run=admission.run))
+    butler.add(Service(name="admission", before_doors=True, start=admission.count, run=admission.run))
     return admission
 
 

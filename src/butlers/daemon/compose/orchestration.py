@@ -138,7 +138,8 @@ def _buffer(butler: Butler, inbox: MessageInbox, processor: RequestProcessor, ad
     process = butler.process
     buffer = DurableBuffer(
         inbox=inbox,
-        process=admission.counting_down(processor.process),
+        process=processor.process,
+        leave=admission.occupancy.leave,
         policy=butler.config.buffer,
         recheck_after_s=process.settings.lease_ttl_s + 1,
         clock=process.clock,

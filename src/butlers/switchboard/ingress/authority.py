@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from butlers.butler.identity import Caller, Grant
 from butlers.channels.channel import AnswersGo
@@ -29,49 +29,43 @@ def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
         return
     source, sender = envelope.source, envelope.sender.identity
     of_channel = [grant for grant in _grants(caller) if grant.channel == source.channel]
-    at_endpoint = [grant for grant in of_channel if _is(grant.endpoint, source.endpoint_identity)]
     if not of_channel:
         raise _not_itself(caller, envelope)
+    at_endpoint = [grant for grant in of_channel if _covers(grant, source.endpoint_identity)]
     if not at_endpoint:
         allowed = _listed(grant.endpoint or "" for grant in of_channel)
         raise _forbidden(caller, ("source.endpoint_identity", f"must be {allowed} for this token"))
-    if not any(_includes(grant.senders, sender) for grant in at_endpoint):
-        allowed = _listed(name for grant in at_endpoint for name in grant.senders)
-        raise _forbidden(caller, ("sender.identity", f"must be {allowed} for this token"))
-    if caller.role is not Role.CONNECTOR and _answers_in_thread(source.channel):
-        _check_thread(caller, envelope)
+    senders = [name for grant in at_endpoint for name in grant.senders]
+    if all(grant.senders for grant in at_endpoint) and sender.casefold() not in {name.casefold() for name in senders}:
+        raise _forbidden(caller, ("sender.identity", f"must be {_listed(senders)} for this token"))
+    in_thread = channel_of(source.channel).answers_go is AnswersGo.TO_CONVERSATION
+    if caller.role is not Role.CONNECTOR and in_thread and envelope.event.external_thread_id not in (None, sender):
+        problem = f"must be the sender's own ({sender!r}) or absent: only the channel's connector knows other ones"
+        raise _forbidden(caller, ("event.external_thread_id", problem))
 
 
 def may_report_for(caller: Caller, connector_type: str, endpoint: str) -> bool:
     """Whether a connector's token is for this connector: its type names the channel, or a provider of it."""
     return any(
-        _is(grant.endpoint, endpoint) and connector_type in {grant.channel, *providers_of(grant.channel)}
+        _covers(grant, endpoint) and connector_type in {grant.channel, *providers_of(grant.channel)}
         for grant in _grants(caller)
     )
 
 
 def _grants(caller: Caller) -> tuple[Grant, ...]:
-    return (*caller.grants, *_read_by(caller.name)) if caller.role is Role.BUTLER else caller.grants
-
-
-def _read_by(butler: str) -> tuple[Grant, ...]:
-    """The channels that a butler brings in itself: Messenger reads the mailbox that it writes from."""
-    return tuple(
+    """A butler also has the channels that it brings in itself: Messenger reads the mailbox that it writes from."""
+    if caller.role is not Role.BUTLER:
+        return caller.grants
+    own = (
         Grant(channel=name)
         for name, channel in channels().items()
-        if channel.inbound is not None and channel.inbound.read_by == butler
+        if channel.inbound is not None and channel.inbound.read_by == caller.name
     )
+    return (*caller.grants, *own)
 
 
-def _answers_in_thread(channel: str) -> bool:
-    return channel_of(channel).answers_go is AnswersGo.TO_CONVERSATION
-
-
-def _check_thread(caller: Caller, envelope: IngestEnvelope) -> None:
-    sender, thread = envelope.sender.identity, envelope.event.external_thread_id
-    if thread not in (None, sender):
-        problem = f"must be the sender's own ({sender!r}) or absent: only the channel's connector knows other ones"
-        raise _forbidden(caller, ("event.external_thread_id", problem))
+def _covers(grant: Grant, endpoint: str) -> bool:
+    return grant.endpoint is None or grant.endpoint.casefold() == endpoint.casefold()
 
 
 def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
@@ -92,17 +86,9 @@ def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
 
 def _forbidden(caller: Caller, *wrong: tuple[str, str]) -> Forbidden:
     fields = tuple(FieldError(field=field, error=error) for field, error in wrong)
-    told = "; ".join(f"{field.field} {field.error}" for field in fields)
+    problems = "; ".join(f"{field.field} {field.error}" for field in fields)
     how = "an operator grants more with: butlers token issue NAME --channel CHANNEL --endpoint ENDPOINT"
-    return Forbidden(f"{own_identity(caller)} may not speak for this source: {told} ({how})", fields=fields)
-
-
-def _is(granted: str | None, said: str) -> bool:
-    return granted is None or granted.casefold() == said.casefold()
-
-
-def _includes(granted: Collection[str], said: str) -> bool:
-    return not granted or said.casefold() in {sender.casefold() for sender in granted}
+    return Forbidden(f"{own_identity(caller)} may not speak for this source: {problems} ({how})", fields=fields)
 
 
 def _listed(names: Iterable[str]) -> str:

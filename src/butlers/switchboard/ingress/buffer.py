@@ -2,7 +2,7 @@
 
     hot path     accept -> offer -> tier queue -> worker
     put off      offer_later -> tier queue, when its time has come
-    cold path    scanner: rows that are accepted but in nobody's queue, or whose worker died -> tier queue
+    cold path    scanner: rows that are accepted but in no queue, or whose worker died -> tier queue
 
 A full queue loses nothing: the row stays in the inbox and the scanner finds it. The queue carries references only;
 the claim in the database decides who processes, so a reference may safely be queued twice.
@@ -42,14 +42,16 @@ class DurableBuffer:
         self,
         *,
         inbox: MessageInbox,
-        process: Callable[[MessageRef], Awaitable[bool]],  # false: somebody else had it
+        process: Callable[[MessageRef], Awaitable[bool]],  # false: another worker has it
         policy: BufferSection,
         recheck_after_s: float,  # when the claims of a dead predecessor have run out
         clock: Clock,
         telemetry: Telemetry,
+        leave: Callable[[str], None] = lambda _channel: None,  # told the channel of each message that was processed
     ) -> None:
         self._inbox = inbox
         self._process = process
+        self._leave = leave
         self._policy = policy
         self._recheck_after_s = recheck_after_s
         self._clock = clock
@@ -59,29 +61,15 @@ class DurableBuffer:
         )
         self._queued: set[UUID] = set()
         self._taken: set[UUID] = set()  # by workers, claimed or about to be
-        self._in_hand: Counter[str] = Counter()  # by channel
+        self._busy: Counter[str] = Counter()  # workers by channel
         self._wake = asyncio.Event()
         self._later: set[asyncio.Task[None]] = set()  # put off, each until its time has come
         self._sweep_now = asyncio.Event()
         self._backlog = False  # the inbox held more than the queue could take
         self._stopping = False
 
-    def offer(self, message: MessageRef) -> None:
-        self._enqueue(message, path="hot")
-
-    def offer_later(self, message: MessageRef, seconds: float) -> None:
-        """A message that was put off, when its time has come; what does not fit is found by the scanner."""
-        if self._stopping or len(self._later) >= MOST_LATER:
-            return
-        waiting = asyncio.create_task(self._wait_and_offer(message, seconds), name=f"put off {message.request_id}")
-        self._later.add(waiting)
-        waiting.add_done_callback(self._later.discard)
-
-    async def _wait_and_offer(self, message: MessageRef, seconds: float) -> None:
-        await self._clock.sleep(seconds)
-        self._enqueue(message, path="cold")
-
-    def _enqueue(self, message: MessageRef, *, path: str) -> bool:
+    def offer(self, message: MessageRef, *, path: str = "hot") -> bool:
+        """Queue a message; false when it is queued already or its queue is full."""
         if message.request_id in self._queued:
             return False
         answer = self._queue.offer(message, message.policy_tier, key=message.source_channel)
@@ -97,28 +85,40 @@ class DurableBuffer:
         self._show_depth()
         return True
 
+    def offer_later(self, message: MessageRef, seconds: float) -> None:
+        """A message that was put off, when its time has come; what does not fit is found by the scanner."""
+        if self._stopping or len(self._later) >= MOST_LATER:
+            return
+
+        async def wait_and_offer() -> None:
+            await self._clock.sleep(seconds)
+            self.offer(message, path="cold")
+
+        waiting = asyncio.create_task(wait_and_offer(), name=f"put off {message.request_id}")
+        self._later.add(waiting)
+        waiting.add_done_callback(self._later.discard)
+
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled. Beyond `worker_count`, every channel that no worker is busy with gets a worker: a
+        butler that one channel waits for does not stop the others.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._scan(), name="buffer scanner")
             while not self._stopping:
                 await self._wake.wait()
                 self._wake.clear()
-                while not self._stopping and (taken := self._take()) is not None:
-                    self._in_hand[taken.key] += 1
+                while not self._stopping:
+                    free = self._busy.total() < self._policy.worker_count
+                    taken = self._queue.take() if free else self._queue.take_other_than(self._busy.keys())
+                    if taken is None:
+                        break
+                    self._busy[taken.key] += 1
                     group.create_task(self._work_on(taken), name=f"buffer worker {taken.item.request_id}")
 
-    def _take(self) -> Taken[MessageRef] | None:
-        """The next message for a free worker. Beyond the workers, every channel that has nothing in hand gets a hand: a
-        butler that one channel waits for does not stop the others.
-        """
-        if self._in_hand.total() < self._policy.worker_count:
-            return self._queue.take()
-        return self._queue.take_other_than(self._in_hand.keys())
-
     async def _work_on(self, taken: Taken[MessageRef]) -> None:
-        self._queued.discard(taken.item.request_id)
-        self._taken.add(taken.item.request_id)
+        message, started = taken.item, self._clock.monotonic()
+        self._queued.discard(message.request_id)
+        self._taken.add(message.request_id)
         self._telemetry.count(
             DEQUEUE_BY_TIER, policy_tier=taken.tier.value, starvation_override=taken.starvation_override
         )
@@ -126,35 +126,37 @@ class DurableBuffer:
         if self._backlog and not len(self._queue):
             self._sweep_now.set()
         try:
-            await self._process_one(taken.item)
-        finally:
-            self._taken.discard(taken.item.request_id)
-            self._in_hand[taken.key] -= 1
-            if not self._in_hand[taken.key]:
-                del self._in_hand[taken.key]
-            self._wake.set()
-
-    async def _process_one(self, message: MessageRef) -> None:
-        started = self._clock.monotonic()
-        try:
-            outcome = "processed" if await self._process(message) else "skipped"
+            outcome = "skipped"
+            if await self._process(message):
+                self._leave(message.source_channel)  # one that is put off is found again by the next count
+                outcome = "processed"
         except Exception as error:
             # The claim runs out and the scanner brings the message back; a worker must survive anything.
             outcome = "failed"
             log.error("processing failed", error=error, request_id=message.request_id)
+        finally:
+            self._taken.discard(message.request_id)
+            self._busy[taken.key] -= 1
+            if not self._busy[taken.key]:
+                del self._busy[taken.key]
+            self._wake.set()
         elapsed = (self._clock.monotonic() - started) * 1000
         self._telemetry.observe(BUFFER_PROCESS_LATENCY, elapsed, outcome=outcome)
 
     async def _scan(self) -> None:
-        await self._sweep_safely(grace_s=0)
-        recheck_at = self._clock.monotonic() + self._recheck_after_s
+        grace_s, recheck_at = 0.0, None
         while True:
-            until_recheck = recheck_at - self._clock.monotonic()
-            interval = self._policy.scanner_interval_s
-            await self._pause(min(until_recheck, interval) if until_recheck > 0 else interval)
-            await self._sweep_safely(grace_s=0 if self._backlog else self._policy.scanner_grace_s)
+            try:
+                await self.sweep(grace_s=grace_s)
+            except Exception as error:
+                log.error("sweep failed", error=error)
+            now, interval = self._clock.monotonic(), self._policy.scanner_interval_s
+            recheck_at = now + self._recheck_after_s if recheck_at is None else recheck_at
+            await self._pause(min(recheck_at - now, interval) if recheck_at > now else interval)
+            grace_s = 0.0 if self._backlog else self._policy.scanner_grace_s
 
     async def _pause(self, seconds: float) -> None:
+        """Until the seconds are over, or a sweep is due at once."""
         self._sweep_now.clear()
         waiting = asyncio.create_task(self._sweep_now.wait())
         timer = asyncio.create_task(self._clock.sleep(seconds))
@@ -164,21 +166,15 @@ class DurableBuffer:
             waiting.cancel()
             timer.cancel()
 
-    async def _sweep_safely(self, *, grace_s: float) -> None:
-        try:
-            await self.sweep(grace_s=grace_s)
-        except Exception as error:
-            log.error("sweep failed", error=error)
-
     async def sweep(self, *, grace_s: float) -> int:
-        """Bring rows back that nobody is working on; returns how many."""
+        """Bring rows back that no worker has; returns how many."""
         batch = self._policy.scanner_batch_size
         limit = batch + len(self._queued) + len(self._taken)
         found = await self._inbox.waiting(grace_s=grace_s, limit=limit)
         self._backlog = len(found) >= limit
-        # What a worker has taken and not claimed yet looks as if nobody had it.
+        # What a worker has taken and not claimed yet looks as if no worker had it.
         lost = [message for message in found if message.request_id not in self._taken]
-        recovered = sum(self._enqueue(message, path="cold") for message in lost)
+        recovered = sum(self.offer(message, path="cold") for message in lost)
         if recovered:
             self._telemetry.count(BUFFER_SCANNER_RECOVERED, recovered)
             log.info("scanner recovered messages", count=recovered)
@@ -193,12 +189,12 @@ class DurableBuffer:
 
     def full(self) -> bool:
         """Whether no tier has room left."""
-        depths = self._queue.depth_by_tier().values()
-        return all(depth >= self._policy.queue_capacity for depth in depths)
+        return all(depth >= self._policy.queue_capacity for depth in self._queue.depth_by_tier().values())
 
     def depth(self) -> dict[str, int]:
+        """How many messages are queued, by tier."""
         return {tier.value: depth for tier, depth in self._queue.depth_by_tier().items()}
 
     def _show_depth(self) -> None:
-        for tier, depth in self.depth().items():
-            self._telemetry.gauge(BUFFER_QUEUE_DEPTH, depth, policy_tier=tier)
+        for tier, depth in self._queue.depth_by_tier().items():
+            self._telemetry.gauge(BUFFER_QUEUE_DEPTH, depth, policy_tier=tier.value)

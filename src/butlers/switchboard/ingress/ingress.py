@@ -13,7 +13,7 @@ and only for what is not new.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -24,15 +24,16 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError
-from butlers.storage.database import Database, Executor
+from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.admission import Admission, Outcome
+from butlers.switchboard.ingress.admission import WAITS, Admission, Outcome
 from butlers.switchboard.ingress.authority import authorize
-from butlers.switchboard.ingress.submission import Offer, Placed, Submission, columns
+from butlers.switchboard.ingress.submission import Placed, Submission, dedupe_identity
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
+    ADMISSION,
     INGRESS_ACCEPT_LATENCY,
     MESSAGE_DEDUPLICATED,
     MESSAGE_RECEIVED,
@@ -42,53 +43,6 @@ from butlers.telemetry.catalogue import (
 from butlers.telemetry.spans import INGEST
 
 log = get_logger("butlers.ingress")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestRecord:
-    telemetry: Telemetry
-    admission: Admission
-    clock: Clock
-    accepted: Callable[[datetime, str, float], None]  # when it came, by which channel, after ms
-
-    def tell(self, results: Iterable[tuple[Submission, Placed]]) -> None:
-        counts: Counter[tuple[str, str, Outcome | None, str]] = Counter()
-        now = self.clock.monotonic()
-        for submission, placed in results:
-            channel, elapsed_ms = submission.channel, (now - submission.started) * 1000
-            counts[channel, submission.tier, placed.outcome, submission.identity.strategy] += 1
-            self.telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
-            if placed.request_id is not None:
-                self.accepted(submission.context.received_at, channel, elapsed_ms)
-            _log(submission, placed)
-        for (channel, tier, outcome, strategy), number in counts.items():
-            self._count(channel, tier, outcome, strategy, number)
-
-    def _count(self, channel: str, tier: str, outcome: Outcome | None, strategy: str, number: int) -> None:
-        self.telemetry.count(MESSAGE_RECEIVED, number, source_channel=channel, policy_tier=tier)
-        if outcome is None:
-            self.telemetry.count(MESSAGE_DEDUPLICATED, number, source_channel=channel, strategy=strategy)
-        else:
-            self.admission.record(outcome, number, channel=channel, tier=tier)
-        if outcome is Outcome.SHED:
-            self.telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
-
-
-def _log(submission: Submission, placed: Placed) -> None:
-    ids = {"request_id": placed.request_id, "source_channel": submission.channel}
-    key, outcome = submission.identity.key, placed.outcome
-    match outcome:
-        case None:
-            log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)
-        case Outcome.ACCEPTED:
-            log.info("ingest accepted", dedupe_key=key, dedupe_action="accepted", **ids)
-        case Outcome.REJECTED:
-            log.info("ingest rejected", dedupe_key=key, outcome=outcome, **ids)
-        case Outcome.DEFERRED | Outcome.SHED:
-            log.info("ingest overflow", dedupe_key=key, dedupe_action="accepted", outcome=outcome, **ids)
-
-
-_WAITS = frozenset({Outcome.ACCEPTED, Outcome.DEFERRED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +57,7 @@ class MessageRef:
 
 
 class HotPath(Protocol):
-    def offer(self, message: MessageRef) -> None: ...
+    def offer(self, message: MessageRef) -> object: ...
 
     def full(self) -> bool: ...
 
@@ -145,31 +99,38 @@ class Ingress:
         self._telemetry = telemetry
         self._window = timedelta(seconds=content_window_s)
         self._shows_end = shows_end
-        self._record = IngestRecord(telemetry=telemetry, admission=admission, clock=clock, accepted=accepted)
+        self._accepted = accepted
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats. Raises `Forbidden` when the caller may not speak for the
         source, `SenderRefused` when its sender may not write in, and `OverloadRejected` when there is no room.
         """
-        started = self._clock.monotonic()
+        started, source, control = self._clock.monotonic(), envelope.source, envelope.control
         authorize(submitted_by, envelope)
         if not await self._gate.admit(envelope, submitted_by):
             # A command to the door itself: it is done, and nothing is left to be worked on.
             return IngestReply(request_id=self._new_id(), duplicate=False)
-        if envelope.control.pinned_target is not None:
-            await self._check_target(envelope.control.pinned_target)
-        with self._telemetry.span(
-            INGEST, parent=envelope.control.trace_context, source_channel=envelope.source.channel
-        ):
-            offer = Offer(
-                envelope=envelope,
-                submitted_by=submitted_by,
+        if control.pinned_target is not None:
+            await self._check_target(control.pinned_target)
+        with self._telemetry.span(INGEST, parent=control.trace_context, source_channel=source.channel):
+            context = RequestContext(
+                request_id=self._new_id(),
                 received_at=self._clock.now(),
-                started=started,
-                trace_context=envelope.control.trace_context or self._telemetry.inject(),
+                source_channel=source.channel,
+                source_endpoint_identity=source.endpoint_identity,
+                source_sender_identity=envelope.sender.identity,
+                source_thread_identity=envelope.event.external_thread_id,
+                trace_context=control.trace_context or self._telemetry.inject(),
             )
-            placed = await self._committer.submit(offer)
+            submission = Submission(
+                envelope=envelope,
+                context=context,
+                identity=dedupe_identity(envelope, submitted_by=submitted_by),
+                submitted_by=submitted_by.name,
+                started=started,
+            )
+            placed = await self._committer.submit(submission)
         if placed.request_id is None:
             raise self._admission.refusal()
         return IngestReply(request_id=placed.request_id, duplicate=placed.outcome is None)
@@ -181,7 +142,7 @@ class Ingress:
         await self._committer.close()
 
     async def _check_target(self, target: str) -> None:
-        """Nobody of that name will ever take it, so whoever hands it in hears that now."""
+        """No butler of that name will ever take it, so the caller is refused now."""
         if target in self._roster:
             return
         known = {*self._roster, *(butler.name for butler in await self._registry.butlers())}
@@ -189,88 +150,101 @@ class Ingress:
             there = ", ".join(sorted(known - NOT_ROUTABLE))
             raise invalid("control.pinned_target", f"is no butler here; there are {there}")
 
-    async def _commit(self, offers: Sequence[Offer]) -> Sequence[Placed]:
+    async def _commit(self, submissions: Sequence[Submission]) -> Sequence[Placed]:
         """One transaction for the whole batch; returns what became of each."""
-        submissions = [Submission.of(offer, self._new_id()) for offer in offers]
-        placed = await self._place(submissions)
-        self._record.tell(zip(submissions, placed, strict=True))
-        for submission, place in zip(submissions, placed, strict=True):
-            if place.outcome in _WAITS:
-                self._hot_path.offer(_reference(submission))
-        return placed
-
-    async def _place(self, submissions: Sequence[Submission]) -> list[Placed]:
         first_of_key: dict[str, Submission] = {}
         for submission in submissions:
             first_of_key.setdefault(submission.identity.key, submission)
-        outcomes = self._ask(first_of_key)
+        full = self._hot_path.full()
+        outcomes = {
+            key: self._admission.decide(
+                channel=first.context.source_channel, tier=first.envelope.control.policy_tier, queues_full=full
+            )
+            for key, first in first_of_key.items()
+        }
+        request_ids: dict[str, UUID] = {}
         fresh: set[str] = set()
         try:
-            async with self._database.transaction() as connection:
-                stored = await self._insert(connection, first_of_key, outcomes)
-                known = await self._known(connection, first_of_key, first_of_key.keys() - stored)
-            fresh = stored
+            fresh, request_ids = await self._store(first_of_key, outcomes)
         finally:
             for key, outcome in outcomes.items():
-                self._admission.settle(outcome, channel=first_of_key[key].channel, stored=key in fresh)
-        return [_placed(submission, first_of_key, fresh, known, outcomes) for submission in submissions]
+                channel = first_of_key[key].context.source_channel
+                self._admission.settle(outcome, channel=channel, stored=key in fresh)
+        placed = []
+        for submission in submissions:
+            key, became = submission.identity.key, None
+            if key not in request_ids:
+                became = Outcome.REJECTED
+            elif key in fresh and submission is first_of_key[key]:
+                became = outcomes[key]
+            placed.append(Placed(request_id=request_ids.get(key), outcome=became))
+        self._tell(submissions, placed)
+        return placed
 
-    def _ask(self, submissions: dict[str, Submission]) -> dict[str, Outcome]:
-        full = self._hot_path.full()
-        return {
-            key: self._admission.ask(channel=submission.channel, tier=submission.tier, queues_full=full)
-            for key, submission in submissions.items()
-        }
+    async def _store(
+        self, submissions: Mapping[str, Submission], outcomes: Mapping[str, Outcome]
+    ) -> tuple[set[str], dict[str, UUID]]:
+        """The keys that were new and are stored now, and the requests of these and of the keys that were known."""
+        rows = []
+        for key, submission in submissions.items():
+            shed = outcomes[key] is Outcome.SHED
+            if outcomes[key] is not Outcome.REJECTED:
+                rows.append(submission.row(shed=shed, signal_pending=shed and self._shows_end(submission.context)))
+        async with self._database.transaction() as connection:
+            fresh: set[str] = set()
+            if rows:
+                columns = [list(column) for column in zip(*rows, strict=True)]  # faster to take apart than a document
+                stored = await connection.fetch(self._queries.admit_events, *columns, self._window)
+                fresh = {row["dedupe_key"] for row in stored}
+            request_ids = {key: submissions[key].context.request_id for key in fresh}
+            if repeated := submissions.keys() - fresh:
+                oldest = min(submissions[key].context.received_at for key in repeated) - self._window
+                known = await connection.fetch(self._queries.known_requests, list(repeated), oldest)
+                request_ids |= {row["dedupe_key"]: row["request_id"] for row in known}
+        return fresh, request_ids
 
-    async def _insert(
-        self, connection: Executor, submissions: dict[str, Submission], outcomes: dict[str, Outcome]
-    ) -> set[str]:
-        """The keys that were new and are stored now."""
-        rows = [
-            self._row(submission, outcomes[key])
-            for key, submission in submissions.items()
-            if outcomes[key] is not Outcome.REJECTED
-        ]
-        if not rows:
-            return set()
-        stored = await connection.fetch(self._queries.admit_events, *columns(rows), self._window)
-        return {row["dedupe_key"] for row in stored}
-
-    def _row(self, submission: Submission, outcome: Outcome) -> tuple[object, ...]:
-        shed = outcome is Outcome.SHED
-        return submission.row(shed=shed, signal_pending=shed and self._shows_end(submission.context))
-
-    async def _known(
-        self, connection: Executor, submissions: dict[str, Submission], keys: Collection[str]
-    ) -> dict[str, UUID]:
-        """The requests that these keys belong to already."""
-        if not keys:
-            return {}
-        oldest = min(submissions[key].context.received_at for key in keys) - self._window
-        rows = await connection.fetch(self._queries.known_requests, list(keys), oldest)
-        return {row["dedupe_key"]: row["request_id"] for row in rows}
-
-
-def _placed(
-    submission: Submission,
-    first_of_key: dict[str, Submission],
-    fresh: Collection[str],
-    known: dict[str, UUID],
-    outcomes: dict[str, Outcome],
-) -> Placed:
-    key = submission.identity.key
-    first = first_of_key[key]
-    if key in fresh:
-        return Placed(request_id=first.context.request_id, outcome=outcomes[key] if submission is first else None)
-    if key in known:
-        return Placed(request_id=known[key], outcome=None)
-    return Placed(request_id=None, outcome=Outcome.REJECTED)
+    def _tell(self, submissions: Sequence[Submission], placed: Sequence[Placed]) -> None:
+        """Count and log what became of a batch, and hand the buffer what waits."""
+        counts: Counter[tuple[str, str, Outcome | None, str]] = Counter()
+        now = self._clock.monotonic()
+        for submission, place in zip(submissions, placed, strict=True):
+            context, tier = submission.context, submission.envelope.control.policy_tier
+            channel, elapsed_ms = context.source_channel, (now - submission.started) * 1000
+            counts[channel, tier, place.outcome, submission.identity.strategy] += 1
+            self._telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
+            if place.request_id is not None:
+                self._accepted(context.received_at, channel, elapsed_ms)
+            _log(submission, place)
+            if place.outcome in WAITS:
+                self._hot_path.offer(
+                    MessageRef(
+                        request_id=context.request_id,
+                        received_at=context.received_at,
+                        policy_tier=tier,
+                        source_channel=channel,
+                    )
+                )
+        for (channel, policy_tier, outcome, strategy), number in counts.items():
+            self._telemetry.count(MESSAGE_RECEIVED, number, source_channel=channel, policy_tier=policy_tier)
+            if outcome is None:
+                self._telemetry.count(MESSAGE_DEDUPLICATED, number, source_channel=channel, strategy=strategy)
+            else:
+                self._telemetry.count(
+                    ADMISSION, number, source_channel=channel, policy_tier=policy_tier, outcome=outcome.value
+                )
+            if outcome is Outcome.SHED:
+                self._telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
 
 
-def _reference(submission: Submission) -> MessageRef:
-    return MessageRef(
-        request_id=submission.context.request_id,
-        received_at=submission.context.received_at,
-        policy_tier=submission.tier,
-        source_channel=submission.channel,
-    )
+def _log(submission: Submission, placed: Placed) -> None:
+    ids = {"request_id": placed.request_id, "source_channel": submission.context.source_channel}
+    key, outcome = submission.identity.key, placed.outcome
+    match outcome:
+        case None:
+            log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)
+        case Outcome.ACCEPTED:
+            log.info("ingest accepted", dedupe_key=key, dedupe_action="accepted", **ids)
+        case Outcome.REJECTED:
+            log.info("ingest rejected", dedupe_key=key, outcome=outcome, **ids)
+        case Outcome.DEFERRED | Outcome.SHED:
+            log.info("ingest overflow", dedupe_key=key, dedupe_action="accepted", outcome=outcome, **ids)

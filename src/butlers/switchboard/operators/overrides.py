@@ -77,7 +77,7 @@ class Operators:
     audit: OperatorAudit
     log: AuditLog
     clock: Clock
-    offer: Callable[[MessageRef], None]  # into the buffer
+    offer: Callable[[MessageRef], object]  # into the buffer
     stop_now: Callable[[UUID], None]  # whoever works on it here
     on_end: OnEnd | None = None  # its author, and whoever waits behind it
     policy: ReplayPolicy = field(default_factory=ReplayPolicy)

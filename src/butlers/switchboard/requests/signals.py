@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.butler.identity import Caller
-from butlers.channels.registry import channel_of, followed_names
+from butlers.channels.channel import Feedback
+from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext
 from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
@@ -22,7 +23,14 @@ from butlers.switchboard.config import LifecycleSection
 from butlers.switchboard.requests.reader import LineageReader
 from butlers.telemetry import get_logger
 
-MAX_ITEMS = 5
+log = get_logger("butlers.signals")
+
+SELF = Caller(name="switchboard", role=Role.BUTLER)
+STALE = timedelta(minutes=2)  # an eye that comes later says nothing
+SWEEP_GRACE, SWEEP_WINDOW, SWEEP_BATCH = timedelta(seconds=15), timedelta(hours=6), 50
+AT_ONCE, MOST_WAITING = 16, 500
+ENDED_BY_HAND = frozenset({"cancel", "abort", "force_complete"})
+MAX_ITEMS = 5  # failures that a reply lists
 _ADVICE: Mapping[str, str] = {
     ErrorClass.CLASSIFICATION_ERROR: "Say it in other words, please.",
     ErrorClass.VALIDATION_ERROR: "It cannot be done as it was written; say it in other words, please.",
@@ -34,39 +42,6 @@ _ADVICE: Mapping[str, str] = {
 }
 
 
-def error_reply(error: Mapping[str, Any], outcomes: Sequence[Mapping[str, Any]], request_id: object) -> str:
-    """What was done, what was not and why, and the number to ask about it with."""
-    done = sorted({str(outcome["target_butler"]) for outcome in outcomes if outcome.get("success")})
-    lines = [f"Done: {', '.join(done)}."] if done else []
-    lines += [_failure(outcome) for outcome in outcomes if outcome.get("error")][:MAX_ITEMS]
-    if len(lines) == len(done[:1]):  # nobody was asked at all
-        lines.append(f"That did not work: {_sentence(error.get('message'))}")
-    return "\n".join([*lines, _advice(error), f"Reference: {request_id}"])
-
-
-def _failure(outcome: Mapping[str, Any]) -> str:
-    error = outcome["error"]
-    return f"{outcome['target_butler']} could not do its part ({error.get('class')}): {_sentence(error.get('message'))}"
-
-
-def _advice(error: Mapping[str, Any]) -> str:
-    return _ADVICE.get(str(error.get("class")), _ADVICE[ErrorClass.INTERNAL_ERROR])
-
-
-def _sentence(words: object) -> str:
-    text = str(words or "no reason was given").strip()
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
-log = get_logger("butlers.signals")
-
-SELF = Caller(name="switchboard", role=Role.BUTLER)
-STALE = timedelta(minutes=2)  # an eye that comes later says nothing
-SWEEP_GRACE, SWEEP_WINDOW, SWEEP_BATCH = timedelta(seconds=15), timedelta(hours=6), 50
-AT_ONCE, MOST_WAITING = 16, 500
-ENDED_BY_HAND = frozenset({"cancel", "abort", "force_complete"})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A request that came to its end."""
@@ -76,17 +51,6 @@ class Ended:
     error: Mapping[str, Any] | None = None
     outcomes: Sequence[Mapping[str, Any]] = ()
     override: Mapping[str, Any] | None = None  # what an operator decided about it
-
-    @property
-    def silent(self) -> bool:
-        """An operator ended it: its author is not told that something failed."""
-        return self.override is not None and self.override.get("action") in ENDED_BY_HAND
-
-    @property
-    def round(self) -> str:
-        """Tells what was said about it apart from what is said after an operator put it back."""
-        again = (self.override or {}).get("round")
-        return f":{again}" if again else ""
 
 
 class Notifier(Protocol):
@@ -105,9 +69,10 @@ class Signals:
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
     def wanted(self, context: RequestContext) -> bool:
-        """Whether somebody is waiting to see what becomes of it."""
-        shows_end = self.settings.enabled and context.source_channel in followed_names()
-        return shows_end and channel_of(context.source_channel).can_answer(context.source_thread_identity)
+        """Whether its author waits to see what becomes of it."""
+        channel = channel_of(context.source_channel)
+        followed = channel.inbound is not None and channel.inbound.feedback is not Feedback.NONE
+        return self.settings.enabled and followed and channel.can_answer(context.source_thread_identity)
 
     def received(self, context: RequestContext) -> None:
         if self.wanted(context) and len(self._chains) < MOST_WAITING:
@@ -127,34 +92,39 @@ class Signals:
                 self.ended(ended_of(row))
 
     async def drain(self, timeout_s: float) -> None:
-        """Let what is being said be said."""
+        """Wait for what is being shown."""
         if self._chains:
             await asyncio.wait(list(self._chains.values()), timeout=timeout_s)
 
-    def _soon(self, request_id: UUID, saying: Any) -> None:
-        task = asyncio.create_task(self._after(self._chains.get(request_id), saying), name=f"signal {request_id}")
-        self._chains[request_id] = task
-        task.add_done_callback(lambda done: self._forget(request_id, done))
+    def _soon(self, request_id: UUID, showing: Coroutine[Any, Any, None]) -> None:
+        """Show it after what is being shown of the same request."""
+        previous = self._chains.get(request_id)
 
-    async def _after(self, previous: asyncio.Task[None] | None, saying: Any) -> None:
-        if previous is not None:
-            await asyncio.wait([previous])
-        async with self._slots:
-            await saying
+        async def show_in_turn() -> None:
+            try:
+                if previous is not None:
+                    await asyncio.wait([previous])
+                async with self._slots:
+                    await showing
+            except Exception as error:
+                log.warning("signal failed", error=error, request_id=request_id)
+            finally:
+                if self._chains.get(request_id) is asyncio.current_task():
+                    del self._chains[request_id]
 
-    def _forget(self, request_id: UUID, done: asyncio.Task[None]) -> None:
-        if self._chains.get(request_id) is done:
-            del self._chains[request_id]
-        if not done.cancelled() and (error := done.exception()) is not None:
-            log.warning("signal failed", error=error, request_id=request_id)
+        self._chains[request_id] = asyncio.create_task(show_in_turn(), name=f"signal {request_id}")
 
     async def _show_end(self, ended: Ended) -> None:
+        override = ended.override or {}
+        # Tells this end apart from the next one, after an operator has put the request back.
+        again = f":{override['round']}" if override.get("round") else ""
         emoji = self.settings.parsed if ended.state == "parsed" else self.settings.errored
-        await self._react(ended.context, f"{ended.state}{ended.round}", emoji)
-        if ended.state == "errored" and self.settings.error_replies and not ended.silent:
+        await self._react(ended.context, f"{ended.state}{again}", emoji)
+        by_hand = override.get("action") in ENDED_BY_HAND  # its author is not told that something failed
+        if ended.state == "errored" and self.settings.error_replies and not by_hand:
             words = error_reply(ended.error or {}, ended.outcomes, ended.context.request_id)
-            wish = Delivery(intent="reply", channel=ended.context.source_channel, message=words)
-            response = await self._notify(ended.context, wish, suffix=f"error_reply{ended.round}")
+            reply = Delivery(intent="reply", channel=ended.context.source_channel, message=words)
+            response = await self._notify(ended.context, reply, suffix=f"error_reply{again}")
             if response.error is not None and response.error.retryable:
                 log.warning("error reply waits", request_id=ended.context.request_id)
                 return  # the sweep says it again, under the same key
@@ -165,10 +135,10 @@ class Signals:
             return
         known = await self.lineage.of(context.request_id)
         if known is None or "message_id" not in (known.source_event or {}):
-            return  # handed in by somebody else than the connector: there is no message in the chat to react to
+            return  # not handed in by the connector: there is no message in the chat to react to
         not_after = self.clock.now() + STALE
-        wish = Delivery(intent="react", channel=context.source_channel, message=f"{state} {emoji}", emoji=emoji)
-        response = await self._notify(context, wish, not_after=not_after, suffix=state)
+        reaction = Delivery(intent="react", channel=context.source_channel, message=f"{state} {emoji}", emoji=emoji)
+        response = await self._notify(context, reaction, not_after=not_after, suffix=state)
         if response.error is not None:
             log.warning("reaction was not set", request_id=context.request_id, error_class=response.error.error_class)
 
@@ -200,3 +170,23 @@ def ended_of(row: Record) -> Ended:
         outcomes=row["dispatch_outcomes"] or (),
         override=row["override"],
     )
+
+
+def error_reply(error: Mapping[str, Any], outcomes: Sequence[Mapping[str, Any]], request_id: object) -> str:
+    """What was done, what was not and why, and the number to ask about it with."""
+    done = sorted({str(outcome["target_butler"]) for outcome in outcomes if outcome.get("success")})
+    failed = [(outcome["target_butler"], outcome["error"]) for outcome in outcomes if outcome.get("error")]
+    lines = [f"Done: {', '.join(done)}."] if done else []
+    lines += [
+        f"{butler} could not do its part ({why.get('class')}): {_sentence(why.get('message'))}"
+        for butler, why in failed[:MAX_ITEMS]
+    ]
+    if not failed:  # no butler was asked at all
+        lines.append(f"That did not work: {_sentence(error.get('message'))}")
+    advice = _ADVICE.get(str(error.get("class")), _ADVICE[ErrorClass.INTERNAL_ERROR])
+    return "\n".join([*lines, advice, f"Reference: {request_id}"])
+
+
+def _sentence(words: object) -> str:
+    text = str(words or "no reason was given").strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -10,7 +10,7 @@ have `decision_timeout_s`; a message over which they take longer goes whole to `
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol
@@ -22,60 +22,9 @@ from butlers.switchboard.routing.decision import Decision, FallbackReason, Routi
 from butlers.switchboard.routing.features import says_one_of
 from butlers.telemetry import get_logger
 
-
-def forced_decision(
-    question: RoutingQuestion, rules: Iterable[RuleSection], butlers: Sequence[RegisteredButler]
-) -> Decision | None:
-    """The target that the source pinned, or that the first rule names; it takes the whole message, or nobody does."""
-    if question.pinned_target is not None:
-        target, why = question.pinned_target, "the source pinned the target"
-    elif (rule := next(_naming(question, rules), None)) is not None:
-        target, why = str(rule.target), f"rule {rule.name!r}"
-    else:
-        return None
-    if all(butler.name != target or not butler.takes_routes for butler in butlers):
-        raise _takes_nothing(target, butlers, pinned=question.pinned_target is not None)
-    if target in forbidden_butlers(question, rules):
-        raise RoutingError(f"a rule forbids {target!r} for this message, and {why} names it")
-    return whole(question.text, target, router="policy", confidence=1.0, why=why)
-
-
-def forbidden_butlers(question: RoutingQuestion, rules: Iterable[RuleSection]) -> frozenset[str]:
-    """Butlers that must not get the message, whoever suggests them."""
-    return frozenset(name for rule in rules if rule.never and rule_applies(rule, question) for name in rule.never)
-
-
-def rule_applies(rule: RuleSection, question: RoutingQuestion) -> bool:
-    """Whether every condition of the rule holds."""
-    if rule.channel is not None and rule.channel != question.channel:
-        return False
-    if rule.sender is not None and not _like(question.sender, rule.sender):
-        return False
-    if rule.endpoint is not None and not _like(question.endpoint, rule.endpoint):
-        return False
-    return not rule.words or says_one_of(question.text, rule.words)
-
-
-def _naming(question: RoutingQuestion, rules: Iterable[RuleSection]) -> Iterator[RuleSection]:
-    return (rule for rule in rules if rule.target is not None and rule_applies(rule, question))
-
-
-def _like(value: str, pattern: str) -> bool:
-    return fnmatchcase(value.casefold(), pattern.casefold().replace("[", "[[]"))
-
-
-def _takes_nothing(name: str, butlers: Sequence[RegisteredButler], *, pinned: bool) -> RoutingError:
-    if all(butler.name != name for butler in butlers):
-        return RoutingError(f"no butler is called {name!r}")
-    what = "the pinned target" if pinned else "the rule's target"
-    # A door never takes requests; whoever is away may come back.
-    away = name not in NOT_ROUTABLE
-    return RoutingError(f"{what} {name!r} takes no requests" + (" now" if away else ""), retryable=away and not pinned)
-
-
 log = get_logger("butlers.routing")
 
-MOST_SURE = 0.99  # a guess is never certain: whoever asks for more has the model asked every time
+MOST_SURE = 0.99  # a guess is never certain: a threshold above it has the model asked every time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,33 +95,19 @@ class Cascade:
     async def _guess(
         self, question: RoutingQuestion, open_to: Sequence[RegisteredButler], names: frozenset[str]
     ) -> Decision:
-        if self.threads is not None and (decision := await self._in_thread(self.threads, question, names)) is not None:
-            return decision
+        if self.threads is not None:
+            decision = await self.threads.of(question, names) or await self.threads.follow_up(question, names)
+            if decision is not None:
+                return decision
         answer = self.local.classify(question.text, open_to)
-        if answer.segments and min(answer.confidence, MOST_SURE) >= self._enough:
-            return self._local(answer)
+        enough = self.settings.confidence_threshold
+        if self.llm is not None:  # where a model can be asked, the local classifier has to be surer
+            enough = max(enough, self.settings.llm.ask_below)
+        if answer.segments and min(answer.confidence, MOST_SURE) >= enough:
+            return Decision(router="local", segments=answer.segments, why=answer.why, model_version=self.local.version)
         if self.llm is not None:
             return await self._asked(self.llm, question, open_to, names)
         return replace(_to_general(question, names, answer.why, "ambiguous"), model_version=self.local.version)
-
-    @property
-    def _enough(self) -> float:
-        """How sure the local classifier has to be; where a model can be asked, surer."""
-        settings = self.settings
-        return (
-            settings.confidence_threshold
-            if self.llm is None
-            else max(settings.confidence_threshold, settings.llm.ask_below)
-        )
-
-    async def _in_thread(
-        self, threads: ThreadRouter, question: RoutingQuestion, names: frozenset[str]
-    ) -> Decision | None:
-        addressed = await threads.of(question, names)
-        return addressed if addressed is not None else await threads.follow_up(question, names)
-
-    def _local(self, answer: LocalAnswer) -> Decision:
-        return Decision(router="local", segments=answer.segments, why=answer.why, model_version=self.local.version)
 
     async def _asked(
         self, llm: LlmRouter, question: RoutingQuestion, butlers: Sequence[RegisteredButler], names: frozenset[str]
@@ -199,6 +134,52 @@ class Cascade:
             model_version=answer.model_version,
             tokens=answer.tokens,
         )
+
+
+def forced_decision(
+    question: RoutingQuestion, rules: Iterable[RuleSection], butlers: Sequence[RegisteredButler]
+) -> Decision | None:
+    """The target that the source pinned, or that the first rule names; it takes the whole message, or nobody does."""
+    if question.pinned_target is not None:
+        target, why = question.pinned_target, "the source pinned the target"
+    elif (rule := next((rule for rule in rules if rule.target and rule_applies(rule, question)), None)) is not None:
+        target, why = str(rule.target), f"rule {rule.name!r}"
+    else:
+        return None
+    if all(butler.name != target or not butler.takes_routes for butler in butlers):
+        raise _takes_nothing(target, butlers, pinned=question.pinned_target is not None)
+    if target in forbidden_butlers(question, rules):
+        raise RoutingError(f"a rule forbids {target!r} for this message, and {why} names it")
+    return whole(question.text, target, router="policy", confidence=1.0, why=why)
+
+
+def forbidden_butlers(question: RoutingQuestion, rules: Iterable[RuleSection]) -> frozenset[str]:
+    """Butlers that must not get the message, whichever step suggests them."""
+    return frozenset(name for rule in rules if rule.never and rule_applies(rule, question) for name in rule.never)
+
+
+def rule_applies(rule: RuleSection, question: RoutingQuestion) -> bool:
+    """Whether every condition of the rule holds."""
+    if rule.channel is not None and rule.channel != question.channel:
+        return False
+    if rule.sender is not None and not _like(question.sender, rule.sender):
+        return False
+    if rule.endpoint is not None and not _like(question.endpoint, rule.endpoint):
+        return False
+    return not rule.words or says_one_of(question.text, rule.words)
+
+
+def _like(value: str, pattern: str) -> bool:
+    return fnmatchcase(value.casefold(), pattern.casefold().replace("[", "[[]"))
+
+
+def _takes_nothing(name: str, butlers: Sequence[RegisteredButler], *, pinned: bool) -> RoutingError:
+    if all(butler.name != name for butler in butlers):
+        return RoutingError(f"no butler is called {name!r}")
+    what = "the pinned target" if pinned else "the rule's target"
+    # A door never takes requests; a butler that is away may come back.
+    away = name not in NOT_ROUTABLE
+    return RoutingError(f"{what} {name!r} takes no requests" + (" now" if away else ""), retryable=away and not pinned)
 
 
 def _to_general(question: RoutingQuestion, names: frozenset[str], why: str, reason: FallbackReason) -> Decision:

@@ -17,10 +17,10 @@ from itertools import groupby
 
 from butlers.switchboard.registry import FALLBACK, RegisteredButler
 from butlers.switchboard.routing.cascade import LocalAnswer
-from butlers.switchboard.routing.clauses import FAINT, HARD, SOFT, Clause, clauses
+from butlers.switchboard.routing.clauses import FAINT, HARD, SOFT, clauses
 from butlers.switchboard.routing.decision import Segment
-from butlers.switchboard.routing.features import Folded, Token, fold, holds_phrase, side_by_side, tokens, words
-from butlers.switchboard.routing.injection_guard import BUTLER_NAMES, InjectionGuard, ordered
+from butlers.switchboard.routing.features import Folded, fold, holds_phrase, side_by_side, tokens, words
+from butlers.switchboard.routing.injection_guard import BUTLER_NAMES, ordered
 from butlers.switchboard.routing.model import CLASSES, Model, shipped, softmax
 
 # The subject of a message is clear by then. Classifying runs on the event loop: these bound what one message can take.
@@ -39,7 +39,7 @@ class Prices:
     change: Mapping[int, float] = field(default_factory=lambda: {HARD: 0.9, SOFT: 1.4, FAINT: 1.9})
     tie: float = 1.0  # more between finance and travel: one story often has both
     part: float = 0.35  # the least probability of a part
-    lone: float = 0.9  # a part this sure speaks for a message whose rest is nobody's
+    lone: float = 0.9  # a part this sure speaks for a message whose rest is no butler's
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,7 @@ class LocalClassifier:
     def __init__(self, model: Model | None = None, prices: Prices | None = None) -> None:
         self._model = model or shipped()
         self._prices = prices or Prices()
-
-    @property
-    def version(self) -> str:
-        return self._model.version
+        self.version = self._model.version
 
     def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> LocalAnswer:
         return self.inquire(text, butlers).answer()
@@ -95,12 +92,17 @@ class Inquiry:
         self._ordered = bool(orders.spans)
         # Whom an order names gets nothing by a guess: the order's other words may speak for it, too.
         self._named = {token.text for token in every if orders.hold(token.start)} & BUTLER_NAMES
-        said, ranges = _heard(every, pieces, orders)
+        said = [token for token in every if token.text not in BUTLER_NAMES and not orders.hold(token.start)]
+        if not orders.spans:
+            said = every
         self._reading = model.read(said)
-        self._parts = [
-            _Part(clause.start, clause.end, first, last, clause.cut, self._odds(first, last))
-            for clause, (first, last) in zip(pieces, ranges, strict=True)
-        ]
+        self._parts: list[_Part] = []
+        at = 0  # the first token of the next clause
+        for clause in pieces:
+            first = at
+            while at < len(said) and said[at].start < clause.end:
+                at += 1
+            self._parts.append(_Part(clause.start, clause.end, first, at, clause.cut, self._odds(first, at)))
 
     def candidate(self) -> list[tuple[str, _Part]]:
         """How the text would be taken apart; at most one part when there is nothing to take apart."""
@@ -122,25 +124,22 @@ class Inquiry:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _odds(self, first: int, last: int) -> Odds:
-        """A probability per butler, remembered: the same stretch is asked about more than once."""
-        if (first, last) not in self._known:
-            self._known[first, last] = self._counted(first, last)
-        return self._known[first, last]
-
-    def _counted(self, first: int, last: int) -> Odds:
-        """By the model; trigger words that it was not trained with count beside it."""
+        """A probability per butler, by the model; trigger words that it was not trained with count beside it. It is
+        remembered: the same range of tokens is asked about more than once.
+        """
         if first == last:
             return {FALLBACK: 1.0}
+        if (known := self._known.get((first, last))) is not None:
+            return known
         odds = dict(zip(CLASSES, softmax(self._reading.score(first, last)), strict=True))
-        if not self._triggers:
-            return odds
-        spoken = side_by_side(token.text for token in self._reading.said[first:last])
+        spoken = side_by_side(token.text for token in self._reading.said[first:last]) if self._triggers else ""
         for name, triggers in self._triggers.items():
             hits = sum(len(words(trigger)) for trigger in triggers if holds_phrase(spoken, trigger))
             if hits:
                 sure = TRIGGERED[min(hits, len(TRIGGERED) - 1)]
                 odds = {each: value * (1 - sure) for each, value in odds.items()}
                 odds[name] = odds.get(name, 0.0) + sure
+        self._known[first, last] = odds
         return odds
 
     # --- deciding ----------------------------------------------------------------------------------------------------
@@ -246,18 +245,22 @@ class Inquiry:
         starts = [0, *(self._folded.origin[part.start] for _, part in chosen[1:]), len(self._text)]
         segments = []
         for index, (name, part) in enumerate(chosen):
-            why, to = self._why(name, part), name
+            why, to = f"trigger words of {name}", name
+            if name in CLASSES:
+                telling = self._reading.telling(part.first, part.last, CLASSES.index(name))
+                why = f"{name}: {', '.join(map(repr, telling)) or 'no word decides it alone'}"
             if name not in self._eligible:
                 to, why = FALLBACK, f"{name} takes no requests now; {why}"
             if to not in self._eligible:
                 return _no_idea(why)
+            grown = {each: math.pow(value, 1 / TEMPERATURE) for each, value in part.odds.items()}
             segments.append(
                 Segment(
                     segment_id=f"s{index + 1}",
                     butler=to,
                     start=starts[index],
                     end=starts[index + 1],
-                    confidence=round(_calibrated(part.odds, name), 3),
+                    confidence=round(grown.get(name, 0.0) / (sum(grown.values()) or 1.0), 3),
                     rationale=why,
                 )
             )
@@ -267,33 +270,9 @@ class Inquiry:
             why="; ".join(dict.fromkeys(segment.rationale for segment in segments)),
         )
 
-    def _why(self, name: str, part: _Part) -> str:
-        if name not in CLASSES:
-            return f"trigger words of {name}"
-        telling = self._reading.telling(part.first, part.last, CLASSES.index(name))
-        return f"{name}: " + (", ".join(repr(word) for word in telling) if telling else "no word decides it alone")
-
 
 def _no_idea(why: str) -> LocalAnswer:
     return LocalAnswer(segments=(), confidence=0.0, why=why)
-
-
-def _heard(
-    said: Sequence[Token], pieces: Sequence[Clause], orders: InjectionGuard
-) -> tuple[list[Token], list[tuple[int, int]]]:
-    """The tokens that count, and per clause which of them are its own."""
-    heard = [token for token in said if not orders.spans or _is_honest(token, orders)]
-    ranges, at = [], 0
-    for clause in pieces:
-        first = at
-        while at < len(heard) and heard[at].start < clause.end:
-            at += 1
-        ranges.append((first, at))
-    return heard, ranges
-
-
-def _is_honest(token: Token, orders: InjectionGuard) -> bool:
-    return token.text not in BUTLER_NAMES and not orders.hold(token.start)
 
 
 def _contrast(run: tuple[str, _Part], owners: set[str]) -> float:
@@ -302,15 +281,10 @@ def _contrast(run: tuple[str, _Part], owners: set[str]) -> float:
     return min(math.log((_sure(run) + 0.01) / (others + 0.01)), 4.0)
 
 
-def _calibrated(odds: Odds, name: str) -> float:
-    grown = {each: math.pow(value, 1 / TEMPERATURE) for each, value in odds.items()}
-    return grown.get(name, 0.0) / (sum(grown.values()) or 1.0)
-
-
 def _sure(run: tuple[str, _Part]) -> float:
     return run[1].odds.get(run[0], 0.0)
 
 
 def _worth(part: _Part, name: str) -> float:
-    # What is nobody's speaks neither for nor against a change.
+    # What is no butler's speaks neither for nor against a change.
     return math.log(part.odds.get(name, 0.0) + 0.35 * part.odds.get(FALLBACK, 0.0) + 0.02)

@@ -52,6 +52,29 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _PIECED = frozenset({"word"})
+_LOOKALIKES = str.maketrans(
+    "аеорсухісԁѕјӏһԛԝвкмнтгзбАВЕКМНОРСТУХІЅЈαβγεηικνορτυχωΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
+    "aeopcyxicdsjlhqwbkmhtr3bABEKMHOPCTYXISJabyenikvoptuxwABEZHIKMNOPTYX",
+)
+_LONE_LOOKALIKES = {
+    "ı": "i",
+    "ø": "o",
+    "đ": "d",
+    "ł": "l",
+    "ß": "ss",
+    "æ": "ae",
+    "œ": "oe",
+    "’": "'",
+    "‘": "'",
+    "ʼ": "'",
+}
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_DISGUISED = re.compile(r"[\u0370-\u03ff\u0400-\u052f]")
+_PLAIN = re.compile(r"[\x00-\x7f]*\Z")
+_ARABIC_MARKS = re.compile("[\u064b-\u0652]")
+_SPOKEN_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+# Two letters that stand for a whole sentence: written out, a text of them would be eighteen times as long.
+_SENTENCES = ("\ufdfa", "\ufdfb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,39 +138,12 @@ def token_features(
         own = pieces(token.text) if token.kind in _PIECED else (bucket("w " + token.text),)
         if texts[index] != token.text:
             own = (*own, bucket("w NAME"))
-        rows.append((own, tuple(_together(texts, index, far=token.kind == "far"))))
+        together = [bucket(f"2 {texts[index]} {following}") for following in texts[index + 1 : index + 2]]
+        if index + 2 < len(texts):
+            first, second, third = texts[index : index + 3]
+            together.append(bucket(f"3 {first} {second} {third}" if token.kind == "far" else f"s {first} {third}"))
+        rows.append((own, tuple(together)))
     return rows
-
-
-def _together(texts: Sequence[str], index: int, *, far: bool) -> Iterator[int]:
-    first = texts[index]
-    following = texts[index + 1 : index + 4]
-    if following:
-        yield bucket(f"2 {first} {following[0]}")
-    if len(following) > 1:
-        yield bucket(f"3 {first} {following[0]} {following[1]}" if far else f"s {first} {following[1]}")
-
-
-_LOOKALIKES = str.maketrans(
-    "аеорсухісԁѕјӏһԛԝвкмнтгзбАВЕКМНОРСТУХІЅЈαβγεηικνορτυχωΑΒΕΖΗΙΚΜΝΟΡΤΥΧ",
-    "aeopcyxicdsjlhqwbkmhtr3bABEKMHOPCTYXISJabyenikvoptuxwABEZHIKMNOPTYX",
-)
-_LONE_LOOKALIKES = {
-    "ı": "i",
-    "ø": "o",
-    "đ": "d",
-    "ł": "l",
-    "ß": "ss",
-    "æ": "ae",
-    "œ": "oe",
-    "’": "'",
-    "‘": "'",
-    "ʼ": "'",
-}
-_WORD = re.compile(r"[^\W\d_]{2,}")
-_DISGUISED = re.compile(r"[\u0370-\u03ff\u0400-\u052f]")
-_PLAIN = re.compile(r"[\x00-\x7f]*\Z")
-_ARABIC_MARKS = re.compile("[\u064b-\u0652]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +169,10 @@ def fold(text: str) -> Folded:
         base = plain[-1]
         pieces.append(plain)
         origin.extend([index] * len(plain))
-    return Folded(text=_undisguised("".join(pieces)), origin=(*origin, len(text)))
+    plain_text = "".join(pieces)
+    if _DISGUISED.search(plain_text):  # the same length: only letters within words that are partly Latin change
+        plain_text = _WORD.sub(lambda match: _latin(match.group()), plain_text)
+    return Folded(text=plain_text, origin=(*origin, len(text)))
 
 
 @lru_cache(maxsize=8192)
@@ -203,27 +202,9 @@ def _takes_no_marks(base: str) -> bool:
     return base < "\u0400" or base in "\u2190\u2191"
 
 
-def _undisguised(text: str) -> str:
-    """Same length: only letters within words that are mostly or partly Latin change."""
-    if not _DISGUISED.search(text):
-        return text
-    return _WORD.sub(lambda match: _latin(match.group()), text)
-
-
 def _latin(word: str) -> str:
-    strange = sum(map(_is_strange, word))
-    if not strange or strange == len(word):
-        return word
-    return word.translate(_LOOKALIKES)
-
-
-def _is_strange(character: str) -> bool:
-    return "\u0370" <= character <= "\u052f"
-
-
-_SPOKEN_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
-# Two letters that stand for a whole sentence: written out, a text of them would be eighteen times as long.
-_SENTENCES = ("\ufdfa", "\ufdfb")
+    strange = sum("\u0370" <= character <= "\u052f" for character in word)
+    return word.translate(_LOOKALIKES) if 0 < strange < len(word) else word
 
 
 def words(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from butlers.switchboard.routing.clauses import HARD, Clause
@@ -108,28 +108,17 @@ class InjectionGuard:
 
 def ordered(text: str, pieces: Sequence[Clause]) -> InjectionGuard:
     """Whole sentences, unless nothing honest would be left of the text."""
-    places = _joined(match.span() for pattern in _ORDER for match in pattern.finditer(text))
-    sentences = _touched(places, _sentences(pieces))
+    places: list[Span] = []  # in order, without overlaps
+    for start, end in sorted(match.span() for pattern in _ORDER for match in pattern.finditer(text)):
+        if places and start <= places[-1][1]:
+            places[-1] = (places[-1][0], max(places[-1][1], end))
+        else:
+            places.append((start, end))
+    starts = [clause.start for clause in pieces if clause.cut == HARD]
+    sentences = [
+        (start, end)
+        for start, end in zip(starts, [*starts[1:], pieces[-1].end], strict=True)
+        if any(first < end and last > start for first, last in places)
+    ]
     alone = bool(places) and sum(end - start for start, end in sentences) >= len(text)
     return InjectionGuard(spans=tuple(places if alone else sentences), alone=alone)
-
-
-def _joined(places: Iterable[Span]) -> list[Span]:
-    """The same characters as spans in order that do not overlap."""
-    joined: list[Span] = []
-    for start, end in sorted(places):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def _sentences(pieces: Sequence[Clause]) -> Iterator[Span]:
-    starts = [clause.start for clause in pieces if clause.cut == HARD]
-    return zip(starts, [*starts[1:], pieces[-1].end], strict=True)
-
-
-def _touched(places: Sequence[Span], stretches: Iterator[Span]) -> list[Span]:
-    """A text has few sentences (see `clauses`)."""
-    return [(start, end) for start, end in stretches if any(a < end and b > start for a, b in places)]

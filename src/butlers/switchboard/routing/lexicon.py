@@ -1,4 +1,4 @@
-"""Domain terms in many languages: which stretches of a text are known words of which butler's trade.
+"""Domain terms in many languages: which parts of a text are known words of which butler's trade.
 
 A term counts where its words stand side by side, the longest term first; a longer word counts by its stem, because most
 languages inflect. Terms are kept as 32-bit hashes with a level from 0 to 3 for each domain.
@@ -9,7 +9,7 @@ alone. They also cover words that no labelled message has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
@@ -47,8 +47,10 @@ class Lexicon:
     def hits(self, said: Sequence[Token]) -> list[Hit]:
         found: list[Hit] = []
         covered = 0  # the first token behind the longest term so far
-        for start in range(len(said)):
-            hit = self._longest(said, start) or self._stemmed(said[start], start)
+        for start, token in enumerate(said):
+            hit = self._longest(said, start)
+            if hit is None and token.kind == "word":
+                hit = self._stemmed(token.text, start)
             if hit is not None and start + hit.size > covered:
                 found.append(hit)
                 covered = start + hit.size
@@ -59,21 +61,19 @@ class Lexicon:
         found: list[Lesson] = []
         start = 0
         while start < len(said):
-            lesson = self._lesson(said, start)
-            if lesson is not None:
-                found.append(lesson)
-            start += lesson.size if lesson is not None else 1
+            for size in range(min(TAUGHT_TOKENS, len(said) - start), 0, -1):
+                term = " ".join(token.text for token in said[start : start + size])
+                if (scores := self.taught.get(crc32(term.encode()))) is not None:
+                    found.append(Lesson(start, size, scores))
+                    start += size
+                    break
+            else:
+                start += 1
         return found
 
-    def is_name(self, token: Token) -> bool:
-        return term_hash(token.text) in self.names
-
-    def _lesson(self, said: Sequence[Token], start: int) -> Lesson | None:
-        for size in range(min(TAUGHT_TOKENS, len(said) - start), 0, -1):
-            scores = self.taught.get(term_hash(" ".join(token.text for token in said[start : start + size])))
-            if scores is not None:
-                return Lesson(start, size, scores)
-        return None
+    def names_in(self, said: Sequence[Token]) -> frozenset[str]:
+        """The tokens that are first names."""
+        return frozenset(token.text for token in said if crc32(token.text.encode()) in self.names)
 
     def _longest(self, said: Sequence[Token], start: int) -> Hit | None:
         best: Hit | None = None
@@ -87,11 +87,10 @@ class Lexicon:
                 best = Hit(start, index - start + 1, levels, False)
         return best
 
-    def _stemmed(self, token: Token, start: int) -> Hit | None:
-        if token.kind != "word":
-            return None
-        for stem in stems(token.text):
-            levels = self.stems.get(term_hash(stem))
+    def _stemmed(self, word: str, start: int) -> Hit | None:
+        """The word, or what is left of it without an ending, the longest first."""
+        for cut in range(min(CUT, len(word) - STEM) + 1):
+            levels = self.stems.get(crc32(word[: len(word) - cut].encode()))
             if levels is not None:
                 return Hit(start, 1, levels, True)
         return None
@@ -99,12 +98,6 @@ class Lexicon:
 
 def term_hash(term: str) -> int:
     return crc32(term.encode())
-
-
-def stems(word: str) -> Iterator[str]:
-    """The word and what is left of it without an ending, the longest first."""
-    for cut in range(min(CUT, len(word) - STEM) + 1):
-        yield word[: len(word) - cut]
 
 
 def stem_of_term(word: str) -> str:

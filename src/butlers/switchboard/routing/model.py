@@ -64,9 +64,9 @@ def dense_features(hits: Sequence[Hit], length: int) -> list[float]:
     ]
 
 
-def taught_features(lessons: Sequence[Lesson], words: int) -> list[float]:
+def taught_features(lessons: Sequence[Lesson], said: Sequence[Token]) -> list[float]:
     """Sums over the lessons, as far as most words have one: in another language a few do by accident."""
-    known = sum(lesson.size for lesson in lessons) / max(words, 1)
+    known = sum(lesson.size for lesson in lessons) / max(sum(token.kind in WORDS for token in said), 1)
     trust = TAUGHT_SCALE * min(max((known - 0.5) * 2.5, 0.0), 1.0)
     if not trust:
         return [0.0] * (3 * WIDTH + 1)
@@ -105,9 +105,8 @@ class Model:
         return tuple(weight * scale for weight in self.weights[at : at + WIDTH])
 
     def read(self, said: Sequence[Token]) -> Reading:
-        names = frozenset(token.text for token in said if self.lexicon.is_name(token))
         rows = []
-        for own, together in token_features(said, names):
+        for own, together in token_features(said, self.lexicon.names_in(said)):
             first, second = self._word(own), self._sum(together)
             rows.append(tuple(map(operator.add, first, second)))
         hits = self.lexicon.hits(said)
@@ -126,7 +125,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A text, read once; any stretch of its tokens can be scored."""
+    """A text, read once; any range of its tokens can be scored."""
 
     model: Model
     said: Sequence[Token]
@@ -144,7 +143,7 @@ class Reading:
         extra = [sum(column) for column in zip(*(self.found[index] for index in within), strict=True)] or [0.0] * WIDTH
         lessons = [lesson for lesson in self.lessons if start <= lesson.start and lesson.start + lesson.size <= end]
         dense = dense_features([self.hits[index] for index in within], end - start)
-        dense += taught_features(lessons, word_count(self.said[start:end]))
+        dense += taught_features(lessons, self.said[start:end])
         return tuple(
             header["bias"][k]
             + (total[k] + LEXICON_SCALE * extra[k]) / count
@@ -158,20 +157,13 @@ class Reading:
         for hit, row in zip(self.hits, self.found, strict=True):
             if hit.levels[index] and start <= hit.start and hit.start + hit.size <= end:
                 term = " ".join(token.text for token in self.said[hit.start : hit.start + hit.size])
-                worth[term] = hit.levels[index] * math.sqrt(hit.size) + max(_lead(row, index), 0.0)
+                lead = row[index] - sum(row[:WIDTH]) / WIDTH
+                worth[term] = hit.levels[index] * math.sqrt(hit.size) + max(lead, 0.0)
         for token, row in zip(self.said[start:end], self.rows[start:end], strict=True):
             if not worth.get(token.text) and len(token.text) > 2:
-                worth[token.text] = _lead(row, index) / math.sqrt(row[-1])
+                worth[token.text] = (row[index] - sum(row[:WIDTH]) / WIDTH) / math.sqrt(row[-1])
         ranked = sorted((-value, word) for word, value in worth.items() if value > 0)
         return [word.lower() for _, word in ranked[:most]]
-
-
-def word_count(said: Sequence[Token]) -> int:
-    return sum(token.kind in WORDS for token in said)
-
-
-def _lead(row: Scores, index: int) -> float:
-    return row[index] - sum(row[:WIDTH]) / WIDTH
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
@@ -215,7 +207,7 @@ def load(data: bytes) -> Model:
 
 @functools.cache
 def shipped() -> Model:
-    """The one that comes with the program; nobody changes it."""
+    """The one that comes with the program; no code changes it."""
     return load((files("butlers.switchboard.routing.model_data") / "routing.bin").read_bytes())
 
 

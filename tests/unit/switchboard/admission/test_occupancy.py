@@ -21,15 +21,15 @@ def test_what_enters_counts_at_once_and_what_was_known_does_not() -> None:
 def test_a_look_replaces_the_count_and_forgets_nobody_who_came_meanwhile() -> None:
     room = Occupancy()
     room.enter("api")  # its row may be written before or after the rows are counted
-    room.begin_look()
+    room.begin_count()
     room.enter("api")
     room.enter("email")
-    room.end_look({"api": 10, "mcp": 3})
+    room.end_count({"api": 10, "mcp": 3})
     assert dict(room.waiting) == {"api": 12, "email": 1, "mcp": 3}
-    room.begin_look()
+    room.begin_count()
     room.settle("api", stored=True)
     room.settle("api", stored=True)
-    room.end_look({"api": 12})
+    room.end_count({"api": 12})
     assert room.waiting["email"] == 1
     assert room.waiting["mcp"] == 0
 
@@ -61,9 +61,9 @@ def test_it_never_counts_less_than_there_is(steps: list[str]) -> None:
             room.leave("api")
             rows -= 1
         elif step == "begin" and not looking:
-            room.begin_look()
+            room.begin_count()
             looking = True
         elif step == "end" and looking:
-            room.end_look({"api": rows})
+            room.end_count({"api": rows})
             looking = False
         assert room.waiting["api"] >= rows + entered
