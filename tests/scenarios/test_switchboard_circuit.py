@@ -41,7 +41,7 @@ async def measured(running: RunningSystem, name: str) -> dict[str, float]:
 
 
 def transitions(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    lines = [record.__dict__["butlers_fields"] for record in caplog.records if record.name == "butlers.dispatch"]
+    lines = [record.__dict__["butlers_fields"] for record in caplog.records if record.name == "butlers.circuits"]
     return [(line["target_butler"], line["status"]) for line in lines]
 
 
@@ -49,7 +49,7 @@ def transitions(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 async def test_circuit_breaker(
     tmp_path: Path, postgres_server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="butlers.dispatch")
+    caplog.set_level(logging.INFO, logger="butlers.circuits")
     clock = SteppingClock()
     options: dict[str, Any] = {"names": AT_HOME, "roster_dir": planned(tmp_path, CIRCUIT), "request_patience_s": 0}
     async with (
