@@ -44,9 +44,7 @@ def pipeline_jobs(process: Process) -> RunJob:
             limit_s=settings.spark_limit_s,
         )
         if done["outcome"] != "succeeded":
-            raise InternalError(
-                f"the job {job} needs attention: `butlers pipeline status {done['run_id']}` says why"
-            )
+            raise InternalError(f"the job {job} needs attention: `butlers pipeline status {done['run_id']}` says why")
         return {"run_id": done["run_id"], **done["details"]}
 
     return run
