@@ -26,7 +26,16 @@ class Notifier:
 
     async def answer(self, context: RequestContext, message: str, *, key: str) -> NotifyResponse:
         """Answer a request where it came from; the key makes a repeated answer the same one."""
-        return await self.notify(answer_envelope(self.butler, context, message, key=key))
+        replies = channel_of(context.source_channel).can_answer(context.source_thread_identity)
+        channel = context.source_channel if replies else OWNER_CHANNEL
+        return await self.notify(
+            NotifyEnvelope(
+                origin_butler=self.butler,
+                delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),
+                request_context=NotifyContext.answering(context),
+                idempotency_key=key,
+            )
+        )
 
     async def send(
         self,
@@ -49,14 +58,3 @@ class Notifier:
                 idempotency_key=key,
             )
         )
-
-
-def answer_envelope(butler: str, context: RequestContext, message: str, *, key: str) -> NotifyEnvelope:
-    replies = channel_of(context.source_channel).can_answer(context.source_thread_identity)
-    channel = context.source_channel if replies else OWNER_CHANNEL
-    return NotifyEnvelope(
-        origin_butler=butler,
-        delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),
-        request_context=NotifyContext.answering(context),
-        idempotency_key=key,
-    )

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -31,81 +31,10 @@ from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import ROUTE_EXECUTED, ROUTE_INBOX_RECOVERED, ROUTE_LATENCY
 from butlers.telemetry.spans import ROUTE_EXECUTE
 
-RouteHandler = Callable[[RouteEnvelope], Awaitable[dict[str, Any]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteExecutor:
-    """Guards one butler's `route.execute` and turns every outcome into a response."""
-
-    butler: str
-    trusted_callers: frozenset[str]
-    handle: RouteHandler
-    clock: Clock
-    telemetry: Telemetry
-
-    async def execute(self, caller: Caller | None, raw: Mapping[str, Any]) -> RouteResponse:
-        started = self.clock.monotonic()
-        request_id: UUID | None = None
-        try:
-            envelope = RouteEnvelope.parse(raw)
-            request_id = envelope.request_context.request_id
-            self._authenticate(caller)
-            self._check_target(envelope)
-            result = await self._traced(envelope)
-        except ClassifiedError as error:
-            return self._respond(started, request_id, error=error)
-        except Exception as error:
-            log.error("route failed", error=error, request_id=request_id, butler=self.butler)
-            unexpected = InternalError(f"{self.butler} failed unexpectedly ({type(error).__name__})")
-            return self._respond(started, request_id, error=unexpected)
-        return self._respond(started, request_id, result=result)
-
-    def _authenticate(self, caller: Caller | None) -> None:
-        if caller is None:
-            raise invalid(
-                "authorization", "caller is missing: route.execute needs the bearer token of a trusted caller"
-            )
-        if caller.name not in self.trusted_callers:
-            raise invalid("authorization", f"caller {caller.name!r} is not in trusted_route_callers of {self.butler}")
-
-    def _check_target(self, envelope: RouteEnvelope) -> None:
-        if envelope.target.butler != self.butler:
-            raise invalid("target.butler", f"is {envelope.target.butler!r}, but this is {self.butler!r}")
-
-    async def _traced(self, envelope: RouteEnvelope) -> dict[str, Any]:
-        with self.telemetry.span(
-            ROUTE_EXECUTE,
-            request_id=envelope.request_context.request_id,
-            parent=envelope.trace_context,
-            segment_id=envelope.subrequest.segment_id,
-        ):
-            return await self.handle(envelope)
-
-    def _respond(
-        self,
-        started: float,
-        request_id: UUID | None,
-        *,
-        result: dict[str, Any] | None = None,
-        error: ClassifiedError | None = None,
-    ) -> RouteResponse:
-        elapsed_ms = (self.clock.monotonic() - started) * 1000
-        outcome = error.error_class.value if error else "ok"
-        self.telemetry.count(ROUTE_EXECUTED, outcome=outcome)
-        self.telemetry.observe(ROUTE_LATENCY, elapsed_ms, outcome=outcome)
-        return RouteResponse(
-            request_context=ResponseContext(request_id=request_id) if request_id else None,
-            status="error" if error else "ok",
-            result=error.partial if error else result,
-            error=WireError.of(error) if error else None,
-            timing=Timing(duration_ms=int(elapsed_ms)),
-        )
-
-
 log = get_logger("butlers.route_inbox")
 
 GIVE_BACK_S = 5.0  # for work that is stopped, to be given back
+RouteHandler = Callable[[RouteEnvelope], Awaitable[dict[str, Any]]]
 Key = tuple[UUID, str]  # request_id, segment_id
 
 # Failed work that may be tried again waits like new work; an attempt that ended, even badly, saw no worker die.
@@ -120,6 +49,61 @@ ROUTE_CLAIMS = ClaimTable(
     on_claim={"claimed_at": "$1", "response": "NULL", "error": "NULL"},
     returned=("attempts", "envelope"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteExecutor:
+    """Guards one butler's `route.execute` and turns every outcome into a response."""
+
+    butler: str
+    trusted_callers: frozenset[str]
+    handle: RouteHandler
+    clock: Clock
+    telemetry: Telemetry
+
+    async def execute(self, caller: Caller | None, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """A `route_response.v1` on the wire, also of a request that is refused."""
+        started = self.clock.monotonic()
+        request_id: UUID | None = None
+        result: dict[str, Any] | None = None
+        error: ClassifiedError | None = None
+        try:
+            envelope = RouteEnvelope.parse(raw)
+            request_id = envelope.request_context.request_id
+            self._check(caller, envelope)
+            with self.telemetry.span(
+                ROUTE_EXECUTE,
+                request_id=request_id,
+                parent=envelope.trace_context,
+                segment_id=envelope.subrequest.segment_id,
+            ):
+                result = await self.handle(envelope)
+        except ClassifiedError as failure:
+            error, result = failure, failure.partial
+        except Exception as failure:
+            log.error("route failed", error=failure, request_id=request_id, butler=self.butler)
+            error = InternalError(f"{self.butler} failed unexpectedly ({type(failure).__name__})")
+        elapsed_ms = (self.clock.monotonic() - started) * 1000
+        outcome = error.error_class.value if error else "ok"
+        self.telemetry.count(ROUTE_EXECUTED, outcome=outcome)
+        self.telemetry.observe(ROUTE_LATENCY, elapsed_ms, outcome=outcome)
+        return RouteResponse(
+            request_context=ResponseContext(request_id=request_id) if request_id else None,
+            status="error" if error else "ok",
+            result=result,
+            error=WireError.of(error) if error else None,
+            timing=Timing(duration_ms=int(elapsed_ms)),
+        ).to_wire()
+
+    def _check(self, caller: Caller | None, envelope: RouteEnvelope) -> None:
+        if caller is None:
+            raise invalid(
+                "authorization", "caller is missing: route.execute needs the bearer token of a trusted caller"
+            )
+        if caller.name not in self.trusted_callers:
+            raise invalid("authorization", f"caller {caller.name!r} is not in trusted_route_callers of {self.butler}")
+        if envelope.target.butler != self.butler:
+            raise invalid("target.butler", f"is {envelope.target.butler!r}, but this is {self.butler!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,55 +123,72 @@ class ClaimedRoute:
     attempts: int
     envelope: RouteEnvelope
 
-    @property
-    def key(self) -> Key:
-        return self.claim.key[0], self.claim.key[1]
 
+class RouteInbox:
+    """Runs routed work once per segment, whichever caller asks and however often."""
 
-class RouteInboxStore:
-    """The rows."""
-
-    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        schema: str,
+        new_id: Callable[[], UUID],
+        work: RouteHandler,
+        owner: str,
+        clock: Clock,
+        telemetry: Telemetry,
+        suspects: SuspectGate,
+        policy: InboxPolicy = InboxPolicy(),
+        wait_s: float = 60.0,
+    ) -> None:
         self._database = database
         self._queries = Queries.load("butlers.butler", schema=schema)
-        self._clock = clock
-        self._new_id = new_id
         self._claims = Claims(ROUTE_CLAIMS, database=database, schema=schema, clock=clock, new_id=new_id)
+        self._new_id = new_id
+        self._work = work
+        self._owner = owner
+        self._clock = clock
+        self._telemetry = telemetry
+        self._suspects = suspects
+        self._policy = policy
+        self._wait_s = wait_s
+        self._owed: dict[UUID, Claim] = {}  # by token; to be given back when the database is there
+        self._running: dict[Key, asyncio.Task[dict[str, Any] | None]] = {}
+        self._draining = False
 
-    async def accept(self, envelope: RouteEnvelope) -> None:
+    async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
+        """Accept, run (or join the run that is under way) and answer with the stored outcome."""
+        key = (envelope.request_context.request_id, envelope.subrequest.segment_id)
         await self._database.execute(
             self._queries.accept_route,
             self._new_id(),
-            envelope.request_context.request_id,
+            key[0],
             envelope.subrequest.subrequest_id,
-            envelope.subrequest.segment_id,
+            key[1],
             envelope.to_wire(),
             self._clock.now(),
         )
+        try:
+            async with asyncio.timeout(self._wait_s):
+                while (response := await self._response(key)) is None:
+                    await self._clock.sleep(self._policy.poll_s)
+        except TimeoutError:
+            raise TimeoutExceeded(f"the work was not finished within {self._wait_s:g} s; it goes on") from None
+        if "error" in response:
+            error = WireError.model_validate(response["error"])
+            raise from_wire(
+                error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
+            )
+        result: dict[str, Any] = response["result"]
+        return result
 
-    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> ClaimedRoute | None:
-        held = await self._claims.claim(key, worker=owner, lease_s=ttl_s, suspects=suspect)
+    async def claim(self, key: Key, *, suspect: bool = False) -> ClaimedRoute | None:
+        """None: another worker holds the work, it is finished, or it is a suspect and `suspect` is false."""
+        held = await self._claims.claim(key, worker=self._owner, lease_s=self._policy.lease.ttl, suspects=suspect)
         if held is None:
             return None
         claim, row = held
         return ClaimedRoute(claim=claim, attempts=row["attempts"], envelope=RouteEnvelope.parse(row["envelope"]))
-
-    async def give_back(self, claim: Claim) -> None:
-        await self._claims.give_back([claim])
-
-    async def renew(self, claim: Claim, *, ttl_s: float) -> bool:
-        return bool(await self._claims.renew([claim], lease_s=ttl_s))
-
-    async def finish(self, claim: Claim, outcome: dict[str, Any] | ClassifiedError) -> None:
-        """Raises `LeaseLost` when another process has taken the work over."""
-        failed = isinstance(outcome, ClassifiedError)
-        values = {
-            "lifecycle_state": "errored" if failed else "processed",
-            "response": {"error": outcome.describe()} if isinstance(outcome, ClassifiedError) else {"result": outcome},
-            "error": str(outcome) if failed else None,
-            "updated_at": self._clock.now(),
-        }
-        await self._claims.settle(claim, values)
 
     async def outcome(self, key: Key) -> dict[str, Any] | None:
         """The stored response of finished work; None while it is open."""
@@ -197,155 +198,17 @@ class RouteInboxStore:
         response: dict[str, Any] = row["response"]
         return response
 
-    async def abandoned(self, accepted_before: datetime, limit: int) -> list[Key]:
-        abandoned = self._claims.fill(self._queries.abandoned_routes)
-        rows = await self._database.fetch(abandoned, self._clock.now(), accepted_before, limit)
-        return [(row["request_id"], row["segment_id"]) for row in rows]
-
-
-class RouteInbox:
-    """Runs routed work once per segment, whoever asks and however often."""
-
-    def __init__(
-        self,
-        *,
-        store: RouteInboxStore,
-        work: RouteHandler,
-        owner: str,
-        clock: Clock,
-        telemetry: Telemetry,
-        suspects: SuspectGate,
-        policy: InboxPolicy = InboxPolicy(),
-        wait_s: float = 60.0,
-    ) -> None:
-        self._store = store
-        self._work = work
-        self._owner = owner
-        self._clock = clock
-        self._telemetry = telemetry
-        self._suspects = suspects
-        self._policy = policy
-        self._wait_s = wait_s
-        self._owed: dict[UUID, Claim] = {}  # by token; to be given back when the database is there
-        self._running: dict[Key, asyncio.Task[None]] = {}
-        self._draining = False
-
-    async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
-        """Accept, run (or join the run that is under way) and answer with the stored outcome."""
-        key = (envelope.request_context.request_id, envelope.subrequest.segment_id)
-        await self._store.accept(envelope)
-        try:
-            async with asyncio.timeout(self._wait_s):
-                return await self._settled(key)
-        except TimeoutError:
-            raise TimeoutExceeded(f"the work was not finished within {self._wait_s:g} s; it goes on") from None
-
-    async def _settled(self, key: Key) -> dict[str, Any]:
-        while True:
-            await self._run_if_free(key)
-            if (response := await self._store.outcome(key)) is not None:
-                return _unwrap(response)
-            await self._clock.sleep(self._policy.poll_s)
-
-    async def _run_if_free(self, key: Key) -> None:
-        """Join our own run of it, or claim it; return when that run ends. Another process's run is left alone."""
-        task = self._running.get(key)
-        if task is None:
-            task = await self._claimed(key)
-        if task is None:
-            return
-        # The work outlives an impatient caller: its outcome is stored and answers the next call.
-        await asyncio.wait([task])
-
-    async def _claimed(self, key: Key) -> asyncio.Task[None] | None:
-        """The run of work that was free; a suspect runs alone (`SuspectGate`). A stop takes nothing."""
-        if self._draining:
-            return None
-        if (route := await self._claim(key)) is not None:
-            return self._start(key, route)
-        if not self._suspects.enter(key[0]):
-            return None
-        try:
-            route = await self._claim(key, suspect=True)
-        except BaseException:
-            self._suspects.leave()
-            raise
-        if route is None:
-            self._suspects.leave()
-            return None
-        task = self._start(key, route)
-        task.add_done_callback(lambda _: self._suspects.leave())
-        return task
-
-    async def _claim(self, key: Key, *, suspect: bool = False) -> ClaimedRoute | None:
-        ttl_s = self._policy.lease.ttl
-        route = await self._store.claim(key, owner=self._owner, ttl_s=ttl_s, suspect=suspect)
-        if route is not None and self._draining:  # the stop came meanwhile, and knows nothing of this claim
-            await self._give_back(route.claim)
-            return None
-        return route
-
-    def _start(self, key: Key, route: ClaimedRoute) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._run(route), name=f"route {key[0]} {key[1]}")
-        self._running[key] = task
-        task.add_done_callback(lambda _: self._running.pop(key, None))
-        return task
-
-    async def _run(self, route: ClaimedRoute) -> None:
-        claim, key = route.claim, route.key
-        renewal = asyncio.create_task(self._keep_renewed(claim, asyncio.current_task()))
-        try:
-            outcome = await self._outcome_of(route)
-            await self._store.finish(claim, outcome)
-        except LeaseLost:
-            log.warning("claim was taken over", request_id=key[0], segment_id=key[1])
-        except asyncio.CancelledError:
-            if self._draining:  # otherwise the claim was lost over a long silence, which counts
-                await self._give_back(claim)
-            raise
-        except ClassifiedError:
-            await self._give_back(claim)  # the database was away: that is not the work's fault
-        finally:
-            renewal.cancel()
-
-    async def _give_back(self, *more: Claim) -> None:
-        """What the database cannot hear now it hears with the next rescue."""
-        self._owed.update((claim.token, claim) for claim in more)
-        try:
-            for token, claim in list(self._owed.items()):
-                await self._store.give_back(claim)
-                self._owed.pop(token, None)
-        except ClassifiedError:
-            log.warning("an attempt is given back later", reason="database_away")
-
-    async def _outcome_of(self, route: ClaimedRoute) -> dict[str, Any] | ClassifiedError:
-        if route.attempts > self._policy.max_attempts:
-            return Quarantined.after(self._policy.max_attempts, None)
-        try:
-            return await self._work(route.envelope)
-        except ClassifiedError as error:
-            return error
-        except Exception as error:
-            log.error("routed work failed", error=error, request_id=route.envelope.request_context.request_id)
-            return InternalError(f"the work failed unexpectedly ({type(error).__name__})")
-
-    async def _keep_renewed(self, claim: Claim, worker: asyncio.Task[Any] | None) -> None:
-        lease = self._policy.lease
-        while True:
-            await self._clock.sleep(lease.renew_every)
-            if not await self._store.renew(claim, ttl_s=lease.ttl) and worker is not None:
-                worker.cancel()
-
     async def rescue(self, *, grace_s: float | None = None) -> int:
-        """Run what nobody holds. Called at start (without grace) and regularly."""
+        """Run what no worker holds. Called at start (without grace) and regularly."""
         if self._draining:
             return 0
         grace = self._policy.grace_s if grace_s is None else grace_s
-        before = self._clock.now() - timedelta(seconds=grace)
-        rescued = 0
+        now, rescued = self._clock.now(), 0
         await self._give_back()
-        for key in await self._store.abandoned(before, self._policy.batch):
-            if key not in self._running and await self._claimed(key) is not None:
+        abandoned = self._claims.fill(self._queries.abandoned_routes)
+        for row in await self._database.fetch(abandoned, now, now - timedelta(seconds=grace), self._policy.batch):
+            key = (row["request_id"], row["segment_id"])
+            if key not in self._running and await self._start(key) is not None:
                 rescued += 1
         if rescued:
             self._telemetry.count(ROUTE_INBOX_RECOVERED, rescued)
@@ -362,12 +225,95 @@ class RouteInbox:
             if late:
                 await asyncio.wait(late, timeout=GIVE_BACK_S)
 
+    async def _response(self, key: Key) -> dict[str, Any] | None:
+        """The response of our own run, which is joined or started, or else what is stored; None while it is open."""
+        task = self._running.get(key) or await self._start(key)
+        if task is not None:
+            # The work outlives an impatient caller: its outcome is stored and answers the next call.
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None and (response := task.result()) is not None:
+                return response
+        return await self.outcome(key)
 
-def _unwrap(response: dict[str, Any]) -> dict[str, Any]:
-    if "error" in response:
-        error = WireError.model_validate(response["error"])
-        raise from_wire(
-            error.error_class, error.message, retryable=error.retryable, retry_after=error.retry_after_seconds
-        )
-    result: dict[str, Any] = response["result"]
-    return result
+    async def _start(self, key: Key) -> asyncio.Task[dict[str, Any] | None] | None:
+        """The run of work that was free; a suspect runs alone (`SuspectGate`). A stop starts nothing."""
+        if self._draining:
+            return None
+        is_alone = False
+        route = await self.claim(key)
+        if route is None and (is_alone := self._suspects.enter(key[0])):
+            try:
+                route = await self.claim(key, suspect=True)
+            except BaseException:
+                self._suspects.leave()
+                raise
+        if route is not None and self._draining:  # the stop came meanwhile, and knows nothing of this claim
+            await self._give_back(route.claim)
+            route = None
+        if route is None:
+            if is_alone:
+                self._suspects.leave()
+            return None
+        task = asyncio.create_task(self._run(route), name=f"route {key[0]} {key[1]}")
+        self._running[key] = task
+        task.add_done_callback(lambda _: self._running.pop(key, None))
+        if is_alone:
+            task.add_done_callback(lambda _: self._suspects.leave())
+        return task
+
+    async def _run(self, route: ClaimedRoute) -> dict[str, Any] | None:
+        """The response that was stored; None when the claim was lost or given back."""
+        claim = route.claim
+        renewal = asyncio.create_task(self._keep_renewed(claim, asyncio.current_task()))
+        try:
+            outcome = await self._outcome_of(route)
+            failed = isinstance(outcome, ClassifiedError)
+            response = {"error": outcome.describe()} if isinstance(outcome, ClassifiedError) else {"result": outcome}
+            values = {
+                "lifecycle_state": "errored" if failed else "processed",
+                "response": response,
+                "error": str(outcome) if failed else None,
+                "updated_at": self._clock.now(),
+            }
+            await self._claims.settle(claim, values)
+        except LeaseLost:
+            log.warning("claim was taken over", request_id=claim.key[0], segment_id=claim.key[1])
+        except asyncio.CancelledError:
+            if self._draining:  # otherwise the claim was lost over a long silence, which counts
+                await self._give_back(claim)
+            raise
+        except ClassifiedError:
+            await self._give_back(claim)  # the database was away: that is not the work's fault
+        else:
+            return response
+        finally:
+            renewal.cancel()
+        return None
+
+    async def _outcome_of(self, route: ClaimedRoute) -> dict[str, Any] | ClassifiedError:
+        if route.attempts > self._policy.max_attempts:
+            return Quarantined.after(self._policy.max_attempts, None)
+        try:
+            return await self._work(route.envelope)
+        except ClassifiedError as error:
+            return error
+        except Exception as error:
+            log.error("routed work failed", error=error, request_id=route.envelope.request_context.request_id)
+            return InternalError(f"the work failed unexpectedly ({type(error).__name__})")
+
+    async def _keep_renewed(self, claim: Claim, worker: asyncio.Task[Any] | None) -> None:
+        lease = self._policy.lease
+        while True:
+            await self._clock.sleep(lease.renew_every)
+            if not await self._claims.renew([claim], lease_s=lease.ttl) and worker is not None:
+                worker.cancel()
+
+    async def _give_back(self, *more: Claim) -> None:
+        """What the database cannot hear now it hears with the next rescue."""
+        self._owed.update((claim.token, claim) for claim in more)
+        try:
+            for token, claim in list(self._owed.items()):
+                await self._claims.give_back([claim])
+                self._owed.pop(token, None)
+        except ClassifiedError:
+            log.warning("an attempt is given back later", reason="database_away")

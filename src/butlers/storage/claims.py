@@ -175,7 +175,7 @@ class Claims:
 
     async def settle(self, claim: Claim, values: Mapping[str, Any], *, connection: Executor | None = None) -> None:
         """Write columns, the state among them, and let the row go. Raises `LeaseLost` like `record`."""
-        if not await self.settle_all([claim], values, connection=connection):
+        if not await self._write([claim], values, freed=True, connection=connection):
             raise _lost(claim)
 
     async def settle_all(
@@ -228,6 +228,9 @@ class _Statements:
         self._words = {name.strip("{}"): fill_schema(sql, schema) for name, sql in table.words().items()}
         self._keys = list(table.key)
         self._after_claims = 2 + len(self._keys)  # parameters: a moment or none, the keys, the tokens
+        self._of_work = ", ".join(f"work.{column}" for column in self._keys)
+        self._fence = f"work.claim_token = mine.claim_token AND {self._words['held']}"
+        self.fenced = functools.cache(self._make_fenced)
 
     @functools.cached_property
     def claim(self) -> str:
@@ -243,13 +246,12 @@ class _Statements:
         # A row that is locked is just being settled and needs no lease; to wait for it while others are locked here
         # could wait in a circle.
         join = _equal(self._keys, "work", "mine")
-        of_work = self._of_work()
         return (
             f"/* renew {self._table.name} */ WITH mine AS ({self._mine(2)}), standing AS ("
-            f"SELECT {of_work} FROM {self._name} AS work, mine WHERE {join} AND {self._fence()}"
+            f"SELECT {self._of_work} FROM {self._name} AS work, mine WHERE {join} AND {self._fence}"
             f" FOR UPDATE OF work SKIP LOCKED), renewed AS (UPDATE {self._name} AS work SET lease_expires_at = $1"
             f" FROM standing WHERE {_equal(self._keys, 'work', 'standing')})"
-            f" SELECT {of_work} FROM {self._name} AS work, mine WHERE {join} AND {self._fence()}"
+            f" SELECT {self._of_work} FROM {self._name} AS work, mine WHERE {join} AND {self._fence}"
         )
 
     @functools.cached_property
@@ -258,11 +260,11 @@ class _Statements:
         rest = f"SET lease_expires_at = $1 WHERE {of_dead} AND work.lease_expires_at > $1 RETURNING 1"
         return self._update("end leases", rest)
 
-    def fenced(self, columns: tuple[str, ...], *, freed: bool) -> str:
+    def _make_fenced(self, columns: tuple[str, ...], *, freed: bool) -> str:
         """A write that only the holder of the claim may make."""
         written = {column: f"${number}" for number, column in enumerate(columns, self._after_claims)}
         assigned = _assignments({"claim_token": "NULL", "lease_expires_at": "NULL"} | written if freed else written)
-        return self._update_mine("write", 1, assigned, self._fence(), self._of_work())
+        return self._update_mine("write", 1, assigned, self._fence, self._of_work)
 
     def give_back(self, columns: tuple[str, ...]) -> str:
         table, counted, limit = self._table, self._after_claims + 1, self._after_claims + 2
@@ -275,10 +277,10 @@ class _Statements:
             lease = "CASE WHEN work.claim_token = mine.claim_token THEN $1 ELSE work.lease_expires_at END"
             state, freed, fence = _text(table.held), {"lease_expires_at": lease}, self._words["held"]
         else:
-            state, freed, fence = table.given_back, {"claim_token": "NULL", "lease_expires_at": "NULL"}, self._fence()
+            state, freed, fence = table.given_back, {"claim_token": "NULL", "lease_expires_at": "NULL"}, self._fence
         state = f"CASE WHEN {ended} THEN {_text(table.quarantined) if table.quarantined else state} ELSE {state} END"
         assigned = _assignments({table.state: state, "attempts": attempts, **freed, **extra, **stamp})
-        return self._update_mine("give back", 2, assigned, fence, f"{self._of_work()}, work.{table.state} AS state")
+        return self._update_mine("give back", 2, assigned, fence, f"{self._of_work}, work.{table.state} AS state")
 
     def quarantine(self, columns: tuple[str, ...]) -> str:
         notes = {column: f"coalesce(work.{column}, ${number}::text)" for number, column in enumerate(columns, 3)}
@@ -300,12 +302,6 @@ class _Statements:
         types = [*self._table.key.values(), "uuid"]
         arrays = ", ".join(f"${number}::{kind}[]" for number, kind in enumerate(types, first))
         return f"SELECT * FROM unnest({arrays}) AS mine ({', '.join(self._keys)}, claim_token)"
-
-    def _of_work(self) -> str:
-        return ", ".join(f"work.{column}" for column in self._keys)
-
-    def _fence(self) -> str:
-        return f"work.claim_token = mine.claim_token AND {self._words['held']}"
 
 
 def _text(value: str) -> str:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from types import TracebackType
@@ -79,11 +80,14 @@ class GroupCommitter(Generic[T, R]):
         outcome: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(item=item, outcome=outcome)
         self._queue.append(waiting)
-        self._open_lane()
+        if len(self._lanes) < self._max_lanes:
+            # A context of its own: the lane works for many submitters and must not carry the trace of the first.
+            self._lanes.add(asyncio.get_running_loop().create_task(self._work(), context=Context()))
         try:
             return await outcome
         except asyncio.CancelledError:
-            self._withdraw(waiting)
+            with suppress(ValueError):  # its commit has begun
+                self._queue.remove(waiting)
             raise
 
     async def drain(self) -> None:
@@ -104,39 +108,21 @@ class GroupCommitter(Generic[T, R]):
     ) -> None:
         await self.close()
 
-    def _open_lane(self) -> None:
-        if len(self._lanes) >= self._max_lanes:
-            return
-        # A context of its own: the lane works for many submitters and must not carry the trace of the first.
-        lane = asyncio.get_running_loop().create_task(self._work(), context=Context())
-        self._lanes.add(lane)
-
-    def _withdraw(self, waiting: _Waiting[T, R]) -> None:
-        try:
-            self._queue.remove(waiting)
-        except ValueError:
-            return  # its commit has begun
-
     async def _work(self) -> None:
         lane = asyncio.current_task()
+        batch: list[_Waiting[T, R]] = []
         try:
-            while batch := self._next_batch():
-                await self._settle_or_abandon(batch)
-        finally:
-            # In the same step in which the queue was found empty: a callback would come too late for a submitter
-            # that runs in between, counts this lane as open, and then waits for ever.
-            self._lanes = {other for other in self._lanes if other is not lane}
-
-    def _next_batch(self) -> list[_Waiting[T, R]]:
-        return [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
-
-    async def _settle_or_abandon(self, batch: Sequence[_Waiting[T, R]]) -> None:
-        try:
-            await self._settle(batch)
+            while self._queue:
+                batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
+                await self._settle(batch)
         except asyncio.CancelledError:
             for waiting in batch:
                 waiting.outcome.cancel()
             raise
+        finally:
+            # In the same step in which the queue was found empty: a callback would come too late for a submitter
+            # that runs in between, counts this lane as open, and then waits for ever.
+            self._lanes = {other for other in self._lanes if other is not lane}
 
     async def _settle(self, batch: Sequence[_Waiting[T, R]]) -> None:
         try:
@@ -151,14 +137,11 @@ class GroupCommitter(Generic[T, R]):
                     waiting.outcome.set_result(result)
 
     async def _settle_failure(self, batch: Sequence[_Waiting[T, R]], error: Exception) -> None:
-        if self._isolate_failures and len(batch) > 1 and _blames_an_item(error):
+        blames_an_item = not (is_away(error) or isinstance(error, InternalError | TargetUnavailable))
+        if self._isolate_failures and len(batch) > 1 and blames_an_item:
             for waiting in batch:
                 await self._settle([waiting])
             return
         for waiting in batch:
             if not waiting.outcome.done():
                 waiting.outcome.set_exception(error)
-
-
-def _blames_an_item(error: Exception) -> bool:
-    return not (is_away(error) or isinstance(error, InternalError | TargetUnavailable))

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from butlers.butler.route_inbox import ClaimedRoute, InboxPolicy, Key, RouteInbox, RouteInboxStore
+from butlers.butler.route_inbox import ClaimedRoute, InboxPolicy, Key, RouteInbox
 from butlers.clock import SystemClock
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import base_migrations
@@ -25,15 +25,15 @@ CLOCK = SystemClock()
 NEW_ID = Uuid7Factory(CLOCK)
 
 
-class WatchedStore(RouteInboxStore):
+class WatchedInbox(RouteInbox):
     """Says when a claim was written, and how often somebody looked for the outcome."""
 
     looks = 0
     held: asyncio.Event | None = None  # claims are written, and answered when it is set
     claimed: asyncio.Event
 
-    async def claim(self, key: Key, *, owner: str, ttl_s: float, suspect: bool = False) -> ClaimedRoute | None:
-        claim = await super().claim(key, owner=owner, ttl_s=ttl_s, suspect=suspect)
+    async def claim(self, key: Key, *, suspect: bool = False) -> ClaimedRoute | None:
+        claim = await super().claim(key, suspect=suspect)
         self.claimed.set()
         if self.held is not None:
             await self.held.wait()
@@ -47,11 +47,11 @@ class WatchedStore(RouteInboxStore):
 class World:
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.store = WatchedStore(database=database, schema=SCHEMA, clock=CLOCK, new_id=NEW_ID)
-        self.store.claimed = asyncio.Event()
         self.begun = asyncio.Event()
-        self.inbox = RouteInbox(
-            store=self.store,
+        self.inbox = WatchedInbox(
+            database=database,
+            schema=SCHEMA,
+            new_id=NEW_ID,
             work=self._work,
             owner="tests",
             clock=CLOCK,
@@ -59,6 +59,7 @@ class World:
             suspects=SuspectGate(),
             policy=InboxPolicy(poll_s=0.01),
         )
+        self.inbox.claimed = asyncio.Event()
 
     async def _work(self, _envelope: RouteEnvelope) -> dict[str, Any]:
         self.begun.set()
@@ -70,9 +71,9 @@ class World:
 
     async def caller_looks_again(self) -> None:
         """Twice, so that one look began after this call; or has the work begun, which it must not."""
-        seen = self.store.looks
+        seen = self.inbox.looks
         async with asyncio.timeout(30):
-            while self.store.looks < seen + 2 and not self.begun.is_set():
+            while self.inbox.looks < seen + 2 and not self.begun.is_set():
                 await asyncio.sleep(0.01)
 
 
@@ -118,13 +119,13 @@ async def test_a_caller_that_still_waits_does_not_have_the_work_begun_again(worl
 
 
 async def test_a_claim_that_the_stop_overtook_is_given_back(world: World) -> None:
-    world.store.held = asyncio.Event()
+    world.inbox.held = asyncio.Event()
     caller = asyncio.create_task(world.inbox.handle(envelope()))
     async with asyncio.timeout(30):
-        await world.store.claimed.wait()
+        await world.inbox.claimed.wait()
     assert await world.attempts() == [1]
     await world.inbox.drain(0)
-    world.store.held.set()
+    world.inbox.held.set()
     await world.caller_looks_again()
     assert await world.attempts() == [0]
     assert not world.begun.is_set()

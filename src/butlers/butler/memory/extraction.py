@@ -43,27 +43,20 @@ def plain_sentences(text: str) -> list[str]:
     # A title's dot is not an end; without the dot nothing has to tell them apart.
     found = re.split(r"(?<=[.!?…])\s+|[\n;]+", _ABBREVIATION.sub(r"\1 ", text.replace("’", "'")))
     sentences = (" ".join(sentence.split()) for sentence in found)
-    parts = (part for sentence in sentences if _states_something(sentence) for part in _JOINT.split(sentence))
+    plain = (
+        sentence
+        for sentence in sentences
+        if 0 < len(sentence) <= LONGEST_SENTENCE and not sentence.endswith("?") and _UNREAL.match(sentence) is None
+    )
+    parts = (part for sentence in plain for part in _JOINT.split(sentence))
     return [part.rstrip(".!…") for part in islice(parts, MOST_SENTENCES)]
 
 
 def corrections(text: str) -> list[str]:
     """What a text says about how to act, each as an instruction of its own."""
-    return [wish for sentence in plain_sentences(text) if (wish := _correction(sentence)) is not None]
-
-
-def _states_something(sentence: str) -> bool:
-    if not 0 < len(sentence) <= LONGEST_SENTENCE or sentence.endswith("?"):
-        return False
-    return _UNREAL.match(sentence) is None
-
-
-def _correction(sentence: str) -> str | None:
-    match = _CORRECTION.search(sentence)
-    if match is None:
-        return None
-    wish = re.sub(r"(?i)^do not ", "don't ", match[1].strip())
-    return wish[0].upper() + wish[1:]
+    matches = (_CORRECTION.search(sentence) for sentence in plain_sentences(text))
+    instructions = (re.sub(r"(?i)^do not ", "don't ", match[1].strip()) for match in matches if match is not None)
+    return [instruction[0].upper() + instruction[1:] for instruction in instructions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,17 +120,15 @@ _REST = r"(.{1,120})$"
 
 def statements(text: str, speaker: str) -> list[Statement]:
     """What a text says about the world, in its order."""
-    return [found for sentence in plain_sentences(text) for found in _read(sentence, speaker)]
-
-
-def _read(sentence: str, speaker: str) -> Iterator[Statement]:
-    """The first form that fits: a sentence is read once."""
-    for pattern in PATTERNS:
-        if (match := pattern.form.search(sentence)) is not None:
-            found = [s for s in pattern.read(match, speaker) if len(s.subject) <= MAX_NAME >= len(s.predicate)]
-            if found:
-                yield from found
-                return
+    result: list[Statement] = []
+    for sentence in plain_sentences(text):
+        for pattern in PATTERNS:
+            match = pattern.form.search(sentence)
+            read = pattern.read(match, speaker) if match is not None else ()
+            if found := [s for s in read if len(s.subject) <= MAX_NAME >= len(s.predicate)]:
+                result += found
+                break  # the first form that fits: a sentence is read once
+    return result
 
 
 def _things(text: str) -> list[str]:

@@ -32,6 +32,7 @@ HELP = (
     "Ask me about it later: When did I pay the electricity bill?"
 )
 LONGEST_QUOTE = 120  # characters of a kept note that an answer repeats
+RECALLED = 5  # notes that an answer repeats at most
 
 _WORD = re.compile(r"[^\W_]+")
 _QUESTION_WORDS = frozenset(
@@ -42,6 +43,78 @@ _EMPTY_WORDS = _QUESTION_WORDS | frozenset(
     {"a", "an", "the", "i", "you", "my", "me", "your", "to", "of", "for", "in", "on", "at", "about"}
     | {"tell", "have", "has", "it"}
 )
+
+
+def migrations(schema: str) -> MigrationSet:
+    return MigrationSet(schema=schema, package="butlers.butler.specialist", component="specialist")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specialist:
+    name: str
+    database: Database
+    queries: Queries
+    spawner: Spawner
+    notifier: Notifier
+    clock: Clock
+    new_id: Callable[[], UUID]
+
+    async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
+        context, segment_id, text = envelope.request_context, envelope.subrequest.segment_id, envelope.input.prompt
+        answer: str | None = await self.database.fetchval(
+            self.queries.keep,
+            self.new_id(),
+            context.request_id,
+            segment_id,
+            "question" if is_question(text) else "note",
+            text,
+            context.source_sender_identity,
+            context.source_channel,
+            context.source_endpoint_identity,
+            self.clock.now(),
+        )
+        tokens: int | None = None
+        if answer is None:
+            composed, tokens = await self._compose(context, text)
+            answer = str(
+                await self.database.fetchval(self.queries.record_answer, context.request_id, segment_id, composed)
+            )
+        response = await self.notifier.answer(context, answer, key=f"{context.request_id}:{segment_id}:answer")
+        delivery = response.delivery
+        # Uncertain is an end, too: Messenger keeps it for a person to settle, and saying it again could repeat it.
+        if response.error is not None and not (delivery is not None and delivery.status == "uncertain"):
+            error = response.error
+            # Once Messenger has it, its own retries are over, too; trying again would only get the same answer.
+            retryable = error.retryable and delivery is None
+            raise from_wire(
+                error.error_class, error.message, retryable=retryable, retry_after=error.retry_after_seconds
+            )
+        usage = {} if tokens is None else {"usage": {"tokens": tokens}}
+        return {"answer": answer, "delivery": delivery.to_wire() if delivery else None} | usage
+
+    async def _compose(self, context: RequestContext, text: str) -> tuple[str, int | None]:
+        """The answer, and the tokens that it took if the runtime reports them."""
+        if self.spawner.runtime_name != "local":
+            result = await self.spawner.answer(
+                text,
+                trigger_source="route",
+                request_id=context.request_id,
+                speaker=context.speaker,
+            )
+            return result.text.strip() or "Done.", result.tokens
+        notes = await self._recall(context, text) if is_question(text) else []
+        return local_answer(self.name, text, notes), None
+
+    async def _recall(self, context: RequestContext, question: str) -> list[tuple[str, date]]:
+        """What this sender said before; nobody else's notes are ever read, whatever the question names."""
+        if not (words := search_words(question)):
+            return []
+        who = (context.source_channel, context.source_endpoint_identity, context.source_sender_identity)
+        rows = await self.database.fetch(self.queries.recall, *who, " | ".join(words), RECALLED)
+        return [(row["text"], row["created_at"].date()) for row in rows]
+
+    async def trace(self, request_id: UUID) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self.database.fetch(self.queries.entries_of_request, request_id)]
 
 
 def is_question(text: str) -> bool:
@@ -70,86 +143,3 @@ def local_answer(butler: str, text: str, notes: Sequence[tuple[str, date]]) -> s
 def _quote(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= LONGEST_QUOTE else f"{flat[: LONGEST_QUOTE - 1]}…"
-
-
-RECALLED = 5
-
-
-def migrations(schema: str) -> MigrationSet:
-    return MigrationSet(schema=schema, package="butlers.butler.specialist", component="specialist")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Specialist:
-    name: str
-    database: Database
-    queries: Queries
-    spawner: Spawner
-    notifier: Notifier
-    clock: Clock
-    new_id: Callable[[], UUID]
-
-    async def handle(self, envelope: RouteEnvelope) -> dict[str, Any]:
-        context, segment_id = envelope.request_context, envelope.subrequest.segment_id
-        await self._keep(envelope)
-        answer, tokens = await self._answer(envelope)
-        response = await self.notifier.answer(context, answer, key=f"{context.request_id}:{segment_id}:answer")
-        delivery = response.delivery
-        # Uncertain is an end, too: Messenger keeps it for a person to settle, and saying it again could repeat it.
-        if response.error is not None and not (delivery is not None and delivery.status == "uncertain"):
-            error = response.error
-            # Once Messenger has it, its own retries are over, too; trying again would only get the same answer.
-            retryable = error.retryable and delivery is None
-            raise from_wire(
-                error.error_class, error.message, retryable=retryable, retry_after=error.retry_after_seconds
-            )
-        usage = {} if tokens is None else {"usage": {"tokens": tokens}}
-        return {"answer": answer, "delivery": delivery.to_wire() if delivery else None} | usage
-
-    async def _keep(self, envelope: RouteEnvelope) -> None:
-        context, text = envelope.request_context, envelope.input.prompt
-        await self.database.execute(
-            self.queries.keep,
-            self.new_id(),
-            context.request_id,
-            envelope.subrequest.segment_id,
-            "question" if is_question(text) else "note",
-            text,
-            context.source_sender_identity,
-            context.source_channel,
-            context.source_endpoint_identity,
-            self.clock.now(),
-        )
-
-    async def _answer(self, envelope: RouteEnvelope) -> tuple[str, int | None]:
-        """What is answered, and the tokens that it took now, if anybody said so."""
-        key = (envelope.request_context.request_id, envelope.subrequest.segment_id)
-        entry = await self.database.fetchrow(self.queries.entry, *key)
-        if entry is not None and entry["answer"] is not None:
-            return entry["answer"], None
-        answer, tokens = await self._compose(envelope)
-        return await self.database.fetchval(self.queries.record_answer, *key, answer), tokens
-
-    async def _compose(self, envelope: RouteEnvelope) -> tuple[str, int | None]:
-        context, text = envelope.request_context, envelope.input.prompt
-        if self.spawner.runtime_name != "local":
-            result = await self.spawner.answer(
-                text,
-                trigger_source="route",
-                request_id=context.request_id,
-                speaker=context.speaker,
-            )
-            return result.text.strip() or "Done.", result.tokens
-        notes = await self._recall(context, text) if is_question(text) else []
-        return local_answer(self.name, text, notes), None
-
-    async def _recall(self, context: RequestContext, question: str) -> list[tuple[str, date]]:
-        """What this sender said before; nobody else's notes are ever read, whatever the question names."""
-        if not (words := search_words(question)):
-            return []
-        who = (context.source_channel, context.source_endpoint_identity, context.source_sender_identity)
-        rows = await self.database.fetch(self.queries.recall, *who, " | ".join(words), RECALLED)
-        return [(row["text"], row["created_at"].date()) for row in rows]
-
-    async def trace(self, request_id: UUID) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self.database.fetch(self.queries.entries_of_request, request_id)]

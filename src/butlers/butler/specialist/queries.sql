@@ -1,13 +1,10 @@
 -- name: keep
--- Remember what was said, once per segment.
+-- Remember what was said, once per segment; returns the answer that an earlier run gave.
 INSERT INTO {schema}.entries
     (id, request_id, segment_id, kind, text, sender, source_channel, source_endpoint, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-ON CONFLICT (request_id, segment_id) DO NOTHING;
-
--- name: entry
--- What is kept of one segment.
-SELECT id, kind, text, answer FROM {schema}.entries WHERE request_id = $1 AND segment_id = $2;
+ON CONFLICT (request_id, segment_id) DO UPDATE SET segment_id = excluded.segment_id
+RETURNING answer;
 
 -- name: record_answer
 -- The first answer stands: a repeated run must not say something else.

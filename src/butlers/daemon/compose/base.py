@@ -17,7 +17,6 @@ from butlers import __version__
 from butlers.butler.activity import ActivityReporter
 from butlers.butler.core_tools import CoreTools, StateStore
 from butlers.butler.health import Health
-from butlers.butler.identity import Caller
 from butlers.butler.modules import Module, ModuleHost
 from butlers.butler.notifier import Notifier
 from butlers.butler.route_inbox import RouteExecutor, RouteHandler
@@ -268,16 +267,13 @@ def _route_tool(butler: Butler, handle: RouteHandler) -> EnvelopeTool:
         telemetry=butler.telemetry,
     )
 
-    async def execute(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
-        return (await executor.execute(caller, raw)).to_wire()
-
     return EnvelopeTool(
         name="route.execute",
         description="Routed work (route.v1) from a trusted caller; answers with route_response.v1.",
         arguments=RouteEnvelope,
         returns=RouteResponse,
         hints=ADDS_ONCE,
-        handler=execute,
+        handler=executor.execute,
         callers=executor.trusted_callers,
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.modules import Module
-from butlers.butler.route_inbox import InboxPolicy, RouteInbox, RouteInboxStore
+from butlers.butler.route_inbox import InboxPolicy, RouteInbox
 from butlers.butler.specialist import Specialist, migrations
 from butlers.butler.specialist.signals import RELATIONSHIP, SignalRecorder
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
@@ -40,9 +40,9 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         new_id=process.new_id,
     )
     inbox = RouteInbox(
-        store=RouteInboxStore(
-            database=process.database, schema=config.schema_name, clock=process.clock, new_id=process.new_id
-        ),
+        database=process.database,
+        schema=config.schema_name,
+        new_id=process.new_id,
         work=specialist.handle,
         owner=process.instance,
         clock=process.clock,
