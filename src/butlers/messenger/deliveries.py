@@ -120,7 +120,8 @@ class Deliveries:
         """Claims with which nothing was done, as if they had never been taken."""
         now = self._clock.now()
         async with self._database.transaction() as connection:
-            rows = await self._claims.give_back([one.claim for one in unused], connection=connection)
+            claims = [Claim(key=(one.id,), token=one.claim_token) for one in unused]
+            rows = await self._claims.give_back(claims, connection=connection)
             ids = {row["id"] for row in rows}
             freed = [one for one in unused if one.id in ids]
             await connection.execute(self._queries.undo_attempts, [one.attempt_id for one in freed])
@@ -255,26 +256,11 @@ class Deliveries:
         attempts = await self._database.fetch(self._queries.attempts_of_deliveries, ids)
         receipts = await self._database.fetch(self._queries.receipts_of_deliveries, ids)
         for delivery in deliveries:
-            delivery["attempts"] = [_without_owner(row) for row in attempts if row["delivery_id"] == delivery["id"]]
-            delivery["receipts"] = [_without_owner(row) for row in receipts if row["delivery_id"] == delivery["id"]]
+            for name, rows in (("attempts", attempts), ("receipts", receipts)):
+                own = [dict(row) for row in rows if row["delivery_id"] == delivery["id"]]
+                delivery[name] = [{key: row[key] for key in row if key != "delivery_id"} for row in own]
         return deliveries
-
-
-def outcome_of(ended: Ended) -> Outcome:
-    """What the caller hears, without looking at the row again."""
-    delivery, result = ended.delivery, ended.result
-    return Outcome(
-        delivery_id=delivery.id,
-        channel=delivery.channel,
-        status=ended.settlement.status,
-        error=ended.settlement.error,
-        provider_delivery_id=result.provider_delivery_id if isinstance(result, Sent) else None,
-    )
 
 
 def migrations(schema: str) -> MigrationSet:
     return MigrationSet(schema=schema, package="butlers.messenger", component="messenger")
-
-
-def _without_owner(row: Record) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != "delivery_id"}

@@ -19,7 +19,6 @@ from butlers.contracts.delivery_state import PARKED, DeliveryStatus
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.messenger.admission.rules import AdmissionRequest, brakes
 from butlers.reliability.error_budget import Stance
-from butlers.storage.claims import Claim
 from butlers.storage.database import Record
 
 _PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
@@ -71,15 +70,6 @@ class ClaimedDelivery:
     in_doubt: bool  # an earlier attempt may have arrived
     last_error_class: str | None  # of the attempt before this one
     settled: bool = False  # somebody has said since what became of the attempt in doubt
-
-    @property
-    def claim(self) -> Claim:
-        return Claim(key=(self.id,), token=self.claim_token)
-
-    @property
-    def unsettled(self) -> bool:
-        """An earlier attempt may have arrived, and nobody has said whether."""
-        return self.in_doubt and not self.settled
 
     @property
     def scoped_channel(self) -> str:

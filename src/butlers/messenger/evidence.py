@@ -33,7 +33,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Self
 from uuid import UUID
@@ -46,6 +46,8 @@ from butlers.messenger.observer import Observer
 from butlers.messenger.settlement import Circumstances, Ended, Settlement, parked, settle
 
 LONGEST_FILE = 4_000_000  # bytes: some ninety thousand attempts
+MOST_LOST = 20  # attempts; what kills its process every time must not do so for ever
+_BATCH = 200
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _END = b"\nend\n"
 _MARK = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12} [0-9]+")
@@ -65,7 +67,7 @@ class WireLog:
     def leaving(self, attempt_id: UUID, part: int = 1) -> None:
         if self._file.closed:
             raise OSError(errno.EBADF, "the evidence is closed", str(self._path))
-        mark = _mark(attempt_id, part)
+        mark = f"{attempt_id} {part}\n".encode()
         if self._position + len(mark) > self._room:
             self._make_room()
         self._write(self._file, mark, self._position)
@@ -84,7 +86,7 @@ class WireLog:
 
     def _begin(self) -> tuple[IO[bytes], int, int]:
         """A whole and locked file under the worker's name: the file, where the next mark goes, where the room ends."""
-        marks = b"".join(_mark(attempt, part) for attempt, parts in self._open.items() for part in parts)
+        marks = "".join(f"{attempt} {part}\n" for attempt, parts in self._open.items() for part in parts).encode()
         length = max(self._longest, 2 * len(marks) + 200)
         head = _first_line(length) + marks
         fresh = self._path.with_suffix(".begun")
@@ -205,10 +207,6 @@ def _first_line(length: int) -> bytes:
     return f"boot {boot_id()} {length:012}\n".encode()
 
 
-def _mark(attempt_id: UUID, part: int) -> bytes:
-    return f"{attempt_id} {part}\n".encode()
-
-
 def _marks(content: bytes) -> dict[str, list[int]] | None:
     """The marks of a whole file; None when it is not whole, or not of this boot."""
     first, _, rest = content.partition(b"\n")
@@ -223,10 +221,6 @@ def _marks(content: bytes) -> dict[str, list[int]] | None:
         identity, _, part = line.decode("ascii").partition(" ")
         marks[identity].append(int(part))
     return dict(marks)
-
-
-MOST_LOST = 20  # attempts; what kills its process every time must not do so for ever
-_BATCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,20 +248,20 @@ class Rescuer:
             alive=alive,
         )
         if abandoned:
-            # Read after the claim: what a worker of that name could still have marked, it has.
-            evidence = {worker: self._evidence(worker) for _, worker in abandoned}
-            await self._finish([await self._lost(delivery, evidence[worker]) for delivery, worker in abandoned])
-        await self._forget(dead)
+            # Read after the claim: what a worker of that name could still have marked, it has. Our own file is proof
+            # although we live: what is not in hand is not being sent.
+            evidence = {
+                worker: Evidence.read(self.wire_directory, worker or "", alive=worker == self.name)
+                for _, worker in abandoned
+            }
+            ends = [await self._lost(delivery, evidence[worker]) for delivery, worker in abandoned]
+            await self.deliveries.finish(ends)
+            for end in ends:
+                self.observer.rescued(end)
+        for worker in dead:
+            if await self.deliveries.open_attempts_of(worker) == 0:
+                remove_wire_log(self.wire_directory, worker)
         return len(abandoned)
-
-    async def _finish(self, ends: list[Ended]) -> None:
-        await self.deliveries.finish(ends)
-        for end in ends:
-            self.observer.rescued(end)
-
-    def _evidence(self, worker: str | None) -> Evidence:
-        # Our own file is proof although we live: what is in nobody's hand is not being sent.
-        return Evidence.read(self.wire_directory, worker or "", alive=worker == self.name)
 
     async def _lost(self, delivery: ClaimedDelivery, evidence: Evidence) -> Ended:
         parts = await self.deliveries.parts_of(delivery.id)
@@ -280,11 +274,6 @@ class Rescuer:
             receipt_id=self.new_id(),
             lost=True,
         )
-
-    async def _forget(self, dead: list[str]) -> None:
-        for worker in dead:
-            if await self.deliveries.open_attempts_of(worker) == 0:
-                remove_wire_log(self.wire_directory, worker)
 
 
 def lost_attempt(part: int | None) -> NotSent:
@@ -304,8 +293,4 @@ def settle_lost(result: NotSent, around: Circumstances) -> Settlement:
             return parked(result, around) if around.in_doubt else buried
         return Settlement(status="awaiting_retry", next_attempt_at=around.now, error=result.error)
     settlement = settle(result, around)
-    if settlement.status != "awaiting_retry":
-        return settlement
-    return Settlement(
-        status="awaiting_retry", next_attempt_at=around.now, error=settlement.error, decision=settlement.decision
-    )
+    return replace(settlement, next_attempt_at=around.now) if settlement.status == "awaiting_retry" else settlement

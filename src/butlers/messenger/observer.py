@@ -40,12 +40,11 @@ from butlers.telemetry.catalogue import (
     UNCERTAIN,
 )
 from butlers.telemetry.spans import (
-    DELIVERY,
     IDEMPOTENCY_CHECK,
     PERSISTENCE_WRITE,
     PROVIDER_SEND,
     RATE_LIMIT_CHECK,
-    VALIDATE,
+    SpanName,
 )
 
 log = get_logger("butlers.messenger")
@@ -61,23 +60,14 @@ class Observer:
 
     # --- intake ------------------------------------------------------------------------------------------------------
 
-    def delivery(self, notify: NotifyEnvelope, identity_scope: str) -> AbstractContextManager[Span]:
+    def span(self, name: SpanName, notify: NotifyEnvelope, **labels: Any) -> AbstractContextManager[Span]:
         return self.telemetry.span(
-            DELIVERY,
-            request_id=notify.request_id,
-            channel=notify.delivery.channel,
-            intent=notify.delivery.intent,
-            identity_scope=identity_scope,
-            origin_butler=notify.origin_butler,
-        )
-
-    def validating(self, notify: NotifyEnvelope) -> AbstractContextManager[Span]:
-        return self.telemetry.span(
-            VALIDATE,
+            name,
             request_id=notify.request_id,
             channel=notify.delivery.channel,
             intent=notify.delivery.intent,
             origin_butler=notify.origin_butler,
+            **labels,
         )
 
     def traced(self, new: NewDelivery) -> NewDelivery:
@@ -107,40 +97,8 @@ class Observer:
                 if (timing := self.timings.get(delivery.id)) is not None:
                     timing.at[step] = now
 
-    def _passed(self, new: NewDelivery, entry: Entry | Parked) -> None:
-        """One span for each step that the delivery came to."""
-        if (timing := self.timings.pop(new.id, None)) is None:
-            return
-        request_id, channel = new.notify.request_id, new.notify.delivery.channel
-        outcome = "known" if isinstance(entry, Known) else "new"
-        took = timing.before("read")
-        with self.telemetry.span(
-            IDEMPOTENCY_CHECK, request_id=request_id, between=took, channel=channel, outcome=outcome
-        ):
-            pass
-        if not isinstance(entry, Known):
-            self._judged(new, timing, entry.rule if isinstance(entry, Refused) else None)
-        if isinstance(entry, Taken):
-            took, identity = timing.before("written"), str(new.id)
-            with self.telemetry.span(
-                PERSISTENCE_WRITE, request_id=request_id, between=took, channel=channel, delivery_id=identity
-            ):
-                pass
-
-    def _judged(self, new: NewDelivery, timing: AdmissionTimings, rule: str | None) -> None:
-        with self.telemetry.span(
-            RATE_LIMIT_CHECK,
-            request_id=new.notify.request_id,
-            between=timing.before("decided"),
-            channel=new.notify.delivery.channel,
-            identity_scope=new.identity_scope,
-            outcome="refused" if rule else "admitted",
-            rule=rule,
-        ):
-            pass
-
     def entered(self, new: NewDelivery, entry: Entry | Parked) -> None:
-        self._passed(new, entry)
+        self._trace_steps(new, entry)
         labels, context = new.labels, {"delivery_id": new.id, "request_id": new.notify.request_id}
         if isinstance(entry, Refused):
             self._refused(new, entry)
@@ -155,6 +113,26 @@ class Observer:
         if not isinstance(entry, Taken):
             context["delivery_id"] = entry.delivery_id
         log.info("delivery recorded", duplicate=isinstance(entry, Known), **context)
+
+    def _trace_steps(self, new: NewDelivery, entry: Entry | Parked) -> None:
+        """One span for each step of the admission that the delivery came to."""
+        if (timing := self.timings.pop(new.id, None)) is None:
+            return
+        rule = entry.rule if isinstance(entry, Refused) else None
+        steps: list[tuple[SpanName, Step, dict[str, Any]]] = [
+            (IDEMPOTENCY_CHECK, "read", {"outcome": "known" if isinstance(entry, Known) else "new"})
+        ]
+        if not isinstance(entry, Known):
+            outcome = "refused" if rule else "admitted"
+            decided = {"identity_scope": new.identity_scope, "outcome": outcome, "rule": rule}
+            steps.append((RATE_LIMIT_CHECK, "decided", decided))
+        if isinstance(entry, Taken):
+            steps.append((PERSISTENCE_WRITE, "written", {"delivery_id": str(new.id)}))
+        request_id, channel = new.notify.request_id, new.notify.delivery.channel
+        for name, step, facts in steps:
+            took = timing.before(step)
+            with self.telemetry.span(name, request_id=request_id, between=took, channel=channel, **facts):
+                pass
 
     def _refused(self, new: NewDelivery, refused: Refused) -> None:
         error_class = refused.error.error_class.value
@@ -172,14 +150,13 @@ class Observer:
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
-    def attempt_begins(self, delivery: ClaimedDelivery) -> None:
+    def provider_send(self, delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
+        """An attempt begins."""
         if delivery.attempt == 1:
             waited = self.clock.now() - delivery.created_at
             self.telemetry.observe(QUEUE_WAIT, waited.total_seconds() * 1000, **delivery.labels)
         else:
             self.telemetry.count(RETRY_ATTEMPT, 1, error_class=delivery.last_error_class, **delivery.labels)
-
-    def provider_send(self, delivery: ClaimedDelivery) -> AbstractContextManager[Span]:
         return self.telemetry.span(
             PROVIDER_SEND,
             request_id=delivery.request_id,
@@ -190,40 +167,35 @@ class Observer:
         )
 
     def attempt_ended(self, ended: Ended) -> None:
-        delivery, settlement, result = ended.delivery, ended.settlement, ended.result
-        error_class = settlement.error.error_class.value if settlement.error else None
-        labels = {"outcome": settlement.status, "error_class": error_class, **delivery.labels}
+        delivery, status, result, own = ended.delivery, ended.settlement.status, ended.result, ended.delivery.labels
+        error_class = ended.settlement.error.error_class.value if ended.settlement.error else None
+        labels = {"outcome": status, "error_class": error_class, **own}
         self.telemetry.observe(PROVIDER_LATENCY, ended.latency_ms, **labels)
         log.info(
             "delivery attempted",
             delivery_id=delivery.id,
             request_id=delivery.request_id,
             attempt=delivery.attempt,
-            outcome=settlement.status,
+            outcome=status,
             error_class=error_class,
         )
         if isinstance(result, Sent):
             scope = {"channel": delivery.channel, "identity_scope": delivery.identity_scope}
             self.telemetry.count(RECEIPTS, 1, receipt_type="sent", **scope)
         elif result.throttle is not None:
-            self.telemetry.count(
-                RATE_LIMITED, 1, outcome="delayed", error_class=error_class, rule="throttle", **delivery.labels
-            )
-        if settlement.status != "awaiting_retry":
-            self._end(ended, labels)
-
-    def _end(self, ended: Ended, labels: Mapping[str, str | None]) -> None:
-        delivery, status = ended.delivery, ended.settlement.status
+            self.telemetry.count(RATE_LIMITED, 1, rule="throttle", **labels | {"outcome": "delayed"})
+        if status == "awaiting_retry":
+            return
         total = self.clock.now() - delivery.created_at
         self.telemetry.observe(DELIVERY_LATENCY, total.total_seconds() * 1000, **labels)
         if status == "delivered":
-            self.telemetry.count(DELIVERY_SENT, 1, outcome=status, **delivery.labels)
-            return
-        self.telemetry.count(DELIVERY_FAILED, 1, **labels)
+            self.telemetry.count(DELIVERY_SENT, 1, outcome=status, **own)
+        else:
+            self.telemetry.count(DELIVERY_FAILED, 1, **labels)
         if status == "uncertain":
-            self.telemetry.count(UNCERTAIN, 1, **delivery.labels)
+            self.telemetry.count(UNCERTAIN, 1, **own)
         if status == "dead_lettered":
-            self.telemetry.count(DEAD_LETTERED, 1, error_class=labels["error_class"], **delivery.labels)
+            self.telemetry.count(DEAD_LETTERED, 1, error_class=error_class, **own)
 
     def rescued(self, ended: Ended) -> None:
         certainty = ended.result.certainty if isinstance(ended.result, NotSent) else None

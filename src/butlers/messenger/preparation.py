@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from butlers.channels.channel import Threads
+from butlers.channels.channel import Channel, Threads
 from butlers.channels.registry import canonical_address, channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
@@ -22,6 +22,84 @@ DEFAULT_SUBJECT = "Message"
 _REPLY = re.compile(r"(?:re|aw|sv|antw)\s?(?:[\[(]\d{1,3}[\])])?\s?:", re.IGNORECASE)
 _TOKEN = re.compile(r"\[[^\[\]]{1,64}\]")
 SECRETS_RULE = "secrets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    contacts: AddressBook
+    channels: Collection[str]  # served ones, with their scope: telegram.bot
+    own_address: str  # of the mailbox, which never answers itself
+    clock: Clock
+    new_id: Callable[[], UUID]
+    secrets: SecretFilter = field(default_factory=SecretFilter)  # takes them out of what leaves
+
+    async def prepare(
+        self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None, *, identity_scope: str = "bot"
+    ) -> NewDelivery:
+        """Check what only the whole can tell, and make the delivery. Raises `validation_error`."""
+        channel = channel_of(notify.delivery.channel)
+        if f"{channel.name}.{identity_scope}" not in self.channels:
+            served = ", ".join(sorted(self.channels))
+            raise invalid("delivery.channel", f"is not served here in scope {identity_scope}; served: {served}")
+        if notify.delivery.intent == "react" and not channel.can_react:
+            raise invalid("delivery.intent", f"react is not possible on {channel.name}")
+        resolution = await resolve_target(notify, self.contacts)
+        message, in_message = self.secrets(notify.delivery.message)
+        subject, in_subject = self.secrets(notify.delivery.subject or "")
+        found = in_message + in_subject
+        if found:
+            update = {"message": message, "subject": subject if in_subject else notify.delivery.subject}
+            notify = notify.model_copy(update={"delivery": notify.delivery.model_copy(update=update)})
+        new = self._delivery(notify, channel, resolution, source_event, identity_scope)
+        refuses = channel.outbound.refuses_answer if channel.outbound is not None and new.brakes else None
+        if refuses is not None and (reason := refuses(new.source_event, self.own_address)) is not None:
+            raise invalid("delivery.intent", f"must not be a reply: {reason}")
+        if not found:
+            return new
+        detail = f"{found} of them replaced by {REDACTED}: what the system keeps secret does not leave"
+        return new.decided(Decision(at=self.clock.now(), rule=SECRETS_RULE, verdict="redacted", detail=detail))
+
+    def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
+        """The same delivery, now that its contact's identifier is known."""
+        target = canonical_address(new.notify.delivery.channel, address)
+        key = _key(new.notify, target) or new.idempotency_key
+        ordering = _ordering_key(new.notify, target, new.id)
+        return replace(new, target=target, address=address, idempotency_key=key, ordering_key=ordering)
+
+    def _delivery(
+        self,
+        notify: NotifyEnvelope,
+        channel: Channel,
+        resolution: Resolved | MissingIdentifier,
+        source_event: Mapping[str, Any] | None,
+        identity_scope: str,
+    ) -> NewDelivery:
+        identity, now, origin = self.new_id(), self.clock.now(), notify.origin_butler
+        target = address = None
+        if isinstance(resolution, Resolved):
+            target, address = resolution.target, resolution.address
+            how = Decision(at=now, rule="target", verdict="resolved", detail=resolution.how)
+        else:
+            missing = "the contact has no identifier for the channel"
+            how = Decision(at=now, rule="target", verdict="missing", detail=missing)
+        key = _key(notify, target if target is not None else f"contact:{notify.contact_id}")
+        message = notify.delivery.message
+        return NewDelivery(
+            id=identity,
+            # Without an id and without a key nothing tells a repeat from a second request: every call is a new one.
+            idempotency_key=key or f"none-{identity}",
+            notify=notify,
+            target=target,
+            address=address,
+            identity_scope=identity_scope,
+            message=message if channel.has_subject else with_origin(message, origin),
+            subject=_subject(notify, source_event) if channel.has_subject else None,
+            ordering_key=_ordering_key(notify, target or "", identity),
+            source_event=source_event,
+            duplicate_detection=key is not None,
+            status="pending" if target is not None else "pending_missing_identifier",
+            decisions=(Decision(at=now, rule="origin", verdict="verified"), how),
+        )
 
 
 def with_origin(text: str, origin: str) -> str:
@@ -67,99 +145,6 @@ def _leading(subject: str) -> tuple[list[str], str]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
-    contacts: AddressBook
-    channels: Collection[str]  # served ones, with their scope: telegram.bot
-    own_address: str  # of the mailbox, which never answers itself
-    clock: Clock
-    new_id: Callable[[], UUID]
-    secrets: SecretFilter = field(default_factory=SecretFilter)  # takes them out of what leaves
-
-    async def prepare(
-        self, notify: NotifyEnvelope, source_event: Mapping[str, Any] | None, *, identity_scope: str = "bot"
-    ) -> NewDelivery:
-        """Check what only the whole can tell, and make the delivery. Raises `validation_error`."""
-        self._check_channel(notify, identity_scope)
-        resolution = await resolve_target(notify, self.contacts)
-        clean, found = self._without_secrets(notify)
-        new = self._delivery(clean, resolution, source_event, identity_scope)
-        self._check_answer(new)
-        if not found:
-            return new
-        detail = f"{found} of them replaced by {REDACTED}: what the system keeps secret does not leave"
-        decision = Decision(at=self.clock.now(), rule=SECRETS_RULE, verdict="redacted", detail=detail)
-        return replace(new, decisions=(*new.decisions, decision))
-
-    def _without_secrets(self, notify: NotifyEnvelope) -> tuple[NotifyEnvelope, int]:
-        message, in_message = self.secrets(notify.delivery.message)
-        subject, in_subject = self.secrets(notify.delivery.subject or "")
-        if not in_message + in_subject:
-            return notify, 0
-        update = {"message": message, "subject": subject if in_subject else notify.delivery.subject}
-        delivery = notify.delivery.model_copy(update=update)
-        return notify.model_copy(update={"delivery": delivery}), in_message + in_subject
-
-    def addressed(self, new: NewDelivery, address: str) -> NewDelivery:
-        """The same delivery, now that its contact's identifier is known."""
-        target = canonical_address(new.notify.delivery.channel, address)
-        key = _key(new.notify, target) or new.idempotency_key
-        ordering = _ordering_key(new.notify, target, new.id)
-        return replace(new, target=target, address=address, idempotency_key=key, ordering_key=ordering)
-
-    def _check_channel(self, notify: NotifyEnvelope, identity_scope: str) -> None:
-        if f"{notify.delivery.channel}.{identity_scope}" not in self.channels:
-            served = ", ".join(sorted(self.channels))
-            raise invalid("delivery.channel", f"is not served here in scope {identity_scope}; served: {served}")
-        if notify.delivery.intent == "react" and not channel_of(notify.delivery.channel).can_react:
-            raise invalid("delivery.intent", f"react is not possible on {notify.delivery.channel}")
-
-    def _check_answer(self, new: NewDelivery) -> None:
-        outbound = channel_of(new.notify.delivery.channel).outbound
-        if outbound is None or not new.brakes:
-            return
-        if (reason := outbound.refuses_answer(new.source_event, self.own_address)) is not None:
-            raise invalid("delivery.intent", f"must not be a reply: {reason}")
-
-    def _delivery(
-        self,
-        notify: NotifyEnvelope,
-        resolution: Resolved | MissingIdentifier,
-        source_event: Mapping[str, Any] | None,
-        identity_scope: str,
-    ) -> NewDelivery:
-        identity, known = self.new_id(), isinstance(resolution, Resolved)
-        target = resolution.target if isinstance(resolution, Resolved) else None
-        address = resolution.address if isinstance(resolution, Resolved) else None
-        key = _key(notify, target if target is not None else f"contact:{notify.contact_id}")
-        has_subject = channel_of(notify.delivery.channel).has_subject
-        message, origin = notify.delivery.message, notify.origin_butler
-        return NewDelivery(
-            id=identity,
-            # Without an id and without a key nothing tells a repeat from a second wish: every call is a new one.
-            idempotency_key=key or f"none-{identity}",
-            notify=notify,
-            target=target,
-            address=address,
-            identity_scope=identity_scope,
-            message=message if has_subject else with_origin(message, origin),
-            subject=_subject(notify, source_event) if has_subject else None,
-            ordering_key=_ordering_key(notify, target or "", identity),
-            source_event=source_event,
-            duplicate_detection=key is not None,
-            status="pending" if known else "pending_missing_identifier",
-            decisions=(Decision(at=self.clock.now(), rule="origin", verdict="verified"), self._how(resolution)),
-        )
-
-    def _how(self, resolution: Resolved | MissingIdentifier) -> Decision:
-        now = self.clock.now()
-        if isinstance(resolution, Resolved):
-            return Decision(at=now, rule="target", verdict="resolved", detail=resolution.how)
-        return Decision(
-            at=now, rule="target", verdict="missing", detail="the contact has no identifier for the channel"
-        )
 
 
 def _subject(notify: NotifyEnvelope, source_event: Mapping[str, Any] | None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 from uuid import UUID
@@ -11,7 +10,6 @@ from uuid import UUID
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
 from butlers.channels.channel import CertaintyPolicy
 from butlers.contracts.delivery_state import OPEN, DeliveryStatus
-from butlers.contracts.notify import DeliveryOutcome
 from butlers.errors import ClassifiedError, TimeoutExceeded, from_wire
 from butlers.messenger.channel_health import Report
 from butlers.messenger.config import DEFAULT, DeliverySection
@@ -56,52 +54,50 @@ class Ended:
             channel=delivery.scoped_channel, generation=delivery.generation, result=self.result, lost=self.lost
         )
 
+    @property
+    def outcome(self) -> Outcome:
+        """What the caller is told, without looking at the row again."""
+        return Outcome(
+            delivery_id=self.delivery.id,
+            channel=self.delivery.channel,
+            status=self.settlement.status,
+            error=self.settlement.error,
+            provider_delivery_id=self.result.provider_delivery_id if isinstance(self.result, Sent) else None,
+        )
+
     def to_row(self) -> dict[str, Any]:
-        return {
-            "delivery_id": self.delivery.id,
-            "claim_token": self.delivery.claim_token,
-            "attempt_id": self.delivery.attempt_id,
+        delivery, result, settlement, error = self.delivery, self.result, self.settlement, self.settlement.error
+        row = {
+            "delivery_id": delivery.id,
+            "claim_token": delivery.claim_token,
+            "attempt_id": delivery.attempt_id,
             "latency_ms": self.latency_ms,
-            **_settlement_row(self.settlement),
-            **_result_row(self.result, self.receipt_id),
-            **({"outcome": "lost"} if self.lost else {}),
-        }
-
-
-def _settlement_row(settlement: Settlement) -> dict[str, Any]:
-    error = settlement.error
-    return {
-        "status": settlement.status,
-        "next_attempt_at": settlement.next_attempt_at,
-        "error_class": error.error_class.value if error else None,
-        "error_message": error.message if error else None,
-        "retryable": error.retryable if error else None,
-        "terminal": settlement.status not in OPEN,
-        "tell_owner": settlement.tells_owner,
-        "decision": [settlement.decision.to_row()] if settlement.decision else None,
-    }
-
-
-def _result_row(result: AttemptResult, receipt_id: UUID) -> dict[str, Any]:
-    if isinstance(result, Sent):
-        return {
-            "outcome": "sent",
-            "certainty": Certainty.SENT.value,
+            "status": settlement.status,
+            "next_attempt_at": settlement.next_attempt_at,
+            "error_class": error.error_class.value if error else None,
+            "error_message": error.message if error else None,
+            "retryable": error.retryable if error else None,
+            "terminal": settlement.status not in OPEN,
+            "tell_owner": settlement.tells_owner,
+            "decision": [settlement.decision.to_row()] if settlement.decision else None,
             "provider_response": dict(result.response),
-            "receipt_id": receipt_id,
-            "part": result.part,
-            "provider_delivery_id": result.provider_delivery_id,
             "target_identity": result.moved_to,
         }
-    return {
-        "outcome": "rejected" if result.answered else "failed",
-        "certainty": result.certainty.value,
-        "attempt_error_class": result.error.error_class.value,
-        "attempt_error_message": result.error.message,
-        "attempt_retryable": result.error.retryable,
-        "provider_response": dict(result.response),
-        "target_identity": result.moved_to,
-    }
+        if isinstance(result, Sent):
+            return row | {
+                "outcome": "lost" if self.lost else "sent",
+                "certainty": Certainty.SENT.value,
+                "receipt_id": self.receipt_id,
+                "part": result.part,
+                "provider_delivery_id": result.provider_delivery_id,
+            }
+        return row | {
+            "outcome": "lost" if self.lost else "rejected" if result.answered else "failed",
+            "certainty": result.certainty.value,
+            "attempt_error_class": result.error.error_class.value,
+            "attempt_error_message": result.error.message,
+            "attempt_retryable": result.error.retryable,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +116,6 @@ class ChannelPolicy:
             timeout_s=delivery.timeout_s.get(channel, delivery.timeout_s[DEFAULT]),
             certainty=delivery.certainty.get(channel, delivery.certainty[DEFAULT]),
         )
-
-    def under(self, stance: Stance) -> RetryPolicy:
-        """A channel whose error budget burns is tried less often and more slowly."""
-        return tightened(self.retry, stance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +146,7 @@ def _retry_or_end(result: NotSent, around: Circumstances) -> Settlement:
     if around.not_after is not None and around.now > around.not_after:
         return Settlement(status="expired", error=error)
     decision = next_retry(
-        around.policy.under(around.stance),
+        tightened(around.policy.retry, around.stance),  # tried less often and more slowly while the error budget burns
         attempt=around.attempt,
         retryable=error.retryable or doubt,
         retry_after=error.retry_after,
@@ -208,37 +200,17 @@ class Outcome:
     status: DeliveryStatus
     error: ClassifiedError | None = None
     provider_delivery_id: str | None = None
-    duplicate_detection: bool = True
     action_id: UUID | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_row(cls, row: Record) -> Self:
+        error_class, message = row["terminal_error_class"], row["terminal_error_message"]
+        ended_badly = error_class is not None and row["status"] not in OPEN
         return cls(
             delivery_id=row["id"],
             channel=row["channel"],
             status=row["status"],
-            error=_terminal_error(row),
+            error=from_wire(error_class, message, retryable=bool(row["terminal_retryable"])) if ended_badly else None,
             provider_delivery_id=row["provider_delivery_id"],
-            duplicate_detection=row["duplicate_detection"],
             action_id=row["action_id"],
         )
-
-    def to_wire(self, *, deduplicated: bool) -> DeliveryOutcome:
-        return DeliveryOutcome(
-            channel=self.channel,
-            delivery_id=self.delivery_id,
-            status=self.status,
-            provider_delivery_id=self.provider_delivery_id,
-            deduplicated=deduplicated,
-            duplicate_detection=self.duplicate_detection,
-            action_id=self.action_id,
-        )
-
-
-def _terminal_error(row: Record) -> ClassifiedError | None:
-    if row["terminal_error_class"] is None or row["status"] in OPEN:
-        return None
-    return from_wire(
-        row["terminal_error_class"], row["terminal_error_message"], retryable=bool(row["terminal_retryable"])
-    )

@@ -18,7 +18,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -33,7 +33,7 @@ from butlers.messenger import evidence
 from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
 from butlers.messenger.attempt import attempt
 from butlers.messenger.config import DeliverySection
-from butlers.messenger.deliveries import Deliveries, outcome_of
+from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.evidence import Rescuer
 from butlers.messenger.observer import Observer
@@ -42,81 +42,19 @@ from butlers.storage.claims import LeasePolicy
 from butlers.storage.group_commit import GroupCommitter
 from butlers.telemetry import get_logger
 
-_REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-_LEFT_OUT = "the provider's words could not be kept"
-_MOST_PARTS = 2**31 - 1  # what the column holds
-
-
-def is_refused(error: Exception) -> bool:
-    """Whether the values, and not the server or the moment, are the trouble."""
-    return isinstance(error, (*_REFUSALS, ValueError))  # the driver's own word for what it cannot encode
-
-
-def without_words(ended: Ended) -> Ended:
-    """The same outcome with nothing in it that a provider said."""
-    settlement = ended.settlement
-    error = _plain(settlement.error) if settlement.error is not None else None
-    return replace(ended, result=_silent(ended), settlement=replace(settlement, error=error))
-
-
-def _silent(ended: Ended) -> AttemptResult:
-    result, response = ended.result, {"left_out": _LEFT_OUT}
-    if not isinstance(result, Sent):
-        return replace(result, error=_plain(result.error), response=response, moved_to=None)
-    part = result.part if 0 < result.part <= _MOST_PARTS else 1
-    name = f"unknown-{ended.delivery.attempt_id}"
-    return Sent(provider_delivery_id=name, part=part, response=response)
-
-
-def _plain(error: ClassifiedError) -> ClassifiedError:
-    return from_wire(error.error_class.value, _LEFT_OUT, retryable=error.retryable)
-
-
-_INSIST_S = 0.5  # between tries to record an outcome
-# Outcomes in one transaction. With more, everybody who waits would hear at the same moment and come again at the same
-# moment, and the processor and the disk would take turns instead of working side by side.
-_TOGETHER = 64
-
-
-class Recorder:
-    """Writes down how attempts ended."""
-
-    def __init__(self, *, deliveries: Deliveries, clock: Clock) -> None:
-        self._deliveries = deliveries
-        self._clock = clock
-        self._finishes: GroupCommitter[Ended, bool] = GroupCommitter(deliveries.finish, max_batch=_TOGETHER)
-
-    async def write_down(self, ended: Ended) -> Ended | None:
-        """What is known now would be doubt after a crash. Returns what was recorded; None: the claim was lost."""
-        silent = False
-        while True:
-            try:
-                written = await self._finishes.submit(ended)
-            except Exception as error:
-                log.error("outcome was not recorded", error=error, delivery_id=ended.delivery.id)
-                if is_refused(error) and not silent:
-                    ended, silent = without_words(ended), True
-                else:
-                    await self._clock.sleep(_INSIST_S)
-                continue
-            if not written:
-                await self._say_late(ended)
-            return ended if written else None
-
-    async def _say_late(self, ended: Ended) -> None:
-        """Somebody took the delivery over and may believe it lost; a yes of the provider still counts."""
-        log.warning("delivery was taken over", delivery_id=ended.delivery.id)
-        if isinstance(ended.result, Sent):
-            settled = await self._deliveries.late_yes(ended, ended.result)
-            log.warning("it was sent all the same", delivery_id=ended.delivery.id, outcome=settled)
-
-
 log = get_logger("butlers.messenger")
 
 _LOOK_AGAIN_S = 0.5  # when the table could not be looked at
-_LONGEST_NAP = 5.0  # seconds between looks at the table when nobody calls
-_RESCUE_EVERY = 0.5  # seconds between looks for dead workers
-_FAREWELL_S = 2.0  # for the last words at a stop: attempts that are cut off, a look at what stays open
+_LONGEST_WAIT_S = 5.0  # between looks at the table when nothing wakes the worker
+_RESCUE_EVERY_S = 0.5  # between looks for dead workers
+_SHUTDOWN_GRACE_S = 2.0  # at a stop, for attempts that are cut off and for a look at what stays open
+_INSIST_S = 0.5  # between tries to record an outcome
+# Outcomes in one transaction. With more, all callers that wait would be answered at the same moment and come again at
+# the same moment, and the processor and the disk would take turns instead of working side by side.
+_TOGETHER = 64
+_REFUSALS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
+_LEFT_OUT = "the provider's words could not be kept"
+_MOST_PARTS = 2**31 - 1  # what the column holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +102,8 @@ class DeliveryWorker:
         self._awake = asyncio.Event()
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self._tokens: dict[UUID, UUID] = {}
-        self._outcomes: dict[UUID, Outcome] = {}  # of deliveries that somebody expects
-        # Weak: whoever gives up, or waits for another process's delivery, leaves nothing behind.
+        self._outcomes: dict[UUID, Outcome] = {}  # of deliveries that a caller waits for
+        # Weak: a caller that gives up, or waits for another process's delivery, leaves nothing behind.
         self._expected: WeakValueDictionary[UUID, OutcomeWaiter] = WeakValueDictionary()
         self._reserved = 0  # slots of batches that are not yet committed
         self._held_up = True  # something due could not be claimed, so the end of anything may set it free
@@ -196,7 +134,7 @@ class DeliveryWorker:
     def reserve_slots(self, wanted: int) -> ClaimSlots:
         """Slots that are free now, reserved until `start_claimed`."""
         room = self._room()
-        # With few slots left, what waits already comes first.
+        # With few slots left, deliveries that wait already come first.
         scarce = self._held_up and room < self._policy.max_concurrent / 2
         slots = 0 if self._closing or scarce else max(0, min(wanted, room))
         self._reserved += slots
@@ -211,7 +149,7 @@ class DeliveryWorker:
 
     def start_claimed(self, slots: ClaimSlots, claimed: Sequence[ClaimedDelivery]) -> None:
         self._reserved -= slots.count
-        self._begin(claimed)
+        self._start(claimed)
 
     def _room(self) -> int:
         return self._policy.max_concurrent - len(self._tasks) - self._reserved
@@ -222,32 +160,29 @@ class DeliveryWorker:
         try:
             while True:
                 self._awake.clear()
-                await self._round()
-                await self._nap()
+                try:
+                    if self._clock.monotonic() - self._rescued_at >= _RESCUE_EVERY_S:
+                        await self.rescue()
+                    while await self.run_once():
+                        pass
+                except Exception as error:
+                    # Attempts under way depend on this loop; what is wrong may have passed by the next round.
+                    log.error("delivery round failed", error=error)
+                await self._wait_for_work()
         finally:
             renewal.cancel()
-
-    async def _round(self) -> None:
-        try:
-            if self._clock.monotonic() - self._rescued_at >= _RESCUE_EVERY:
-                await self.rescue()
-            while await self.run_once():
-                pass
-        except Exception as error:
-            # Attempts under way depend on this loop; whatever is wrong may have passed by the next round.
-            log.error("delivery round failed", error=error)
 
     async def run_once(self) -> bool:
         """Start what is due, as far as there is room; whether there may be more."""
         room = self._room()
         if room <= 0 or self._closing:
             return False
-        claimed = await self._kept(
+        claimed = await self._claim(
             room, self._deliveries.claim_due(limit=room, worker=self._name, lease_s=self._policy.lease.ttl)
         )
         return len(claimed) == room
 
-    async def _kept(self, room: int, claim: Awaitable[list[ClaimedDelivery]]) -> list[ClaimedDelivery]:
+    async def _claim(self, room: int, claim: Awaitable[list[ClaimedDelivery]]) -> list[ClaimedDelivery]:
         """Claim with so many slots reserved, and start what was claimed."""
         self._reserved += room
         try:
@@ -255,30 +190,33 @@ class DeliveryWorker:
         finally:
             self._reserved -= room
             self._stirred.set()
-        self._begin(claimed)
+        self._start(claimed)
         return claimed
 
-    def _begin(self, claimed: Sequence[ClaimedDelivery]) -> None:
+    def _start(self, claimed: Sequence[ClaimedDelivery]) -> None:
         if self._closed and claimed:
             returning = asyncio.create_task(self._give_back(claimed), name="unused claims")
             self._returns.add(returning)
             returning.add_done_callback(self._returns.discard)
         else:
             for delivery in claimed:
-                self._start(delivery)
+                task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
+                self._tasks[delivery.id] = task
+                self._tokens[delivery.id] = delivery.claim_token
+                task.add_done_callback(partial(self._ended, delivery.id))
         self._stirred.set()
 
     async def _give_back(self, unused: Sequence[ClaimedDelivery]) -> None:
         try:
             await self._deliveries.give_back(unused)
         except Exception as error:
-            # Whoever rescues them finds a wire log without a mark of theirs, and so tries them again.
+            # The worker that rescues them finds a wire log without a mark of theirs, and so tries them again.
             log.error("claims were not given back", error=error)
 
     async def probe(self) -> None:
         """Try channels in trouble as far as their circuits admit."""
         channels = await self._deliveries.open_circuits()
-        if self._in_trouble - set(channels):  # somebody, here or elsewhere, found one well again
+        if self._in_trouble - set(channels):  # a worker, here or elsewhere, found one well again
             self.wake()
         self._in_trouble = frozenset(channels)
         for channel in channels:
@@ -286,34 +224,25 @@ class DeliveryWorker:
             if room <= 0 or self._closing:
                 return
             lease_s = self._policy.lease.ttl
-            await self._kept(
+            await self._claim(
                 room, self._deliveries.claim_probes(channel, limit=room, worker=self._name, lease_s=lease_s)
             )
 
-    async def _nap(self) -> None:
-        due = await self._next_due()
+    async def _wait_for_work(self) -> None:
+        """Until something may be due, or `wake` is called."""
+        try:
+            due, self._held_up = await self._deliveries.next_due()
+            wait = _LONGEST_WAIT_S if due is None else (due - self._clock.now()).total_seconds()
+        except Exception as error:
+            log.error("delivery round failed", error=error)
+            wait = _LOOK_AGAIN_S
         # A due row that was not claimed waits for an earlier one of its conversation, whose end wakes us.
-        wait = min(max(due, 0.05 if not self._tasks else 0.5), _LONGEST_NAP)
+        wait = min(max(wait, 0.05 if not self._tasks else 0.5), _LONGEST_WAIT_S)
         try:
             async with asyncio.timeout(wait):
                 await self._awake.wait()
         except TimeoutError:
             return
-
-    async def _next_due(self) -> float:
-        """Seconds until there is something to do; soon, when that cannot be found out."""
-        try:
-            due, self._held_up = await self._deliveries.next_due()
-        except Exception as error:
-            log.error("delivery round failed", error=error)
-            return _LOOK_AGAIN_S
-        return _LONGEST_NAP if due is None else (due - self._clock.now()).total_seconds()
-
-    def _start(self, delivery: ClaimedDelivery) -> None:
-        task = asyncio.create_task(self._deliver(delivery), name=f"delivery {delivery.id}")
-        self._tasks[delivery.id] = task
-        self._tokens[delivery.id] = delivery.claim_token
-        task.add_done_callback(lambda ended: self._ended(delivery.id, ended))
 
     def _ended(self, delivery_id: UUID, task: asyncio.Task[None]) -> None:
         if self._tasks.get(delivery_id) is task:  # it may have been claimed again already
@@ -327,7 +256,6 @@ class DeliveryWorker:
 
     async def _deliver(self, delivery: ClaimedDelivery) -> None:
         started = self._clock.monotonic()
-        self._observer.attempt_begins(delivery)
         with self._observer.provider_send(delivery):
             result = await attempt(
                 delivery,
@@ -345,11 +273,11 @@ class DeliveryWorker:
             latency_ms=int((self._clock.monotonic() - started) * 1000),
             receipt_id=self._new_id(),
         )
-        if (written := await self._recorder.write_down(ended)) is not None:
+        if (written := await self._recorder.record(ended)) is not None:
             self._wire.settled(delivery.attempt_id)
             self._observer.attempt_ended(written)
             if delivery.id in self._expected and getattr(result, "part", 1) == 1:
-                self._outcomes[delivery.id] = outcome_of(written)
+                self._outcomes[delivery.id] = written.outcome
             self._held_up |= settlement.status == "awaiting_retry"
 
     def _circumstances(self, delivery: ClaimedDelivery) -> Circumstances:
@@ -359,7 +287,7 @@ class DeliveryWorker:
             stance=delivery.stance,
             now=self._clock.now(),
             not_after=delivery.not_after,
-            in_doubt=delivery.unsettled,
+            in_doubt=delivery.in_doubt and not delivery.settled,
             draw=random.random(),  # noqa: S311 - jitter, not a secret
         )
 
@@ -385,29 +313,71 @@ class DeliveryWorker:
                 if after is not None:
                     await after()
                 self._closing = True
-                await self._quiet()
+                while self._tasks or self._reserved:
+                    self._stirred.clear()
+                    await self._stirred.wait()
         except TimeoutError:
             log.warning("attempts are cut off", count=len(self._tasks))
         self._closing = self._closed = True
-        await self._cut_off()
-        self._wire.close(keep=await self._leaves_something())
-
-    async def _quiet(self) -> None:
-        while self._tasks or self._reserved:
-            self._stirred.clear()
-            await self._stirred.wait()
-
-    async def _cut_off(self) -> None:
         if late := list(self._tasks.values()):
             for task in late:
                 task.cancel()
-            await asyncio.wait(late, timeout=_FAREWELL_S)
-
-    async def _leaves_something(self) -> bool:
-        """Whether anybody will need the evidence; without it, what is open would be in doubt."""
-        try:
-            async with asyncio.timeout(_FAREWELL_S):
-                return self._reserved > 0 or await self._deliveries.open_attempts_of(self._name) > 0
+            await asyncio.wait(late, timeout=_SHUTDOWN_GRACE_S)
+        try:  # without the evidence, what stays open would be in doubt
+            async with asyncio.timeout(_SHUTDOWN_GRACE_S):
+                keep = self._reserved > 0 or await self._deliveries.open_attempts_of(self._name) > 0
         except Exception as error:
             log.warning("what stays open is not known", error=error)
-            return True
+            keep = True
+        self._wire.close(keep=keep)
+
+
+class Recorder:
+    """Writes down how attempts ended."""
+
+    def __init__(self, *, deliveries: Deliveries, clock: Clock) -> None:
+        self._deliveries = deliveries
+        self._clock = clock
+        self._finishes: GroupCommitter[Ended, bool] = GroupCommitter(deliveries.finish, max_batch=_TOGETHER)
+
+    async def record(self, ended: Ended) -> Ended | None:
+        """Returns what was recorded; None: the claim was lost. Tries without end, because what is known now would be
+        doubt after a crash.
+        """
+        redacted = False
+        while True:
+            try:
+                written = await self._finishes.submit(ended)
+                break
+            except Exception as error:
+                log.error("outcome was not recorded", error=error, delivery_id=ended.delivery.id)
+                # The values, and not the server or the moment, are the trouble; ValueError is the driver's own.
+                if isinstance(error, (*_REFUSALS, ValueError)) and not redacted:
+                    ended, redacted = without_provider_text(ended), True
+                else:
+                    await self._clock.sleep(_INSIST_S)
+        if written:
+            return ended
+        # Another worker took the delivery over and may believe it lost; a yes of the provider still counts.
+        log.warning("delivery was taken over", delivery_id=ended.delivery.id)
+        if isinstance(ended.result, Sent):
+            settled = await self._deliveries.late_yes(ended, ended.result)
+            log.warning("it was sent all the same", delivery_id=ended.delivery.id, outcome=settled)
+        return None
+
+
+def without_provider_text(ended: Ended) -> Ended:
+    """The same outcome without anything that the provider wrote."""
+    settlement, result, response = ended.settlement, ended.result, {"left_out": _LEFT_OUT}
+    if isinstance(result, Sent):
+        part = result.part if 0 < result.part <= _MOST_PARTS else 1
+        name = f"unknown-{ended.delivery.attempt_id}"
+        plain: AttemptResult = Sent(provider_delivery_id=name, part=part, response=response)
+    else:
+        plain = replace(result, error=_left_out(result.error), response=response, moved_to=None)
+    error = _left_out(settlement.error) if settlement.error is not None else None
+    return replace(ended, result=plain, settlement=replace(settlement, error=error))
+
+
+def _left_out(error: ClassifiedError) -> ClassifiedError:
+    return from_wire(error.error_class.value, _LEFT_OUT, retryable=error.retryable)
