@@ -178,6 +178,7 @@ async def _as_before(running: RunningSystem) -> None:
         "alter table messenger.delivery_requests drop column address",
         "drop index messenger.delivery_requests_of_action",
         # What came after the migration in question.
+        "drop function messenger.admission_state",
         "drop function messenger.note_change cascade",
         *(f"alter table messenger.{name} drop column changed_in" for name in _NOTED),
         "drop table messenger.long_budget",
