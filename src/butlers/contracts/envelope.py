@@ -24,13 +24,9 @@ _SUSPICIOUS = (b"\\u0000", b"Infinity", b"NaN")  # JSON made of data may hold wh
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
 
 
-def _no_nul(text: str) -> str:
+def _readable(text: str) -> str:
     if "\x00" in text:
         raise ValueError("must not contain NUL characters")
-    return text
-
-
-def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
     return text
@@ -56,10 +52,8 @@ def _version_seven(value: UUID) -> UUID:
     return value
 
 
-Identity = Annotated[
-    str, StringConstraints(max_length=MAX_IDENTITY), AfterValidator(_no_nul), AfterValidator(_not_blank)
-]
-Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_no_nul), AfterValidator(_not_blank)]
+Identity = Annotated[str, StringConstraints(max_length=MAX_IDENTITY), AfterValidator(_readable)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_readable)]
 # Not strict: behind a validator of ours pydantic would take datetime objects only.
 Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_rfc3339), AfterValidator(_has_a_utc_date)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -86,12 +80,16 @@ class Envelope(Value):
     def parse(cls, data: bytes | str | Mapping[str, Any]) -> Self:
         """Check everything and return the envelope, or raise `ValidationError` with every wrong field."""
         encoded, document = _read(data)
-        _check_version(document, cls.VERSION)
+        if (version := document.get("schema_version")) != cls.VERSION:
+            problem = "is required" if version is None else _describe(version, cls.VERSION)
+            raise invalid("schema_version", f"{problem}; supported: {cls.VERSION}")
         try:
             return cls.model_validate_json(encoded)
         except pydantic.ValidationError as error:
             fields = tuple(field_errors(error))
-            raise ValidationError(f"{cls.VERSION}: {_summary(fields)}", fields=fields) from None
+            more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
+            problem = f"{fields[0].field or 'input'} {fields[0].error}{more}"
+            raise ValidationError(f"{cls.VERSION}: {problem}", fields=fields) from None
 
 
 def invalid(field: str, error: str) -> ValidationError:
@@ -106,20 +104,16 @@ def _read(data: bytes | str | Mapping[str, Any]) -> tuple[bytes, Mapping[str, An
     if isinstance(data, bytes):
         document = _decode(data)
         # Only text can spell a number that is read as infinity; data cannot hold one that was not refused before.
-        if _HUGE_NUMBER.search(data) and _holds(document, _is_infinite):
+        if _HUGE_NUMBER.search(data) and _holds(document, lambda item: isinstance(item, float) and math.isinf(item)):
             raise invalid("", "must not contain numbers beyond the range of a double")
         return data, document
-    encoded = _encode(data)
+    try:
+        encoded = to_json(data)
+    except (ValueError, RecursionError):
+        raise invalid("", "is not JSON data") from None
     if not isinstance(data, dict) or any(mark in encoded for mark in _SUSPICIOUS):
         return encoded, _decode(encoded)
     return encoded, data
-
-
-def _encode(data: Mapping[str, Any]) -> bytes:
-    try:
-        return to_json(data)
-    except (ValueError, RecursionError):
-        raise invalid("", "is not JSON data") from None
 
 
 def _decode(encoded: bytes) -> dict[str, Any]:
@@ -149,24 +143,7 @@ def _holds(value: Any, unwanted: Callable[[Any], bool]) -> bool:
 
 def holds_nul(value: Any) -> bool:
     """Whether a NUL stands anywhere in JSON data; PostgreSQL stores none."""
-    return _holds(value, _is_nul_text)
-
-
-def _is_nul_text(value: Any) -> bool:
-    return isinstance(value, str) and "\x00" in value
-
-
-def _is_infinite(value: Any) -> bool:
-    return isinstance(value, float) and math.isinf(value)
-
-
-def _check_version(document: Mapping[str, Any], supported: str) -> None:
-    version = document.get("schema_version")
-    if version == supported:
-        return
-    if version is None:
-        raise invalid("schema_version", f"is required; supported: {supported}")
-    raise invalid("schema_version", f"{_describe(version, supported)}; supported: {supported}")
+    return _holds(value, lambda item: isinstance(item, str) and "\x00" in item)
 
 
 def _describe(version: Any, supported: str) -> str:
@@ -199,12 +176,6 @@ def _plain(problem: Any) -> str:
             return f"must be one of {problem['ctx']['expected']}"
     message = str(problem["msg"])
     return message[:1].lower() + message[1:]
-
-
-def _summary(fields: tuple[FieldError, ...]) -> str:
-    first = fields[0]
-    more = f" (and {len(fields) - 1} more)" if len(fields) > 1 else ""
-    return f"{first.field or 'input'} {first.error}{more}"
 
 
 class RequestContext(Value):

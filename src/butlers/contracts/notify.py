@@ -55,19 +55,7 @@ class NotifyContext(Value):
     @classmethod
     def answering(cls, context: RequestContext) -> Self:
         """The lineage of an answer to a request."""
-        return cls(
-            request_id=context.request_id,
-            received_at=context.received_at,
-            source_channel=context.source_channel,
-            source_endpoint_identity=context.source_endpoint_identity,
-            source_sender_identity=context.source_sender_identity,
-            source_thread_identity=context.source_thread_identity,
-            trace_context=context.trace_context,
-        )
-
-    def contradicts(self, record: NotifyContext) -> bool:
-        """Whether it says something else about the source; what it leaves out contradicts nothing."""
-        return any(getattr(self, name) not in (None, getattr(record, name)) for name in _SOURCE)
+        return cls(**context.model_dump())
 
 
 class Delivery(Value):
@@ -101,9 +89,15 @@ class NotifyEnvelope(Envelope):
     priority: Priority = Field(default="normal", description="what goes first when there is a queue")
 
     @model_validator(mode="after")
-    def _reply_has_lineage(self) -> Self:
-        if self.delivery.intent == "send":
-            return self
+    def _is_complete(self) -> Self:
+        if self.delivery.intent != "send":
+            self._check_lineage()
+        if (self.delivery.intent == "react") != (self.delivery.emoji is not None):
+            raise ValueError("delivery.emoji goes with intent react, and only with it")
+        return self
+
+    def _check_lineage(self) -> None:
+        """An answer needs the request that it answers."""
         needed: tuple[str, ...] = REPLY_NEEDS
         if channel_of(self.delivery.channel).answers_go is AnswersGo.TO_CONVERSATION:
             needed = (*needed, "source_thread_identity")
@@ -111,13 +105,6 @@ class NotifyEnvelope(Envelope):
         if missing:
             listed = ", ".join(f"request_context.{name}" for name in missing)
             raise ValueError(f"intent {self.delivery.intent} on {self.delivery.channel} needs {listed}")
-        return self
-
-    @model_validator(mode="after")
-    def _react_has_emoji(self) -> Self:
-        if (self.delivery.intent == "react") != (self.delivery.emoji is not None):
-            raise ValueError("delivery.emoji goes with intent react, and only with it")
-        return self
 
     def on_record(self, record: NotifyContext | None) -> Self:
         """As it goes on, given what is on record of its request. An answer needs a request, and may not tell another
@@ -128,7 +115,8 @@ class NotifyEnvelope(Envelope):
             if answers:
                 raise NotFound.of("request_context.request_id", "no such request: there is nothing to answer")
             return self
-        if answers and (self.request_context or NotifyContext()).contradicts(record):
+        said = self.request_context or NotifyContext()  # what it leaves out contradicts nothing
+        if answers and any(getattr(said, name) not in (None, getattr(record, name)) for name in _SOURCE):
             raise NotFound.of("request_context", "no such request: it is on record with other words about its source")
         return self.model_copy(update={"request_context": record})
 
