@@ -26,7 +26,7 @@ class Status(StrEnum):
     ERROR = "error"
 
 
-class Deed(StrEnum):
+class JobAction(StrEnum):
     """What an operator can do to a job."""
 
     PAUSE = "pause"
@@ -34,10 +34,10 @@ class Deed(StrEnum):
     RESUME = "resume"
 
 
-TRANSITIONS: Mapping[Deed, tuple[tuple[Status, ...], Status]] = {
-    Deed.PAUSE: ((Status.PENDING, Status.ACTIVE), Status.PAUSED),
-    Deed.CANCEL: ((Status.PENDING, Status.ACTIVE, Status.PAUSED, Status.COST_CAPPED), Status.CANCELLED),
-    Deed.RESUME: ((Status.PAUSED, Status.COST_CAPPED), Status.PENDING),
+TRANSITIONS: Mapping[JobAction, tuple[tuple[Status, ...], Status]] = {
+    JobAction.PAUSE: ((Status.PENDING, Status.ACTIVE), Status.PAUSED),
+    JobAction.CANCEL: ((Status.PENDING, Status.ACTIVE, Status.PAUSED, Status.COST_CAPPED), Status.CANCELLED),
+    JobAction.RESUME: ((Status.PAUSED, Status.COST_CAPPED), Status.PENDING),
 }
 REPORTED_ENDS = (Status.COMPLETED, Status.ERROR)  # what a connector may say
 OPEN = (Status.PENDING, Status.ACTIVE)  # a connector may be given it
@@ -47,11 +47,11 @@ GROUPS = {"OPEN": frozenset(OPEN), "NEEDS_PERSON": frozenset(NEEDS_PERSON), "END
 
 
 def status_after_report(
-    status: Status, *, said: Status | None, spent_today_cents: int, daily_cost_cap_cents: int
+    status: Status, *, reported: Status | None, spent_today_cents: int, daily_cost_cap_cents: int
 ) -> Status:
     """How a job stands after its connector reported. A job that is done is done, whatever it cost."""
     if status is not Status.ACTIVE:
         return status
-    if said in REPORTED_ENDS:
-        return said
+    if reported in REPORTED_ENDS:
+        return reported
     return Status.COST_CAPPED if spent_today_cents >= daily_cost_cap_cents else Status.ACTIVE

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from butlers.contracts.backfill_state import Deed, Status
+from butlers.contracts.backfill_state import JobAction, Status
 from butlers.contracts.envelope import Identity, Value
 from butlers.operations.operation import (
     ACTS,
@@ -127,9 +127,9 @@ def _deed(given: dict[str, Any]) -> Target:
     return Target(butler=PAUSE.butler, operation=f"backfill.{given.pop('deed')}")
 
 
-def _change(deed: Deed, description: str) -> Operation:
+def _change(deed: JobAction, description: str) -> Operation:
     path = "/backfill/{job_id}/{deed}"
-    deeds = (Parameter(name="deed", annotation=Deed),)
+    deeds = (Parameter(name="deed", annotation=JobAction),)
     all_of_them = post(path, "Pause, cancel or resume a backfill job", parameters=deeds, target=_deed)
     return Operation(
         name=f"backfill.{deed}",
@@ -138,7 +138,7 @@ def _change(deed: Deed, description: str) -> Operation:
         returns=JobResult,
         hints=ACTS,
         roles=OPERATORS,
-        routes=(all_of_them,) if deed is Deed.PAUSE else (),
+        routes=(all_of_them,) if deed is JobAction.PAUSE else (),
     )
 
 
@@ -151,9 +151,9 @@ CREATE: Final = Operation(
     roles=OPERATORS,
     routes=(post("/backfill", "Have messages of the past fetched", status=201),),
 )
-PAUSE: Final = _change(Deed.PAUSE, "Let a backfill job rest until it is resumed.")
-CANCEL: Final = _change(Deed.CANCEL, "End a backfill job for good.")
-RESUME: Final = _change(Deed.RESUME, "Queue a backfill job again that was paused or reached its cost cap.")
+PAUSE: Final = _change(JobAction.PAUSE, "Let a backfill job rest until it is resumed.")
+CANCEL: Final = _change(JobAction.CANCEL, "End a backfill job for good.")
+RESUME: Final = _change(JobAction.RESUME, "Queue a backfill job again that was paused or reached its cost cap.")
 LIST: Final = Operation(
     name="backfill.list",
     description="Backfill jobs and how far they are, newest first.",

@@ -16,9 +16,9 @@ from butlers.errors import InternalError
 from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.backfill import BackfillJobs, BackfillTools
+from butlers.switchboard.connectors.backfill import BackfillJobs
 from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths, Heartbeats, Speakers
-from butlers.switchboard.connectors.registry import Connectors, ConnectorTools
+from butlers.switchboard.connectors.registry import Connectors
 from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
 
@@ -79,9 +79,11 @@ def add_connectors(butler: Butler) -> ConnectorParts:
         database=process.database, queries=queries, speakers=speakers, clock=process.clock, new_id=process.new_id
     )
     connectors = Connectors(database=process.database, queries=queries, clock=process.clock)
-    desk = ConnectorTools(heartbeats=heartbeats, connectors=connectors)
-    backfill = BackfillTools(
-        jobs=BackfillJobs(database=process.database, queries=queries, clock=process.clock, new_id=process.new_id),
+    backfill = BackfillJobs(
+        database=process.database,
+        queries=queries,
+        clock=process.clock,
+        new_id=process.new_id,
         connectors=connectors,
         speakers=speakers,
         report=butler.report,
@@ -90,7 +92,7 @@ def add_connectors(butler: Butler) -> ConnectorParts:
     return ConnectorParts(
         heartbeats=heartbeats,
         jobs=_jobs(butler, queries),
-        tools=[*desk.tools(), *backfill.tools()],
+        tools=[*connectors.tools(heartbeats), *backfill.tools()],
     )
 
 

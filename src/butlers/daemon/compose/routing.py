@@ -10,7 +10,7 @@ from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import Service
 from butlers.storage.queries import Queries
-from butlers.switchboard.extraction.extractor import ExtractionQueue, ExtractionTools, Extractor
+from butlers.switchboard.extraction.extractor import ExtractionQueue, Extractor
 from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
 from butlers.switchboard.routing.conversations import Conversations, ConversationThreads
 from butlers.switchboard.routing.llm.rollout import Rollout, RoutingTools
@@ -55,12 +55,11 @@ def add_routing(butler: Butler) -> Routing:
         model=runtime.model if askers else None,
         skills=butler.config.skills,
     )
-    extractions = ExtractionTools(queue=extractor.queue, confirmed=extractor.wake)
     return Routing(
         threads=ConversationThreads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
         llm=llm,
         extractor=extractor,
-        tools=[*desk.tools(), *extractions.tools()],
+        tools=[*desk.tools(), *extractor.tools()],
     )
 
 

@@ -1,4 +1,4 @@
-"""`backfill_jobs`: what operators want fetched from the past, and how far the connectors are with it.
+"""`backfill_jobs`: what operators have fetched from the past, and how far the connectors are with it.
 
 Every change looks at the status it changes from, so two who decide at once do not overwrite each other, and two
 connectors that poll at once never get the same job. A job whose connector fell silent is given out again, with its
@@ -7,7 +7,7 @@ cursor. The cost cap is counted by UTC day: a job that has reached it is not giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
-from butlers.contracts.backfill_state import TRANSITIONS, Deed, Status, status_after_report
+from butlers.contracts.backfill_state import TRANSITIONS, JobAction, Status, status_after_report
 from butlers.errors import Conflict, NotFound
 from butlers.operations import backfill as operations
 from butlers.operations.backfill import (
@@ -29,7 +29,7 @@ from butlers.operations.backfill import (
     Progress,
 )
 from butlers.operations.operation import Operation
-from butlers.storage.database import Database, Record
+from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.heartbeats import Speakers
 from butlers.switchboard.connectors.registry import Connectors
@@ -45,52 +45,70 @@ class BackfillJobs:
     queries: Queries
     clock: Clock
     new_id: Callable[[], UUID]
+    connectors: Connectors
+    speakers: Speakers
+    report: Report  # what operators did
 
-    async def create(self, wanted: NewJob, *, operator: str) -> dict[str, Any]:
-        job_id = self.new_id()
-        named = (wanted.connector_type, wanted.endpoint_identity)
-        params = [getattr(wanted, name) for name in PARAMETERS]
-        await self.database.execute(self.queries.create_job, job_id, *named, *params, operator, self.clock.now())
-        return {"job_id": job_id, "status": Status.PENDING}
+    def tools(self) -> list[AnyTool]:
+        return [
+            Tool.of(operations.CREATE, self._create),
+            self._change(operations.PAUSE, JobAction.PAUSE),
+            self._change(operations.CANCEL, JobAction.CANCEL),
+            self._change(operations.RESUME, JobAction.RESUME),
+            Tool.of(operations.LIST, self._list),
+            Tool.of(operations.POLL, self._poll),
+            Tool.of(operations.PROGRESS, self._progress),
+        ]
 
-    async def change(self, deed: Deed, job_id: UUID) -> dict[str, Any]:
-        before, after = TRANSITIONS[deed]
-        changed = await self.database.fetchval(self.queries.change_job, job_id, list(before), after, self.clock.now())
-        if changed is None:
-            raise await self._not_possible(deed, job_id)
-        return {"job_id": job_id, "status": after}
+    async def _create(self, caller: Caller, given: NewJob) -> dict[str, Any]:
+        await self.connectors.must_be_online(given.connector_type, given.endpoint_identity)
+        job_id, named = self.new_id(), (given.connector_type, given.endpoint_identity)
+        parameters = [getattr(given, name) for name in PARAMETERS]
+        await self.database.execute(self.queries.create_job, job_id, *named, *parameters, caller.name, self.clock.now())
+        return self._done(caller, "create_backfill_job", {"job_id": job_id, "status": Status.PENDING})
 
-    async def list(self, wanted: JobsWanted) -> dict[str, Any]:
+    def _change(self, operation: Operation, action: JobAction) -> Tool:
+        async def change(caller: Caller, given: JobArguments) -> dict[str, Any]:
+            before, after = TRANSITIONS[action]
+            values = (given.job_id, list(before), after, self.clock.now())
+            if await self.database.fetchval(self.queries.change_job, *values) is None:
+                raise await self._not_possible(action, given.job_id)
+            return self._done(caller, operation.name, {"job_id": given.job_id, "status": after})
+
+        return Tool.of(operation, change)
+
+    async def _list(self, _caller: Caller, given: JobsWanted) -> dict[str, Any]:
         found = await self.database.fetch(
             self.queries.list_jobs,
-            wanted.connector_type,
-            wanted.endpoint_identity,
-            wanted.status,
+            given.connector_type,
+            given.endpoint_identity,
+            given.status,
             self.clock.now().date(),
-            *place(wanted.cursor),
-            wanted.limit + 1,
+            *place(given.cursor),
+            given.limit + 1,
         )
-        jobs, following = page([dict(row) | {"id": row["job_id"]} for row in found], wanted.limit)
-        return {"jobs": [_without_id(job) for job in jobs], "next_cursor": following}
+        jobs, following = page([dict(row) | {"id": row["job_id"]} for row in found], given.limit)
+        for job in jobs:
+            del job["id"]
+        return wire({"jobs": jobs, "next_cursor": following})
 
-    async def poll(self, connector_type: str, endpoint_identity: str) -> dict[str, Any]:
+    async def _poll(self, caller: Caller, given: PollArguments) -> dict[str, Any]:
         """The oldest job that waits, now the connector's; all None when there is none."""
+        await self.speakers.registered(caller, given.connector_type, given.endpoint_identity)
         now = self.clock.now()
-        job = await self.database.fetchrow(
-            self.queries.take_job, connector_type, endpoint_identity, now, now - SILENT_FOR, now.date()
-        )
+        values = (given.connector_type, given.endpoint_identity, now, now - SILENT_FOR, now.date())
+        job = await self.database.fetchrow(self.queries.take_job, *values)
         if job is None:
             return {"job_id": None, "params": None, "cursor": None}
-        return {"job_id": job["job_id"], "params": {name: job[name] for name in PARAMETERS}, "cursor": job["cursor"]}
+        parameters = {name: job[name] for name in PARAMETERS}
+        return wire({"job_id": job["job_id"], "params": parameters, "cursor": job["cursor"]})
 
-    async def connector_of(self, job_id: UUID) -> Mapping[str, Any]:
-        job = await self.database.fetchrow(self.queries.connector_of_job, job_id)
-        if job is None:
-            raise NotFound.of("job_id", "no such backfill job")
-        return dict(job)
-
-    async def report(self, progress: Progress) -> dict[str, Any]:
+    async def _progress(self, caller: Caller, progress: Progress) -> dict[str, Any]:
         """Count one batch, and say how the job stands."""
+        owner = await self.database.fetchrow(self.queries.connector_of_job, progress.job_id)
+        if owner is None:
+            raise NotFound.of("job_id", "no such backfill job")
+        await self.speakers.registered(caller, **dict(owner))
         now = self.clock.now()
         async with self.database.transaction() as connection:
             job = await connection.fetchrow(self.queries.lock_job, progress.job_id)
@@ -99,7 +117,12 @@ class BackfillJobs:
             spent = await connection.fetchval(
                 self.queries.spend, progress.job_id, now.date(), progress.cost_spent_cents
             )
-            status = _status(job, progress, spent)
+            status = status_after_report(
+                Status(job["status"]),
+                reported=Status(progress.status) if progress.status else None,
+                spent_today_cents=spent,
+                daily_cost_cap_cents=job["daily_cost_cap_cents"],
+            )
             await connection.execute(
                 self.queries.record_progress,
                 progress.job_id,
@@ -111,69 +134,17 @@ class BackfillJobs:
                 progress.error,
                 now,
             )
-        return {"job_id": progress.job_id, "status": status, "cost_spent_today_cents": spent}
+        return wire({"job_id": progress.job_id, "status": status, "cost_spent_today_cents": spent})
 
-    async def _not_possible(self, deed: Deed, job_id: UUID) -> Exception:
+    async def _not_possible(self, action: JobAction, job_id: UUID) -> Exception:
         job = await self.database.fetchrow(self.queries.status_of_job, job_id)
         if job is None:
             return NotFound.of("job_id", "no such backfill job")
-        possible = ", ".join(TRANSITIONS[deed][0])
-        return Conflict.of("job_id", f"{deed} is not possible: the job is {job['status']}, and not one of {possible}")
-
-
-def _status(job: Record, progress: Progress, spent_today_cents: int) -> Status:
-    return status_after_report(
-        Status(job["status"]),
-        said=Status(progress.status) if progress.status else None,
-        spent_today_cents=spent_today_cents,
-        daily_cost_cap_cents=job["daily_cost_cap_cents"],
-    )
-
-
-def _without_id(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in job.items() if name != "id"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillTools:
-    jobs: BackfillJobs
-    connectors: Connectors
-    speakers: Speakers
-    report: Report  # what operators did
-
-    def tools(self) -> list[AnyTool]:
-        return [
-            Tool.of(operations.CREATE, self._create),
-            self._change(operations.PAUSE, Deed.PAUSE),
-            self._change(operations.CANCEL, Deed.CANCEL),
-            self._change(operations.RESUME, Deed.RESUME),
-            Tool.of(operations.LIST, self._list),
-            Tool.of(operations.POLL, self._poll),
-            Tool.of(operations.PROGRESS, self._progress),
-        ]
-
-    def _change(self, operation: Operation, deed: Deed) -> Tool:
-        async def change(caller: Caller, given: JobArguments) -> dict[str, Any]:
-            return self._done(caller, operation.name, await self.jobs.change(deed, given.job_id))
-
-        return Tool.of(operation, change)
-
-    async def _create(self, caller: Caller, wanted: NewJob) -> dict[str, Any]:
-        await self.connectors.must_be_online(wanted.connector_type, wanted.endpoint_identity)
-        return self._done(caller, "create_backfill_job", await self.jobs.create(wanted, operator=caller.name))
-
-    async def _list(self, _caller: Caller, wanted: JobsWanted) -> dict[str, Any]:
-        return wire(await self.jobs.list(wanted))
-
-    async def _poll(self, caller: Caller, who: PollArguments) -> dict[str, Any]:
-        await self.speakers.registered(caller, who.connector_type, who.endpoint_identity)
-        return wire(await self.jobs.poll(who.connector_type, who.endpoint_identity))
-
-    async def _progress(self, caller: Caller, progress: Progress) -> dict[str, Any]:
-        await self.speakers.registered(caller, **await self.jobs.connector_of(progress.job_id))
-        return wire(await self.jobs.report(progress))
+        possible = ", ".join(TRANSITIONS[action][0])
+        problem = f"{action} is not possible: the job is {job['status']}, and not one of {possible}"
+        return Conflict.of("job_id", problem)
 
     def _done(self, caller: Caller, operation: str, job: dict[str, Any]) -> dict[str, Any]:
-        told = wire(job)
-        self.report(operation, {"job_id": told["job_id"]}, result=told["status"], error=None, actor=caller.name)
-        return told
+        answer = wire(job)
+        self.report(operation, {"job_id": answer["job_id"]}, result=answer["status"], error=None, actor=caller.name)
+        return answer

@@ -121,7 +121,10 @@ class Heartbeats:
         if len(self._writing) >= self._max_waiting:
             raise OverloadRejected(f"{self._max_waiting} heartbeats are waiting already", retry_after=RETRY_AFTER_S)
         now = self._clock.now()
-        self._write(Beat(id=self._new_id(), principal=principal, envelope=envelope, received_at=now))
+        beat = Beat(id=self._new_id(), principal=principal, envelope=envelope, received_at=now)
+        task = asyncio.create_task(self._write(beat))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
         return HeartbeatReply(server_time=now)
 
     async def close(self) -> None:
@@ -129,12 +132,7 @@ class Heartbeats:
         await asyncio.gather(*self._writing)  # before the committer closes: some may not have come to it yet
         await self._committer.close()
 
-    def _write(self, beat: Beat) -> None:
-        task = asyncio.get_running_loop().create_task(self._written(beat))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
-
-    async def _written(self, beat: Beat) -> None:
+    async def _write(self, beat: Beat) -> None:
         try:
             await self._committer.submit(beat)
         except Exception as error:
@@ -166,27 +164,30 @@ class HeartbeatLogMonths:
 
 def _with_deltas(beats: Sequence[Beat], known: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of the log for heartbeats of callers who may speak for their connector, and their processes afterwards."""
-    principals, lives = _known(known)
+    principals: dict[Process, str] = {}
+    lives: dict[Process, Lives] = {}
+    for stored in known:
+        process = (stored["connector_type"], stored["endpoint_identity"], stored["instance_id"])
+        principals[process], lives[process] = stored["principal"], from_json(stored["lives"])
     rows: list[dict[str, Any]] = []
-    heard_at: dict[Process, datetime] = {}
+    received_at: dict[Process, datetime] = {}
     for beat in beats:
         process = beat.process
         if beat.principal == principals.get(process):
             lives[process], added = add(lives[process], beat.reading())
-            heard_at[process] = beat.received_at
+            received_at[process] = beat.received_at
             rows.append(beat.row() | dict(zip(ADDED, added, strict=True)))
-    return rows, [_process_row(process, at, lives[process]) for process, at in sorted(heard_at.items())]
-
-
-def _known(rows: Sequence[Record]) -> tuple[dict[Process, str], dict[Process, Lives]]:
-    processes = [(row["connector_type"], row["endpoint_identity"], row["instance_id"]) for row in rows]
-    principals = {process: row["principal"] for process, row in zip(processes, rows, strict=True)}
-    return principals, {process: from_json(row["lives"]) for process, row in zip(processes, rows, strict=True)}
-
-
-def _process_row(process: Process, heard_at: datetime, lives: Lives) -> dict[str, Any]:
-    names = ("connector_type", "endpoint_identity", "instance_id")
-    return dict(zip(names, process, strict=True)) | {"last_heartbeat_at": heard_at, "lives": to_json(lives)}
+    processes = [
+        {
+            "connector_type": process[0],
+            "endpoint_identity": process[1],
+            "instance_id": process[2],
+            "last_heartbeat_at": at,
+            "lives": to_json(lives[process]),
+        }
+        for process, at in sorted(received_at.items())
+    ]
+    return rows, processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,33 +196,27 @@ class Speakers:
     queries: Queries
 
     async def registering(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
-        """The caller's name; one that nobody spoke for yet becomes the caller's."""
-        _check_grant(caller, connector_type, endpoint_identity)
-        return _speaker(caller, await self._owner(connector_type, endpoint_identity))
+        """The caller's name; a connector that no caller spoke for yet becomes the caller's."""
+        name, _owner = await self._speaker(caller, connector_type, endpoint_identity)
+        return name
 
     async def registered(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
         """The caller's name, when it has reported for this connector."""
-        _check_grant(caller, connector_type, endpoint_identity)
-        owner = await self._owner(connector_type, endpoint_identity)
-        name = _speaker(caller, owner)
+        name, owner = await self._speaker(caller, connector_type, endpoint_identity)
         if owner is None:
             raise NotFound.of("endpoint_identity", "no such connector")
         return name
 
-    async def _owner(self, connector_type: str, endpoint_identity: str) -> str | None:
-        owner: str | None = await self.database.fetchval(self.queries.principal_of, connector_type, endpoint_identity)
-        return owner
-
-
-def _check_grant(caller: Caller | None, connector_type: str, endpoint: str) -> None:
-    if caller is not None and caller.role is Role.CONNECTOR and not may_report_for(caller, connector_type, endpoint):
-        how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
-        raise Forbidden.of("authorization", f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})")
-
-
-def _speaker(caller: Caller | None, owner: str | None) -> str:
-    if caller is None or caller.role is not Role.CONNECTOR:
-        raise Forbidden.of("authorization", "only a connector may speak for a connector")
-    if owner not in (None, caller.name):
-        raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
-    return caller.name
+    async def _speaker(self, caller: Caller | None, connector_type: str, endpoint: str) -> tuple[str, str | None]:
+        """The caller's name, and the name of the caller that has spoken for the connector before."""
+        is_connector = caller is not None and caller.role is Role.CONNECTOR
+        if caller is not None and is_connector and not may_report_for(caller, connector_type, endpoint):
+            how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
+            problem = f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})"
+            raise Forbidden.of("authorization", problem)
+        owner: str | None = await self.database.fetchval(self.queries.principal_of, connector_type, endpoint)
+        if caller is None or not is_connector:
+            raise Forbidden.of("authorization", "only a connector may speak for a connector")
+        if owner not in (None, caller.name):
+            raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
+        return caller.name, owner

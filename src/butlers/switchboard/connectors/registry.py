@@ -46,11 +46,34 @@ class Connectors:
     queries: Queries
     clock: Clock
 
+    def tools(self, heartbeats: Heartbeats) -> list[AnyTool]:
+        async def heartbeat(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+            return (await heartbeats.accept(HeartbeatEnvelope.parse(raw), caller)).to_wire()
+
+        async def list_connectors(_caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+            return wire(await self.list())
+
+        return [
+            EnvelopeTool.of(operations.HEARTBEAT, heartbeat),
+            Tool.of(operations.LIST, list_connectors),
+            Tool.of(operations.DEREGISTER, self._deregister),
+        ]
+
     async def list(self) -> dict[str, Any]:
+        """Each connector that ever reported, with what it did today."""
         now = self.clock.now()
         today = await self._today(now)
         rows = await self.database.fetch(self.queries.list_connectors)
-        return {"connectors": [_described(dict(row), today, now) for row in rows]}
+        return {
+            "connectors": [
+                {
+                    **row,
+                    "liveness": liveness(row["last_heartbeat_at"], now).value,
+                    "today": today[row["connector_type"], row["endpoint_identity"]],
+                }
+                for row in rows
+            ]
+        }
 
     async def findings(self) -> dict[str, Finding]:
         """How each one is, by its last heartbeat."""
@@ -58,12 +81,12 @@ class Connectors:
         rows = await self.database.fetch(self.queries.list_connectors)
         return {f"{row['connector_type']}:{row['endpoint_identity']}": finding(dict(row), now) for row in rows}
 
-    async def deregister(self, connector_type: str, endpoint_identity: str) -> dict[str, Any]:
-        """Forget one; its next heartbeat, by whomever, registers it anew."""
-        gone = await self.database.fetchrow(self.queries.deregister_connector, connector_type, endpoint_identity)
-        if gone is None:
+    async def _deregister(self, _caller: Caller, given: ConnectorArguments) -> dict[str, Any]:
+        """Forget one; its next heartbeat registers it anew."""
+        named = {"connector_type": given.connector_type, "endpoint_identity": given.endpoint_identity}
+        if await self.database.fetchrow(self.queries.deregister_connector, *named.values()) is None:
             raise NotFound.of("endpoint_identity", "no such connector")
-        return {"connector_type": connector_type, "endpoint_identity": endpoint_identity, "deregistered": True}
+        return wire({**named, "deregistered": True})
 
     async def must_be_online(self, connector_type: str, endpoint_identity: str) -> None:
         """For work that only a connector which is there, and which can do it, will take."""
@@ -100,7 +123,7 @@ def liveness(last_heartbeat_at: datetime, now: datetime) -> Liveness:
 
 
 def finding(row: Mapping[str, Any], now: datetime) -> Finding:
-    """What a connector's last heartbeat means for whoever waits for its messages."""
+    """What a connector's last heartbeat means for people who wait for its messages."""
     there = liveness(row["last_heartbeat_at"], now)
     if there is not Liveness.ONLINE:
         silent = (now - row["last_heartbeat_at"]).total_seconds()
@@ -112,33 +135,3 @@ def finding(row: Mapping[str, Any], now: datetime) -> Finding:
     if row["state"] != "healthy":
         return Finding.degraded(f"It reports: {row['error_message'] or row['state']}.", liveness=there.value)
     return Finding(figures={"liveness": there.value})
-
-
-def _described(row: dict[str, Any], today: Figures, now: datetime) -> dict[str, Any]:
-    return {
-        **row,
-        "liveness": liveness(row["last_heartbeat_at"], now).value,
-        "today": today[row["connector_type"], row["endpoint_identity"]],
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorTools:
-    heartbeats: Heartbeats
-    connectors: Connectors
-
-    def tools(self) -> list[AnyTool]:
-        return [
-            EnvelopeTool.of(operations.HEARTBEAT, self._heartbeat),
-            Tool.of(operations.LIST, self._list),
-            Tool.of(operations.DEREGISTER, self._deregister),
-        ]
-
-    async def _heartbeat(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
-        return (await self.heartbeats.accept(HeartbeatEnvelope.parse(raw), caller)).to_wire()
-
-    async def _list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
-        return wire(await self.connectors.list())
-
-    async def _deregister(self, _caller: Caller, given: ConnectorArguments) -> dict[str, Any]:
-        return wire(await self.connectors.deregister(given.connector_type, given.endpoint_identity))

@@ -36,6 +36,18 @@ from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Decision
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.extraction")
+
+RECIPIENT = "relationship"
+RECORD_TOOL = "relationship.record"
+LOOK_BACK = timedelta(hours=1)  # of a look for what was left out
+CATCH_UP = timedelta(minutes=5)  # between such looks
+LOOK_EVERY_S = 30.0
+MOST_OFFERED = 1_000
+BATCH = 50
+CALL_TIMEOUT_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 600.0
+MOST_DOUBLINGS = 10  # beyond the longest pause; a number of tries has no bound, and a float has
 TIME_TO_LIVE = timedelta(days=7)
 RULE = "rule"
 STATUSES = ("pending", "confirmed", "dismissed", "expired", "refused")
@@ -65,7 +77,7 @@ class ExtractionQueue:
         return [_told(row, butler) for row in rows]
 
     async def add(self, told: Told, extractor: str, found: Sequence[Extraction]) -> bool:
-        """All that one request told, once; false when somebody else was faster."""
+        """All that one request told, once; false when another process was faster."""
         now = self.clock.now()
         async with self.database.transaction() as connection:
             claim = (told.request_id, extractor, len(found), now)
@@ -177,20 +189,6 @@ def _told(row: Record, butler: str) -> Told:
     )
 
 
-log = get_logger("butlers.extraction")
-
-RECIPIENT = "relationship"
-RECORD_TOOL = "relationship.record"
-LOOK_BACK = timedelta(hours=1)  # of a look for what was left out
-CATCH_UP = timedelta(minutes=5)  # between such looks
-LOOK_EVERY_S = 30.0
-MOST_OFFERED = 1_000
-BATCH = 50
-CALL_TIMEOUT_S = 30.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 600.0
-MOST_DOUBLINGS = 10  # beyond the longest pause; a number of tries has no bound, and a float has
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extractor:
     queue: ExtractionQueue
@@ -207,9 +205,21 @@ class Extractor:
             self._offered.append(told_by(message, decision, RECIPIENT))
             self._wake.set()
 
-    def wake(self) -> None:
-        """Something is to be dispatched."""
-        self._wake.set()
+    def tools(self) -> list[Tool]:
+        return [
+            Tool.of(operations.EXTRACTIONS, self._list),
+            Tool.of(operations.CONFIRM, lambda caller, given: self._decide(caller, given, "confirmed")),
+            Tool.of(operations.DISMISS, lambda caller, given: self._decide(caller, given, "dismissed")),
+        ]
+
+    async def _list(self, _caller: Caller, given: ListArguments) -> dict[str, Any]:
+        status = None if given.status == "any" else given.status
+        return wire(await self.queue.list(status=status, before=given.cursor, limit=given.limit))
+
+    async def _decide(self, caller: Caller, given: DecideArguments, status: str) -> dict[str, Any]:
+        decided = await self.queue.decide(given.extraction_id, status, by=caller.name)
+        self._wake.set()  # it may have to be dispatched
+        return wire(decided)
 
     async def run(self) -> None:
         """Look whenever something was offered, and every now and then."""
@@ -275,59 +285,26 @@ class Extractor:
             "source_channel": row["source_channel"],
             "source_endpoint": row["source_endpoint"],
         }
-        try:
-            await self._call(arguments)
-        except ClassifiedError as error:
-            log.warning(
-                "extraction was not recorded", request_id=row["request_id"], error=error, error_class=error.error_class
-            )
-            await self._failed(row, error)
-        else:
-            await self.queue.dispatched(row["id"], RECIPIENT)
-
-    async def _failed(self, row: Record, error: ClassifiedError) -> None:
-        """What is refused for good would be refused again; it stays on record."""
-        if error.retryable:
-            await self.queue.put_off(row["id"], RECIPIENT, seconds=pause_after(row["attempts"]))
-        else:
-            await self.queue.refused(row["id"], RECIPIENT)
-
-    async def _call(self, arguments: dict[str, object]) -> None:
+        error: ClassifiedError
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self.transport.call(RECIPIENT, RECORD_TOOL, arguments)
         except TimeoutError:
-            raise TimeoutExceeded(f"{RECIPIENT} gave no answer within {CALL_TIMEOUT_S:g} s") from None
+            error = TimeoutExceeded(f"{RECIPIENT} gave no answer within {CALL_TIMEOUT_S:g} s")
+        except ClassifiedError as failure:
+            error = failure
+        else:
+            await self.queue.dispatched(row["id"], RECIPIENT)
+            return
+        log.warning(
+            "extraction was not recorded", request_id=row["request_id"], error=error, error_class=error.error_class
+        )
+        if error.retryable:
+            await self.queue.put_off(row["id"], RECIPIENT, seconds=pause_after(row["attempts"]))
+        else:  # it would be refused again; it stays on record
+            await self.queue.refused(row["id"], RECIPIENT)
 
 
 def pause_after(attempts: int) -> float:
     """Seconds until the next try."""
     return min(FIRST_PAUSE_S * 2.0 ** min(attempts, MOST_DOUBLINGS), LONGEST_PAUSE_S)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractionTools:
-    queue: ExtractionQueue
-    confirmed: Callable[[], None]  # something is to be dispatched
-
-    def tools(self) -> list[Tool]:
-        return [
-            Tool.of(operations.EXTRACTIONS, self._list),
-            Tool.of(operations.CONFIRM, self._confirm),
-            Tool.of(operations.DISMISS, self._dismiss),
-        ]
-
-    async def _list(self, _caller: Caller, arguments: ListArguments) -> dict[str, Any]:
-        chosen = None if arguments.status == "any" else arguments.status
-        return wire(await self.queue.list(status=chosen, before=arguments.cursor, limit=arguments.limit))
-
-    async def _confirm(self, caller: Caller, arguments: DecideArguments) -> dict[str, Any]:
-        return await self._decide(arguments.extraction_id, "confirmed", caller)
-
-    async def _dismiss(self, caller: Caller, arguments: DecideArguments) -> dict[str, Any]:
-        return await self._decide(arguments.extraction_id, "dismissed", caller)
-
-    async def _decide(self, extraction_id: UUID, status: str, caller: Caller) -> dict[str, Any]:
-        decided = await self.queue.decide(extraction_id, status, by=caller.name)
-        self.confirmed()
-        return wire(decided)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -58,6 +58,12 @@ from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import COUNTED, RequestReader
 from butlers.telemetry import Telemetry, get_logger
 
+log = get_logger("butlers.api")
+ingress_log = get_logger("butlers.ingress")
+
+LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
+LOCAL = Caller(name="local", role=Role.OPERATOR)  # a caller on this machine that shows no token
+ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
 MAX_MESSAGES = 500  # in one batch: as many as one transaction takes
 BODY_FACTOR = 8  # a batch may be so many times as large as a single message's body
 
@@ -79,30 +85,6 @@ def batch_schema() -> dict[str, Any]:
 
 async def accept_batch(ingress: Ingress, raw: dict[str, Any], *, submitted_by: Caller) -> dict[str, Any]:
     """A result per message, in their order: the reply, or `error`."""
-    messages = _messages(raw)
-    results = await asyncio.gather(*(_accept_one(ingress, message, submitted_by) for message in messages))
-    return {"results": results, **_tally(results)}
-
-
-async def _accept_one(ingress: Ingress, message: Any, submitted_by: Caller) -> dict[str, Any]:
-    try:
-        if not isinstance(message, dict):
-            raise invalid("", "must be a JSON object")
-        return (await ingress.accept(IngestEnvelope.parse(message), submitted_by=submitted_by)).to_wire()
-    except ClassifiedError as error:
-        return _refused(ingress, error)
-    except Exception as error:
-        log.error("ingest failed", error=error)
-        return _refused(ingress, InternalError("the message could not be taken"))
-
-
-def _refused(ingress: Ingress, error: ClassifiedError) -> dict[str, Any]:
-    ingress.count_refusal(error)
-    return {"error": {"fields": []} | error.describe()}
-
-
-def _messages(raw: dict[str, Any]) -> list[Any]:
-    """The items of a batch that is one; what they hold is looked at later."""
     if unknown := sorted(raw.keys() - {"messages"}):
         raise invalid(unknown[0][:64], "is not a known field; there is messages")
     messages = raw.get("messages")
@@ -110,61 +92,24 @@ def _messages(raw: dict[str, Any]) -> list[Any]:
         raise invalid("messages", "is required" if messages is None else "must be a list")
     if not 1 <= len(messages) <= MAX_MESSAGES:
         raise invalid("messages", f"must hold 1 to {MAX_MESSAGES} messages")
-    return messages
-
-
-def _tally(results: Sequence[dict[str, Any]]) -> dict[str, int]:
+    results = await asyncio.gather(*(_accept_one(ingress, message, submitted_by) for message in messages))
     refused = sum("error" in result for result in results)
     duplicates = sum(result.get("duplicate") is True for result in results)
-    return {"accepted": len(results) - refused - duplicates, "duplicates": duplicates, "refused": refused}
+    accepted = len(results) - refused - duplicates
+    return {"results": results, "accepted": accepted, "duplicates": duplicates, "refused": refused}
 
 
-async def refuse_unknown_keys(request: Request) -> None:
-    """422 for the first key that the route does not know: a filter with a slip of the pen would show everything."""
-    route = request.scope.get("route")
-    if not request.query_params or not isinstance(route, APIRoute):
-        return
-    known = [parameter.alias for parameter in route.dependant.query_params]
-    if unknown := [key for key in request.query_params if key not in known]:
-        there = f"there are {', '.join(known)}" if known else "there are none here"
-        raise Refused(422, invalid(unknown[0][:64], f"is not a known parameter; {there}"))
-
-
-async def refuse_nul(request: Request) -> None:
-    """422 for a part of the path that cannot be stored; queries are judged before (`serving/guard.py`)."""
-    for name, value in request.path_params.items():
-        if "\x00" in str(value):
-            raise Refused(422, invalid(name, NUL))
-
-
-async def refuse_shadowed_names(request: Request) -> None:
-    """405 where a fixed name was taken for an id, because the fixed name does not have this method."""
-    route = request.scope.get("route")
-    if isinstance(route, APIRoute) and "{" in route.path and (methods := _methods(request, fixed=True)):
-        raise HTTPException(405, headers={"Allow": ", ".join(methods)})
-
-
-def allowed(request: Request) -> dict[str, str]:
-    """Which methods a path has, over all of its routes; the first of them alone would say less."""
-    methods = _methods(request, fixed=True) or _methods(request, fixed=False)
-    return {"Allow": ", ".join(methods)} if methods else {}
-
-
-def _methods(request: Request, *, fixed: bool) -> list[str]:
-    app: FastAPI = request.app
-    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
-    chosen = [route for route in routes if ("{" not in route.path) is fixed]
-    same = [route for route in chosen if route.path == chosen[0].path] if chosen else []
-    return sorted(_each(route.methods for route in same))
-
-
-def _each(groups: Iterable[set[str] | None]) -> set[str]:
-    return {method for group in groups for method in group or ()}
-
-
-ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
-LOCAL = Caller(name="local", role=Role.OPERATOR)  # whoever is on this machine and shows no token
+async def _accept_one(ingress: Ingress, message: Any, submitted_by: Caller) -> dict[str, Any]:
+    try:
+        if not isinstance(message, dict):
+            raise invalid("", "must be a JSON object")
+        return (await ingress.accept(IngestEnvelope.parse(message), submitted_by=submitted_by)).to_wire()
+    except Exception as error:
+        refusal = error if isinstance(error, ClassifiedError) else InternalError("the message could not be taken")
+        if refusal is not error:
+            ingress_log.error("ingest failed", error=error)
+        ingress.count_refusal(refusal)
+        return {"error": {"fields": []} | refusal.describe()}
 
 
 def may_decide(caller: Caller) -> bool:
@@ -192,11 +137,6 @@ class OperationCalls:
         except UnknownTool:
             problem = f"approvals are off for {target.butler}: add [modules.approvals] to its butler.toml"
             raise NotFound.of("butler", f"{problem} and start it again") from None
-
-
-log = get_logger("butlers.api")
-
-LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +249,7 @@ class Api:
         return caller
 
     def _caller(self, request: Request) -> Caller:
-        """Who asks; refuses unknown tokens, and nobody where a token is required."""
+        """Who asks; refuses unknown tokens, and a missing one where it is required."""
         try:
             caller = authenticate(request, self.tokens)
         except ValidationError as error:
@@ -363,3 +303,43 @@ async def _answer_http(request: Request, error: Exception) -> Response:
 async def _answer_unexpected(_request: Request, error: Exception) -> Response:
     log.error("api failed", error=error)
     return error_answer(500, InternalError("the request failed unexpectedly"))
+
+
+async def refuse_unknown_keys(request: Request) -> None:
+    """422 for the first key that the route does not know: a filter with a slip of the pen would show everything."""
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    known = [parameter.alias for parameter in route.dependant.query_params]
+    if unknown := [key for key in request.query_params if key not in known]:
+        there = f"there are {', '.join(known)}" if known else "there are none here"
+        raise Refused(422, invalid(unknown[0][:64], f"is not a known parameter; {there}"))
+
+
+async def refuse_nul(request: Request) -> None:
+    """422 for a part of the path that cannot be stored; queries are judged before (`serving/guard.py`)."""
+    for name, value in request.path_params.items():
+        if "\x00" in str(value):
+            raise Refused(422, invalid(name, NUL))
+
+
+async def refuse_shadowed_names(request: Request) -> None:
+    """405 where a fixed name was taken for an id, because the fixed name does not have this method."""
+    route = request.scope.get("route")
+    if isinstance(route, APIRoute) and "{" in route.path and (methods := _methods(request, fixed=True)):
+        raise HTTPException(405, headers={"Allow": ", ".join(methods)})
+
+
+def allowed(request: Request) -> dict[str, str]:
+    """Which methods a path has, over all of its routes; the first of them alone would say less."""
+    methods = _methods(request, fixed=True) or _methods(request, fixed=False)
+    return {"Allow": ", ".join(methods)} if methods else {}
+
+
+def _methods(request: Request, *, fixed: bool) -> list[str]:
+    app: FastAPI = request.app
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
+    chosen = [route for route in routes if ("{" not in route.path) is fixed]
+    same = [route for route in chosen if route.path == chosen[0].path] if chosen else []
+    return sorted({method for route in same for method in route.methods or ()})

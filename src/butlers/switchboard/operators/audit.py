@@ -12,24 +12,34 @@ from uuid import UUID
 from butlers.butler.activity import Activity, ActivityQueue
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.operations.requests import (
-    Action,
-)
+from butlers.operations.requests import Action
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget
 
-LONGEST_PAGE = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
 
+KEPT = timedelta(days=365)
+BATCH = 1_000
+RECORDS = (
+    AgingTable(table="dead_letter"),
+    AgingTable(table="operator_audit_log", moment="performed_at"),
+    AgingTable(table="dashboard_audit_log"),
+    AgingTable(table="routing_log"),
+    AgingTable(table="routing_model_calls"),
+    AgingTable(table="extraction_queue"),
+    AgingTable(table="extraction_log"),
+    AgingTable(table="extraction_runs", key="request_id"),
+    AgingTable(table="butler_eligibility_log", moment="observed_at"),
+)
 
 ActionOutcome = Literal["success", "failed", "rejected", "partial"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class OperatorIntent:
     """What an operator asks for."""
 
     action: Action
@@ -40,7 +50,7 @@ class Wish:
     payload: Mapping[str, Any] = field(default_factory=dict)  # what belongs to the action: target, annotation, letter
 
     def override(self, **more: Any) -> dict[str, Any]:
-        """The wish as the request's own record keeps it."""
+        """The intent as the request's own record keeps it."""
         at = self.at.isoformat()
         return {"action": self.action.value, "operator": self.operator, "reason": self.reason, "at": at} | more
 
@@ -53,7 +63,7 @@ class OperatorAudit:
 
     async def record(
         self,
-        wish: Wish,
+        intent: OperatorIntent,
         outcome: ActionOutcome,
         details: Mapping[str, Any],
         *,
@@ -64,14 +74,14 @@ class OperatorAudit:
         await (connection or self._database).execute(
             self._queries.record_action,
             audit_id,
-            wish.action.value,
+            intent.action.value,
             request_id,
-            wish.operator,
-            wish.reason,
-            wish.payload,
+            intent.operator,
+            intent.reason,
+            intent.payload,
             outcome,
             details,
-            wish.at,
+            intent.at,
         )
         return audit_id
 
@@ -113,16 +123,17 @@ class AuditLog:
         error: str | None = None,
         actor: str | None = None,
     ) -> None:
-        activity = Activity(
-            butler=butler,
-            operation=operation,
-            request_summary=request_summary,
-            result=result,
-            error=error,
-            actor=actor,
-            at=self._clock.now(),
+        self.report(
+            Activity(
+                butler=butler,
+                operation=operation,
+                request_summary=request_summary,
+                result=result,
+                error=error,
+                actor=actor,
+                at=self._clock.now(),
+            )
         )
-        self.report(activity)
 
     async def list(
         self,
@@ -154,21 +165,6 @@ class AuditLog:
             for entry in entries
         ]
         await self._database.executemany(self._queries.record_activity, rows)
-
-
-KEPT = timedelta(days=365)
-BATCH = 1_000
-RECORDS = (
-    AgingTable(table="dead_letter"),
-    AgingTable(table="operator_audit_log", moment="performed_at"),
-    AgingTable(table="dashboard_audit_log"),
-    AgingTable(table="routing_log"),
-    AgingTable(table="routing_model_calls"),
-    AgingTable(table="extraction_queue"),
-    AgingTable(table="extraction_log"),
-    AgingTable(table="extraction_runs", key="request_id"),
-    AgingTable(table="butler_eligibility_log", moment="observed_at"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

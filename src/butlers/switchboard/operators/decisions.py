@@ -103,7 +103,8 @@ def repeated(routing_output: Mapping[str, Any] | None, outcomes: Iterable[Outcom
     """
     known = list(outcomes or ())
     done = [outcome for outcome in known if succeeded(outcome)]
-    stuck = {str(outcome["segment_id"]) for outcome in known if _answered_for_good(outcome)}
+    answered = [outcome for outcome in known if outcome.get("raw_response") is not None and outcome.get("error")]
+    stuck = {str(outcome["segment_id"]) for outcome in answered if not outcome["error"].get("retryable")}
     if routing_output is None or not (done or stuck):
         return Beginning(routing_output=None, outcomes=None)
     names = {name: f"{first_name(name)}{ROUND}{turn}" for name in stuck}
@@ -121,11 +122,6 @@ def rerouted(text: str, butler: str, *, why: str, turn: int) -> Beginning:
 def handed_to(routing_output: Mapping[str, Any] | None) -> list[str]:
     """Butlers that may have the message by now."""
     return sorted({segment["butler"] for segment in (routing_output or {}).get("segments", [])})
-
-
-def _answered_for_good(outcome: Outcome) -> bool:
-    error = outcome.get("error") or {"retryable": True}
-    return not error.get("retryable") and outcome.get("raw_response") is not None
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:

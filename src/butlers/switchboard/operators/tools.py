@@ -16,13 +16,9 @@ from butlers.errors import NotFound
 from butlers.operations import requests as operations
 from butlers.operations.operation import ADDS, Role
 from butlers.operations.requests import (
-    ActionArguments,
     ActivityArguments,
     AuditArguments,
     DeadLettersArguments,
-    ForceCompleteArguments,
-    ReplayArguments,
-    RerouteArguments,
 )
 from butlers.switchboard.operators.audit import AuditLog, OperatorAudit
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -53,12 +49,12 @@ class OperatorTools:
 
     def tools(self) -> list[AnyTool]:
         return [
-            Tool.of(operations.REROUTE, self._reroute),
-            Tool.of(operations.CANCEL, self._cancel),
-            Tool.of(operations.ABORT, self._abort),
-            Tool.of(operations.RETRY, self._retry),
-            Tool.of(operations.REPLAY, self._replay),
-            Tool.of(operations.FORCE_COMPLETE, self._force_complete),
+            Tool.of(operations.REROUTE, self.operators.reroute),
+            Tool.of(operations.CANCEL, self.operators.cancel),
+            Tool.of(operations.ABORT, self.operators.abort),
+            Tool.of(operations.RETRY, self.operators.retry),
+            Tool.of(operations.REPLAY, self.operators.replay),
+            Tool.of(operations.FORCE_COMPLETE, self.operators.force_complete),
             Tool.of(operations.DEAD_LETTERS, self._dead_letters),
             Tool.of(operations.AUDIT, self._audit),
             Tool.of(operations.ACTIVITY, self._activity),
@@ -72,30 +68,6 @@ class OperatorTools:
                 roles=frozenset({Role.BUTLER}),
             ),
         ]
-
-    async def _reroute(self, caller: Caller, wanted: RerouteArguments) -> dict[str, Any]:
-        done = self.operators.reroute(
-            wanted.request_id, target=wanted.target, operator=caller.name, reason=wanted.reason
-        )
-        return wire(await done)
-
-    async def _cancel(self, caller: Caller, wanted: ActionArguments) -> dict[str, Any]:
-        return wire(await self.operators.cancel(wanted.request_id, operator=caller.name, reason=wanted.reason))
-
-    async def _abort(self, caller: Caller, wanted: ActionArguments) -> dict[str, Any]:
-        return wire(await self.operators.abort(wanted.request_id, operator=caller.name, reason=wanted.reason))
-
-    async def _retry(self, caller: Caller, wanted: ActionArguments) -> dict[str, Any]:
-        return wire(await self.operators.retry(wanted.request_id, operator=caller.name, reason=wanted.reason))
-
-    async def _replay(self, caller: Caller, wanted: ReplayArguments) -> dict[str, Any]:
-        return wire(await self.operators.replay(wanted.dead_letter_id, operator=caller.name, reason=wanted.reason))
-
-    async def _force_complete(self, caller: Caller, wanted: ForceCompleteArguments) -> dict[str, Any]:
-        done = self.operators.force_complete(
-            wanted.request_id, annotation=wanted.annotation, operator=caller.name, reason=wanted.reason
-        )
-        return wire(await done)
 
     async def _dead_letters(self, _caller: Caller, wanted: DeadLettersArguments) -> dict[str, Any]:
         if wanted.dead_letter_id is None:

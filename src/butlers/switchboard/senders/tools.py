@@ -23,7 +23,6 @@ from butlers.operations.senders import (
 )
 from butlers.switchboard.senders.gate import SenderPolicies
 from butlers.switchboard.senders.records import SenderRecords, read_code, shown
-from butlers.telemetry import get_logger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,3 @@ def _identity(given: SenderArguments) -> str:
         return channel_of(given.channel).address.person(given.identity)
     except ValueError as error:
         raise invalid("identity", str(error)) from error
-
-
-log = get_logger("butlers.senders")

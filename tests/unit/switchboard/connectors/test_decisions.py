@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from butlers.channels.connector import state_after
-from butlers.contracts.backfill_state import TRANSITIONS, Deed, Status, status_after_report
+from butlers.contracts.backfill_state import TRANSITIONS, JobAction, Status, status_after_report
 from butlers.switchboard.connectors.registry import liveness
 from butlers.switchboard.connectors.rollups import HOURS_REACH, days_to_roll, hours_to_roll
 
@@ -75,13 +75,13 @@ def test_no_day_is_looked_at_that_the_inbox_has_dropped(first: date) -> None:
 
 
 def test_resume_is_valid_only_from_paused_or_cost_capped() -> None:
-    assert TRANSITIONS[Deed.RESUME] == ((Status.PAUSED, Status.COST_CAPPED), Status.PENDING)
+    assert TRANSITIONS[JobAction.RESUME] == ((Status.PAUSED, Status.COST_CAPPED), Status.PENDING)
     for before, _ in TRANSITIONS.values():
         assert not {Status.COMPLETED, Status.CANCELLED, Status.ERROR} & {*before}  # ended is ended
 
 
 @pytest.mark.parametrize(
-    ("said", "spent", "expected"),
+    ("reported", "spent", "expected"),
     [
         (None, 499, Status.ACTIVE),
         (None, 500, Status.COST_CAPPED),
@@ -90,12 +90,12 @@ def test_resume_is_valid_only_from_paused_or_cost_capped() -> None:
         (Status.ERROR, 0, Status.ERROR),
     ],
 )
-def test_how_a_job_stands_after_a_report(said: Status | None, spent: int, expected: Status) -> None:
-    after = status_after_report(Status.ACTIVE, said=said, spent_today_cents=spent, daily_cost_cap_cents=500)
+def test_how_a_job_stands_after_a_report(reported: Status | None, spent: int, expected: Status) -> None:
+    after = status_after_report(Status.ACTIVE, reported=reported, spent_today_cents=spent, daily_cost_cap_cents=500)
     assert after is expected
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.ACTIVE])
 def test_a_report_does_not_move_a_job_that_is_not_active(status: Status) -> None:
-    for said in (None, Status.COMPLETED, Status.ERROR):
-        assert status_after_report(status, said=said, spent_today_cents=999, daily_cost_cap_cents=500) is status
+    for reported in (None, Status.COMPLETED, Status.ERROR):
+        assert status_after_report(status, reported=reported, spent_today_cents=999, daily_cost_cap_cents=500) is status
