@@ -112,8 +112,7 @@ class Parking:
     async def _park(
         self, connection: Executor, new: NewDelivery, status: Any, ruling: MustWait, now: datetime
     ) -> Parked:
-        batch = AdmissionBatch()
-        batch.taken.append(replace(new, status=status, admitted=False, action_id=ruling.action_id))
+        batch = AdmissionBatch(taken=[replace(new, status=status, admitted=False, action_id=ruling.action_id)])
         batch.count(new, "parked", status)
         await self.admission.write(connection, batch, now)
         return Parked(delivery_id=new.id)

@@ -211,9 +211,7 @@ class Release:
             replay_of=letter["delivery_id"],
             decisions=(decision,),
         )
-        batch = AdmissionBatch()
-        batch.taken.append(new)
-        await self.admission.write(connection, batch, now)
+        await self.admission.write(connection, AdmissionBatch(taken=[new]), now)
         await connection.execute(self.queries.count_replay, dead_letter_id, count, new.id)
         return new, count
 

@@ -142,9 +142,8 @@ class TieredQueue(Generic[T]):
 
     def offer(self, item: T, tier: str, *, key: str = "") -> Accepted | Full:
         """Put an item in; an unknown tier falls back to `default`, and the answer says so."""
-        known = _tier(tier)
-        fell_back = known is None
-        chosen = known or Tier.DEFAULT
+        fell_back = tier not in TIERS
+        chosen = Tier.DEFAULT if fell_back else Tier(tier)
         bound = self._shares[chosen].offer(item, key=key)
         if bound is not None:
             return Full(tier=chosen, fell_back=fell_back, bound=bound)
@@ -152,43 +151,29 @@ class TieredQueue(Generic[T]):
 
     def take(self) -> Taken[T] | None:
         """The next item, or `None` when every tier is empty."""
-        highest = self._highest(TIERS)
-        if highest is None:
+        filled = [tier for tier in TIERS if len(self._shares[tier])]
+        if not filled:
             return None
-        forced = self._forced()
+        highest, forced = filled[0], None
+        if self._favoured is not None and self._consecutive >= self._limit:
+            lower = TIERS[TIERS.index(self._favoured) + 1 :]
+            forced = next((tier for tier in filled if tier in lower), None)
         if forced is None:
-            self._count(highest)
+            self._consecutive = self._consecutive + 1 if highest is self._favoured else 1
+            self._favoured = highest
         else:
             self._favoured, self._consecutive = None, 0
-        return self._take_from(forced or highest, override=forced not in (None, highest))
+        tier = forced or highest
+        taken = self._shares[tier].take()
+        if taken is None:
+            return None
+        key, item = taken
+        return Taken(item=item, tier=tier, key=key, starvation_override=tier is not highest)
 
     def take_other_than(self, keys: Collection[str]) -> Taken[T] | None:
-        """The next item of a key that is not among these, for a hand that is kept free for whoever has none."""
+        """The next item of a key that is not among these, for a worker that is kept free for keys that have none."""
         for tier in TIERS:
             if (taken := self._shares[tier].take_other_than(keys)) is not None:
                 key, item = taken
                 return Taken(item=item, tier=tier, key=key, starvation_override=False)
         return None
-
-    def _forced(self) -> Tier | None:
-        if self._favoured is None or self._consecutive < self._limit:
-            return None
-        return self._highest(TIERS[TIERS.index(self._favoured) + 1 :])
-
-    def _highest(self, tiers: tuple[Tier, ...]) -> Tier | None:
-        return next((tier for tier in tiers if len(self._shares[tier])), None)
-
-    def _count(self, tier: Tier) -> None:
-        self._consecutive = self._consecutive + 1 if tier is self._favoured else 1
-        self._favoured = tier
-
-    def _take_from(self, tier: Tier, *, override: bool) -> Taken[T] | None:
-        taken = self._shares[tier].take()
-        if taken is None:
-            return None
-        key, item = taken
-        return Taken(item=item, tier=tier, key=key, starvation_override=override)
-
-
-def _tier(name: str) -> Tier | None:
-    return Tier(name) if name in TIERS else None

@@ -38,11 +38,8 @@ def delivery_key(
     """The canonical key of one outbound delivery."""
     identifiers = (request_id, origin_butler, intent, channel, target_identity)
     contents = (message,) if subject is None or not _content(subject) else (message, subject)
-    return _key(
-        "delivery",
-        *(_present(_identifier(field)) for field in identifiers),
-        *(_digest(_content(text)) for text in contents),
-    )
+    fields = [*map(_identifier, identifiers), *(_digest(_content(text)) for text in contents)]
+    return f"delivery-{_digest('delivery', *fields)}"
 
 
 def caller_key(
@@ -58,18 +55,15 @@ def caller_key(
     for that, so a key that is used for somebody or something else loses no message.
     """
     identifiers = (origin_butler, intent, channel, target_identity)
-    return _key(
-        "caller",
-        _identifier(request_id or ""),
-        *(_present(_identifier(field)) for field in identifiers),
-        _present(idempotency_key.strip()),
-    )
+    request = (request_id or "").strip().lower()
+    fields = [request, *map(_identifier, identifiers), _present(idempotency_key)]
+    return f"caller-{_digest('caller', *fields)}"
 
 
 def event_key(*, channel: str, endpoint_identity: str, external_event_id: str) -> str:
     """The key of an event its source has named: an update id and its bot, a Message-ID and its mailbox."""
-    source = (_present(_identifier(channel)), _present(_identifier(endpoint_identity)))
-    return _key("event", *source, _present(external_event_id.strip()))
+    fields = (_identifier(channel), _identifier(endpoint_identity), _present(external_event_id))
+    return f"event-{_digest('event', *fields)}"
 
 
 def content_key(
@@ -82,9 +76,9 @@ def content_key(
     external_event_id: str = "",  # opaque: two events are two, whatever their text
 ) -> str:
     """The key of an API or MCP call that came without one."""
-    identifiers = (channel, endpoint_identity, sender_identity)
+    identifiers = [text.strip().lower() for text in (channel, endpoint_identity, sender_identity)]
     event = (external_event_id.strip(),) if external_event_id else ()
-    return _key("content", *map(_identifier, identifiers), *event, _digest(_content(payload)), str(window))
+    return f"content-{_digest('content', *identifiers, *event, _digest(_content(payload)), str(window))}"
 
 
 def window_number(now: datetime, seconds: int) -> int:
@@ -153,21 +147,17 @@ def judge(stored_status: str | None) -> Verdict:
 
 
 def _identifier(text: str) -> str:
-    return text.strip().lower()
+    return _present(text).lower()
+
+
+def _present(text: str) -> str:
+    if not (trimmed := text.strip()):
+        raise ValueError("a key cannot be made from a blank identifier")
+    return trimmed
 
 
 def _content(text: str) -> str:
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
-
-
-def _present(text: str) -> str:
-    if not text:
-        raise ValueError("a key cannot be made from a blank identifier")
-    return text
-
-
-def _key(kind: str, *fields: str) -> str:
-    return f"{kind}-{_digest(kind, *fields)}"
 
 
 def _digest(*fields: str) -> str:

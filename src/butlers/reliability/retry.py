@@ -30,11 +30,6 @@ _MOST_DOUBLINGS = 1_000
 _MOST_INCREMENTS = 10**15
 
 
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
-
-
 class Strategy(StrEnum):
     NONE = "none"
     LINEAR = "linear"
@@ -60,11 +55,15 @@ class RetryPolicy:
     schedule: tuple[float, ...] = ()  # seconds, custom only
 
     def __post_init__(self) -> None:
-        _require(self.max_attempts >= 0, "max_attempts must not be negative")
-        _require(0 <= self.jitter <= 1, "jitter must be between 0 and 1")
         durations = (self.initial_delay, self.increment, self.max_delay, *self.schedule)
-        _require(all(math.isfinite(d) and d >= 0 for d in durations), "delays must be finite and not negative")
-        _require(self.strategy is not Strategy.CUSTOM or bool(self.schedule), "custom needs a schedule")
+        if self.max_attempts < 0:
+            raise ValueError("max_attempts must not be negative")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError("jitter must be between 0 and 1")
+        if not all(math.isfinite(duration) and duration >= 0 for duration in durations):
+            raise ValueError("delays must be finite and not negative")
+        if self.strategy is Strategy.CUSTOM and not self.schedule:
+            raise ValueError("custom needs a schedule")
 
     @property
     def attempts_allowed(self) -> int:
@@ -102,42 +101,30 @@ def next_retry(
     random: float,  # in [0, 1)
 ) -> RetryDecision:
     """What follows a failed attempt."""
-    _require(attempt >= 1, "attempts are counted from 1")
-    _require(0 <= random < 1, "random must be in [0, 1)")
+    if attempt < 1 or not 0 <= random < 1:
+        raise ValueError("attempts are counted from 1, and random must be in [0, 1)")
     if not retryable:
         return GiveUp(GiveUpReason.NOT_RETRYABLE)
     if attempt >= policy.attempts_allowed:
         return GiveUp(GiveUpReason.ATTEMPTS_EXHAUSTED)
-    delay = _spread(backoff(policy, attempt), policy, random)
-    return RetryAfter(max(delay, _lower_bound(retry_after)))
+    delay = backoff(policy, attempt)
+    lowest, highest = delay * (1 - policy.jitter), min(delay * (1 + policy.jitter), policy.max_delay)
+    delay = min(lowest + (highest - lowest) * random, policy.max_delay)
+    asked = 0.0 if retry_after is None or math.isnan(retry_after) else retry_after
+    return RetryAfter(max(delay, min(asked, LONGEST_RETRY_AFTER)))
 
 
 def backoff(policy: RetryPolicy, attempt: int) -> float:
     """The delay after the given failed attempt, in seconds, clamped but without jitter."""
-    return min(_uncapped(policy, attempt), policy.max_delay)
-
-
-def _uncapped(policy: RetryPolicy, attempt: int) -> float:
     match policy.strategy:
         case Strategy.NONE:
-            return policy.initial_delay
+            delay = policy.initial_delay
         case Strategy.LINEAR:
-            return policy.initial_delay + min(attempt - 1, _MOST_INCREMENTS) * policy.increment
+            delay = policy.initial_delay + min(attempt - 1, _MOST_INCREMENTS) * policy.increment
         case Strategy.EXPONENTIAL:
-            return policy.initial_delay * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+            delay = policy.initial_delay * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
         case Strategy.CUSTOM:
-            return policy.schedule[min(attempt, len(policy.schedule)) - 1]
+            delay = policy.schedule[min(attempt, len(policy.schedule)) - 1]
         case _:
             assert_never(policy.strategy)
-
-
-def _spread(delay: float, policy: RetryPolicy, random: float) -> float:
-    lowest = delay * (1 - policy.jitter)
-    highest = min(delay * (1 + policy.jitter), policy.max_delay)
-    return min(lowest + (highest - lowest) * random, policy.max_delay)
-
-
-def _lower_bound(retry_after: float | None) -> float:
-    if retry_after is None or math.isnan(retry_after):
-        return 0.0
-    return min(max(retry_after, 0.0), LONGEST_RETRY_AFTER)
+    return min(delay, policy.max_delay)

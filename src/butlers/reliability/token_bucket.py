@@ -78,7 +78,9 @@ def refill(bucket: Bucket, now: datetime) -> Bucket:
     """The bucket with everything gained until now."""
     if bucket.updated_at == now:
         return bucket
-    since = _reckoned_from(bucket, now)
+    time_to_fill = bucket.capacity / bucket.refill_per_second
+    lag = (bucket.updated_at - now).total_seconds()
+    since = now + timedelta(seconds=time_to_fill) if lag > time_to_fill else bucket.updated_at
     gained = max(0.0, (now - since).total_seconds()) * bucket.refill_per_second
     return _holding(bucket, min(bucket.capacity, bucket.tokens + gained), max(since, now))
 
@@ -121,7 +123,8 @@ def take_all(draws: Sequence[Draw], now: datetime) -> AllTaken | RefusedBy:
     results = {draw.name: take(draw.bucket, draw.cost, now) for draw in draws}
     refused = {name: result for name, result in results.items() if isinstance(result, Refused)}
     if refused:
-        return RefusedBy(next(iter(refused)), _longest([r.retry_after for r in refused.values()]))
+        waits = [result.retry_after for result in refused.values() if result.retry_after is not None]
+        return RefusedBy(next(iter(refused)), max(waits) if len(waits) == len(refused) else None)
     return AllTaken({name: result.bucket for name, result in results.items()})
 
 
@@ -132,12 +135,6 @@ def _holding(bucket: Bucket, tokens: float, updated_at: datetime) -> Bucket:
     )
 
 
-def _reckoned_from(bucket: Bucket, now: datetime) -> datetime:
-    time_to_fill = bucket.capacity / bucket.refill_per_second
-    lag = (bucket.updated_at - now).total_seconds()
-    return now + timedelta(seconds=time_to_fill) if lag > time_to_fill else bucket.updated_at
-
-
 def _retry_after(bucket: Bucket, cost: float, now: datetime) -> float | None:
     if cost > bucket.capacity:
         return None
@@ -145,8 +142,3 @@ def _retry_after(bucket: Bucket, cost: float, now: datetime) -> float | None:
     seconds = lag + (cost - bucket.tokens) / bucket.refill_per_second
     # Rounded up to what a datetime can tell apart, so that coming back on time is never too early.
     return math.ceil(seconds * 1e6) / 1e6
-
-
-def _longest(waits: Sequence[float | None]) -> float | None:
-    known = [wait for wait in waits if wait is not None]
-    return max(known) if len(known) == len(waits) else None

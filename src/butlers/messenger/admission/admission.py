@@ -54,13 +54,14 @@ class AdmissionTimings:
         return began, self.at.get(step, began)
 
 
+@dataclass(slots=True, kw_only=True)
 class AdmissionBatch:
     """What one batch of admissions writes."""
 
-    def __init__(self) -> None:
-        self.taken: list[NewDelivery] = []
-        self.buckets: dict[str, tuple[str | None, str | None, Bucket, datetime]] = {}  # layer, butler, ..., full at
-        self.counts: Counter[tuple[str, str, str, str, str]] = Counter()
+    taken: list[NewDelivery] = field(default_factory=list)
+    # name -> layer and butler of a share, the bucket, when it is full again
+    buckets: dict[str, tuple[str | None, str | None, Bucket, datetime]] = field(default_factory=dict)
+    counts: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
 
     def charge(self, request: AdmissionRequest, admitted: Admitted, now: datetime) -> None:
         """What the buckets and the butler's shares are after an admission."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 from uuid import UUID
@@ -22,12 +22,12 @@ from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import Stance
 
 
+@dataclass(eq=False)
 class OutcomeWaiter:
     """A caller waits for the outcome of a delivery."""
 
-    def __init__(self) -> None:
-        self._ended = asyncio.Event()
-        self._outcome: Outcome | None = None
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _outcome: Outcome | None = None
 
     def report(self, outcome: Outcome | None) -> None:
         """The delivery may have changed; `outcome` is None where only its row tells."""
