@@ -21,7 +21,7 @@ def test_metrics_and_traces_reach_the_configured_endpoint(collector: Collector) 
     work(Telemetry.create("finance", "one", clock=SystemClock(), otlp_endpoint=f"{collector.address}/"))
     assert set(collector.received) == {"/v1/metrics", "/v1/traces"}
     assert b"butlers.butler.route_executed" in collector.received["/v1/metrics"]
-    assert b"butlers.butler.route_inbox" in collector.received["/v1/traces"]
+    assert b"butlers.butler.route_execute" in collector.received["/v1/traces"]
     assert all(b"finance" in body for body in collector.received.values())
 
 

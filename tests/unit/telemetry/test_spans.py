@@ -69,7 +69,7 @@ def test_trace_context_joins_two_butlers(switchboard: Traced, finance: Traced) -
         pass
 
     sender = switchboard.finished()["butlers.switchboard.dispatch"]
-    receiver = finance.finished()["butlers.butler.route_inbox"]
+    receiver = finance.finished()["butlers.butler.route_execute"]
     assert ids(receiver)[0] == ids(sender)[0]
     assert receiver.parent is not None
     assert receiver.parent.span_id == ids(sender)[1]
@@ -81,7 +81,7 @@ def test_given_parent_wins_over_the_current_span(switchboard: Traced, finance: T
     with finance.telemetry.span(spans.DELIVERY), finance.telemetry.span(spans.ROUTE_EXECUTE, parent=trace_context):
         pass
     sender = switchboard.finished()["butlers.switchboard.dispatch"]
-    assert ids(finance.finished()["butlers.butler.route_inbox"])[0] == ids(sender)[0]
+    assert ids(finance.finished()["butlers.butler.route_execute"])[0] == ids(sender)[0]
 
 
 def test_nested_span_is_a_child(switchboard: Traced) -> None:
@@ -98,7 +98,7 @@ def test_nested_span_is_a_child(switchboard: Traced) -> None:
 def test_unreadable_trace_context_starts_a_trace_of_its_own(finance: Traced, garbage: dict[str, object]) -> None:
     with finance.telemetry.span(spans.ROUTE_EXECUTE, parent=garbage):
         pass
-    assert finance.finished()["butlers.butler.route_inbox"].parent is None
+    assert finance.finished()["butlers.butler.route_execute"].parent is None
 
 
 def test_outside_of_a_span_there_is_nothing_to_inject(switchboard: Traced) -> None:
