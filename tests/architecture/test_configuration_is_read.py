@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from butlers import roster
@@ -112,12 +113,14 @@ async def reads(tmp_path: Path, server: EmbeddedPostgres, **settings: Any) -> se
     return seen
 
 
+@pytest.mark.slow
 async def test_every_key_is_read_by_the_running_system(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     seen = await reads(tmp_path / "local", postgres_server)
     seen |= await reads(tmp_path / "llm", postgres_server, llm="on")
     assert declared() - seen == READ_LATER.keys() | NOT_READ_YET.keys()
 
 
+@pytest.mark.slow
 def test_what_is_read_at_another_moment_is_read_somewhere() -> None:
     """A field counts as read where its name, or a property of the settings that uses it, is read outside."""
     using = _properties_using()

@@ -37,6 +37,7 @@ def measured(*given: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_pattern_takes_more_than_linear_time() -> None:
     result = measured()
@@ -46,6 +47,7 @@ def test_no_pattern_takes_more_than_linear_time() -> None:
     assert result["too_fast"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_measure_sees_what_grows() -> None:
     result = measured(*GREW.values(), *STAYS)
@@ -54,6 +56,7 @@ def test_the_measure_sees_what_grows() -> None:
     assert places == [f"argument {number}" for number in range(1, len(GREW) + 1)], result
 
 
+@pytest.mark.slow
 def test_no_pattern_means_something_else_on_another_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert patterns.main() == 0, capsys.readouterr().out
 

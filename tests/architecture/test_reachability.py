@@ -74,6 +74,7 @@ async def listed(running: RunningSystem, butler: str, path: str) -> set[str]:
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_every_tool_is_served_at_both_doors(running: RunningSystem) -> None:
     assert set(running.urls) == set(ROSTER)
     for butler in running.system.butlers:
@@ -82,6 +83,7 @@ async def test_every_tool_is_served_at_both_doors(running: RunningSystem) -> Non
         assert await listed(running, butler.name, "/mcp/llm") == {name.replace(".", "_") for name in names}
 
 
+@pytest.mark.slow
 async def test_every_butler_has_the_core_tools_and_only_messenger_cannot_speak(running: RunningSystem) -> None:
     for name in ROSTER:
         tools = await listed(running, name, "/mcp")

@@ -90,6 +90,7 @@ def test_a_secret_in_butler_toml_stops_the_start(
     assert SECRET not in words
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("M1-042")
 def test_a_missing_value_of_an_enabled_scope_stops_the_start(tmp_path: Path, roster: Path) -> None:
     credentials = {"BUTLER_TELEGRAM_TOKEN": SECRET, "BUTLER_EMAIL_ADDRESS": "butler@butlers.example"}
@@ -98,6 +99,7 @@ def test_a_missing_value_of_an_enabled_scope_stops_the_start(tmp_path: Path, ros
     assert SECRET not in words
 
 
+@pytest.mark.slow
 @pytest.mark.scenario("M1-042")
 def test_a_disabled_scope_requires_nothing(tmp_path: Path, roster: Path) -> None:
     for door in ("switchboard", "messenger"):

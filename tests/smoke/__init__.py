@@ -1,0 +1,1 @@
+"""One message through each door, for the inner loop."""
