@@ -123,6 +123,10 @@ ORDER BY next_run_at
 LIMIT 1
 FOR UPDATE SKIP LOCKED;
 
+-- name: next_due_schedule
+-- When the next schedule is due that is not under way here.
+SELECT min(next_run_at) FROM {schema}.scheduled_tasks WHERE enabled AND name <> ALL($1::text[]);
+
 -- name: advance_schedule
 -- Move on before running: a crash then skips one run instead of repeating it.
 UPDATE {schema}.scheduled_tasks SET next_run_at = $2, last_run_at = $3, updated_at = $3 WHERE name = $1;

@@ -11,6 +11,7 @@ the key of its side effect makes the repetition harmless. Its record of the resu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -57,6 +58,8 @@ class ParameterizedJob:
 Job = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 AnyJob = Job | ParameterizedJob
 _BATCH = 20
+LOOK_S = 5.0  # a change that another process made is seen within this time
+_LOCKED_S = 1.0  # before what another process is just taking is looked at again
 _AGAIN = timedelta(minutes=5)  # when a schedule for one moment is tried again after a crash
 
 
@@ -82,6 +85,8 @@ class Scheduler:
         self._telemetry = telemetry
         self._report = report
         self._running: set[str] = set()
+        self._turn = asyncio.Lock()  # one worker waits for the next due schedule, the others run or wait for their turn
+        self._changed = asyncio.Event()  # a schedule was made, changed or deleted here, or a run ended
 
     @property
     def job_names(self) -> frozenset[str]:
@@ -131,27 +136,56 @@ class Scheduler:
                     now,
                 )
 
+    async def run(self) -> None:
+        """One worker: sleeps until a schedule is due, and runs it. As many run at one time as there are workers."""
+        while True:
+            async with self._turn:
+                task = await self._next_due()
+            await self._run(task)
+
     async def tick(self) -> list[dict[str, Any]]:
         """Run everything that is due now; returns what ran and how it went."""
         ran: list[dict[str, Any]] = []
         while len(ran) < _BATCH and (task := await self._take_due()) is not None:
-            self._running.add(task["name"])
-            try:
-                ran.append(await self._run(task))
-            finally:
-                self._running.discard(task["name"])
+            ran.append(await self._run(task))
         return ran
 
+    async def _next_due(self) -> Record:
+        """Sleep until a schedule is due, and take it. A change made here, or `LOOK_S`, ends a sleep early."""
+        while True:
+            self._changed.clear()
+            due = await self._database.fetchval(self._queries.next_due_schedule, list(self._running))
+            left_s = LOOK_S if due is None else (due - self._clock.now()).total_seconds()
+            if left_s <= 0 and (task := await self._take_due()) is not None:
+                return task
+            pause = self._clock.sleep(min(left_s, LOOK_S) if left_s > 0 else _LOCKED_S)
+            waits = [asyncio.create_task(pause), asyncio.create_task(self._changed.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
     async def _take_due(self) -> Record | None:
+        """A due schedule, moved on to its next run; it counts as running from now on."""
         now = self._clock.now()
         async with self._database.transaction() as connection:
             task = await connection.fetchrow(self._queries.due_schedule, now, list(self._running))
             if task is not None:
                 following = next_run(task["cron"], now) if task["cron"] else now + _AGAIN
                 await connection.execute(self._queries.advance_schedule, task["name"], following, now)
+        if task is not None:
+            self._running.add(task["name"])
         return task
 
     async def _run(self, task: Record) -> dict[str, Any]:
+        try:
+            return await self._run_and_record(task)
+        finally:
+            self._running.discard(task["name"])
+            self._changed.set()
+
+    async def _run_and_record(self, task: Record) -> dict[str, Any]:
         name = task["name"]
         try:
             outcome = await self._dispatch(task)
@@ -199,6 +233,7 @@ class Scheduler:
         )
         if created is None:
             raise invalid("name", "a schedule of this name exists already")
+        self._changed.set()
         return {"name": name, "next_run_at": due.isoformat()}
 
     async def update(self, *, name: str, cron: str | None, enabled: bool | None) -> dict[str, Any]:
@@ -210,11 +245,13 @@ class Scheduler:
         due = _first_run(cron, task["next_run_at"], now)
         enabled = task["enabled"] if enabled is None else enabled
         await self._database.execute(self._queries.update_schedule, name, cron, enabled, due, now)
+        self._changed.set()
         return {"name": name, "cron": cron, "enabled": enabled, "next_run_at": due.isoformat()}
 
     async def delete(self, name: str) -> dict[str, Any]:
         if await self._database.fetchval(self._queries.delete_schedule, name) is None:
             raise NotFound.of("name", "no such schedule, or it belongs to butler.toml (disable it there)")
+        self._changed.set()
         return {"name": name, "deleted": True}
 
     async def list(self) -> list[dict[str, Any]]:

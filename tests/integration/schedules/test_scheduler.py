@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 
 from butlers.butler.config import ScheduleSection
 from butlers.butler.runtime import LocalRuntime
-from butlers.butler.schedules import Job, Scheduler
+from butlers.butler.schedules import LOOK_S, Job, Scheduler
 from butlers.butler.sessions import EndedSession, Spawner
 from butlers.clock import ManualClock
 from butlers.errors import TargetUnavailable
@@ -203,6 +203,85 @@ async def test_a_long_job_keeps_nobody_waiting_and_does_not_overtake_itself(worl
     await asyncio.gather(*hands)
     await scheduler.tick()
     assert long_runs == 2  # what became due meanwhile runs once
+
+
+# --- a worker sleeps until something is due --------------------------------------------------------------------------
+
+
+async def asleep(clock: ManualClock) -> None:
+    """Until the worker waits for the clock."""
+    async with asyncio.timeout(30):
+        while not clock._sleepers:
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def at_work(world: World) -> AsyncIterator[Callable[[Scheduler], None]]:
+    """Starts a worker, which ends with the test."""
+    workers: list[asyncio.Task[None]] = []
+    yield lambda scheduler: workers.append(asyncio.create_task(scheduler.run()))
+    for worker in workers:
+        worker.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+
+
+async def test_a_worker_wakes_when_a_schedule_is_due(world: World, at_work: Callable[[Scheduler], None]) -> None:
+    done = asyncio.Event()
+
+    async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        done.set()
+        return {}
+
+    scheduler = world.scheduler(work=work)
+    await scheduler.sync([HOURLY])
+    at_work(scheduler)
+    await asleep(world.clock)
+    assert not done.is_set()
+    world.until(12)
+    async with asyncio.timeout(30):
+        await done.wait()
+
+
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_a_new_schedule_wakes_the_worker(
+    world: World, at_work: Callable[[Scheduler], None], same_process: bool
+) -> None:
+    done = asyncio.Event()
+
+    async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        done.set()
+        return {}
+
+    scheduler = world.scheduler(work=work)
+    at_work(scheduler)
+    await asleep(world.clock)
+    maker = scheduler if same_process else world.scheduler(work=work)
+    await maker.create(name="once", cron=None, run_at=world.clock.now(), job_name="work")
+    if not same_process:
+        world.clock.advance(LOOK_S)
+    async with asyncio.timeout(30):
+        await done.wait()
+
+
+async def test_a_long_run_keeps_no_other_worker_waiting(world: World, at_work: Callable[[Scheduler], None]) -> None:
+    done = asyncio.Event()
+
+    async def endless(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        done.set()
+        return {}
+
+    scheduler = world.scheduler(work=endless, more_work=work)
+    await scheduler.sync([HOURLY, OTHER])
+    for _ in range(2):
+        at_work(scheduler)
+    await asleep(world.clock)
+    world.until(12)
+    async with asyncio.timeout(30):
+        await done.wait()
 
 
 async def test_a_schedule_without_native_code_is_a_prompt_under_its_name(world: World) -> None:

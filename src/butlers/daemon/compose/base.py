@@ -39,7 +39,6 @@ from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.system")
 
-TICK_S = 1.0
 SCHEDULE_WORKERS = 3  # schedules that run at one time: a long one must not keep the others waiting
 LOST_SESSIONS_S = 60.0
 
@@ -232,10 +231,7 @@ def finish_butler(
     sync = partial(butler.scheduler.sync, config.butler.schedule)
     butler.add(
         Service(name="configured schedules", before_doors=True, start=sync),
-        *(
-            Service(name=f"schedules {number}", run=butler.scheduler.tick, every_s=TICK_S)
-            for number in range(1, SCHEDULE_WORKERS + 1)
-        ),
+        *(Service(name=f"schedules {number}", run=butler.scheduler.run) for number in range(1, SCHEDULE_WORKERS + 1)),
     )
     core = CoreTools(
         butler=config.name,
