@@ -24,6 +24,16 @@ from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.messenger.receipts")
+
+TIMESTAMP = "Butlers-Timestamp"
+SIGNATURE = "Butlers-Signature"
+TOLERANCE_S = 300.0  # how far the two clocks may be apart, the way included
+BOUNCED = "the provider says that the message came back"
+BODY_LIMIT = 65_536
+_VERSION = "v1="
+_LONGEST_TIMESTAMP = 12  # digits
+_STATUS = {ErrorClass.VALIDATION_ERROR: 422, ErrorClass.TARGET_UNAVAILABLE: 503, ErrorClass.TIMEOUT: 504}
 ReceiptType = Literal["sent", "delivered", "read", "bounced"]
 
 
@@ -78,13 +88,6 @@ class UnknownDelivery(ValidationError):
         super().__init__(f"{field}: {error}", fields=(FieldError(field=field, error=error),))
 
 
-TIMESTAMP = "Butlers-Timestamp"
-SIGNATURE = "Butlers-Signature"
-TOLERANCE_S = 300.0  # how far the two clocks may be apart, the way included
-_VERSION = "v1="
-_LONGEST_TIMESTAMP = 12  # digits
-
-
 def signed_headers(key: str, body: bytes, *, now: datetime) -> dict[str, str]:
     stamp = str(int(now.timestamp()))
     return {TIMESTAMP: stamp, SIGNATURE: _signature(key, stamp, body)}
@@ -106,11 +109,6 @@ def problem_with(headers: Mapping[str, str], body: bytes, key: str, *, now: date
 def _signature(key: str, stamp: str, body: bytes) -> str:
     digest = hmac.new(key.encode(), f"{stamp}.".encode() + body, hashlib.sha256)
     return _VERSION + digest.hexdigest()
-
-
-log = get_logger("butlers.messenger.receipts")
-
-BOUNCED = "the provider says that the message came back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +145,12 @@ class ReceiptIntake:
         async with self._database.transaction() as connection:
             subject = await self._subject(connection, channel, receipt)
             known = await connection.fetchval(self._queries.provider_id_of_part, subject.id, subject.part)
-            new = await self._write(connection, subject, receipt, known, now)
+            name = receipt.provider_delivery_id or known or str(subject.id)
+            values = (subject.id, subject.part, name, receipt.receipt_type, now, metadata_of(receipt))
+            written = await connection.fetchval(self._queries.record_receipt, self._new_id(), *values)
             settled = known is None and await self._settle(connection, subject, receipt, now)
             suppressed = receipt.permanent and await self._suppress(connection, subject, receipt, now)
-        if new and self._heard is not None:
+        if written is not None and self._heard is not None:
             self._heard(channel, receipt.receipt_type)
         log.info("receipt recorded", delivery_id=subject.id, channel=channel, outcome=receipt.receipt_type)
         if suppressed:
@@ -158,7 +158,7 @@ class ReceiptIntake:
         return ReceiptOutcome(
             delivery_id=subject.id,
             receipt_type=receipt.receipt_type,
-            repeated=not new,
+            repeated=written is None,
             settled=settled,
             suppressed=suppressed,
         )
@@ -177,35 +177,17 @@ class ReceiptIntake:
         delivery_id, part, field = receipt.delivery_id, receipt.part, "delivery_id"
         if delivery_id is None:
             field = "provider_delivery_id"
-            delivery_id, part = await self._named_by_provider(connection, channel, receipt)
+            name = receipt.provider_delivery_id
+            rows = await connection.fetch(self._queries.deliveries_by_provider_id, name, channel)
+            if not rows:
+                raise UnknownDelivery(field)
+            if len(rows) > 1:
+                raise invalid(field, "stands for more than one message; give the delivery_id")
+            delivery_id, part = rows[0]["delivery_id"], rows[0]["part"]
         row = await connection.fetchrow(self._queries.delivery_by_id, delivery_id, channel)
         if row is None:
             raise UnknownDelivery(field)
         return _Subject(id=row["id"], channel=row["channel"], target=row["target_identity"], part=part or 1)
-
-    async def _named_by_provider(self, connection: Executor, channel: str, receipt: Receipt) -> tuple[UUID, int]:
-        name = receipt.provider_delivery_id
-        rows = await connection.fetch(self._queries.deliveries_by_provider_id, name, channel)
-        if not rows:
-            raise UnknownDelivery("provider_delivery_id")
-        if len(rows) > 1:
-            raise invalid("provider_delivery_id", "stands for more than one message; give the delivery_id")
-        return rows[0]["delivery_id"], rows[0]["part"]
-
-    async def _write(
-        self, connection: Executor, subject: _Subject, receipt: Receipt, known: str | None, now: datetime
-    ) -> bool:
-        written = await connection.fetchval(
-            self._queries.record_receipt,
-            self._new_id(),
-            subject.id,
-            subject.part,
-            receipt.provider_delivery_id or known or str(subject.id),
-            receipt.receipt_type,
-            now,
-            metadata_of(receipt),
-        )
-        return written is not None
 
     async def _settle(self, connection: Executor, subject: _Subject, receipt: Receipt, now: datetime) -> bool:
         """A message that arrived was sent, and one that came back for good was too, but need not be sent again."""
@@ -238,10 +220,6 @@ def metadata_of(receipt: Receipt) -> dict[str, Any]:
     """What is kept of a receipt beside its own columns; `reported` tells it from what our worker wrote itself."""
     kept = receipt.to_wire()
     return {"reported": True} | {name: kept[name] for name in ("permanent", "reason", "occurred_at") if kept.get(name)}
-
-
-BODY_LIMIT = 65_536
-_STATUS = {ErrorClass.VALIDATION_ERROR: 422, ErrorClass.TARGET_UNAVAILABLE: 503, ErrorClass.TIMEOUT: 504}
 
 
 class _Refused(Exception):

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from pydantic import Field
@@ -38,8 +39,17 @@ from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import CIRCUIT_STATE, ERROR_BUDGET_BURN, MESSENGER_QUEUE_DEPTH, STANCE
 
-ReportRow = Mapping[str, Any]
+log = get_logger("butlers.messenger")
 
+JUDGE_EVERY_S: Final = 15.0
+UNKNOWN_BURN: Final = -1.0  # a gauge cannot say nothing, and the last value would be a lie
+
+# Rules that refuse for want of room; a recipient who may not be written to is the caller's matter, not a limit.
+RATE_RULES: Final = ("throttle", "in_flight", "global", "channel", "recipient", "fair_share", "breaker")
+
+ReportRow = Mapping[str, Any]
+_CIRCUIT = {"closed": 0, "half-open": 1, "open": 2}
+_STANCE = {Stance.NORMAL: 0, Stance.TIGHT: 1}
 _ENDINGS = (*FINISHED, "uncertain", "excused")
 
 
@@ -56,19 +66,13 @@ def split_name(channel: str) -> tuple[str, str]:
 def describe_success(rows: Iterable[ReportRow], channels: Sequence[str]) -> list[dict[str, Any]]:
     """Every channel in use, also one that ended nothing."""
     counted = {f"{row['channel']}.{row['identity_scope']}": row for row in rows}
-    return [_success(name, counted.get(name, {})) for name in sorted({*channels, *counted})]
-
-
-def _success(name: str, row: ReportRow) -> dict[str, Any]:
-    channel, scope = split_name(name)
-    counts = {ending: int(row.get(ending, 0)) for ending in _ENDINGS}
-    ended = sum(counts.values()) - counts["excused"]
-    return {
-        "channel": channel,
-        "identity_scope": scope,
-        **counts,
-        "success_rate": rate(counts["delivered"], ended),
-    }
+    described = []
+    for name in sorted({*channels, *counted}):
+        channel, scope = split_name(name)
+        counts = {ending: int(counted.get(name, {}).get(ending, 0)) for ending in _ENDINGS}
+        success_rate = rate(counts["delivered"], sum(counts.values()) - counts["excused"])
+        described.append({"channel": channel, "identity_scope": scope, **counts, "success_rate": success_rate})
+    return described
 
 
 def describe_duplicates(row: ReportRow) -> dict[str, Any]:
@@ -142,46 +146,32 @@ def describe_budgets(
     policy: BudgetPolicy,
     now: datetime,
 ) -> list[dict[str, Any]]:
-    return [
-        _budget(name, standings.get(name, Standing()))
-        | {"long_windows": [_long_window(window, policy, now) for window in long.get(name, ())]}
-        for name in sorted({*channels, *standings})
-    ]
-
-
-def _long_window(window: LongWindow, policy: BudgetPolicy, now: datetime) -> dict[str, Any]:
-    return {
-        "window_s": window.window_s,
-        "good": window.events.good,
-        "bad": window.events.bad,
-        "burn_rate": burn_rate(window.events, policy),
-        "as_of": window.as_of,
-        "fresh": window.is_fresh(now),  # what is old has no say
-    }
-
-
-def _budget(name: str, standing: Standing) -> dict[str, Any]:
-    channel, scope = split_name(name)
-    return {
-        "channel": channel,
-        "identity_scope": scope,
-        "stance": standing.stance.value,
-        "stance_since": standing.since,
-        "stance_reason": standing.reason,
-        "burn_rate": standing.burn_rate,
-    }
-
-
-log = get_logger("butlers.messenger")
-
-JUDGE_EVERY_S: Final = 15.0
-UNKNOWN_BURN: Final = -1.0  # a gauge cannot say nothing, and the last value would be a lie
-
-# Rules that refuse for want of room; a recipient who may not be written to is the caller's matter, not a limit.
-RATE_RULES: Final = ("throttle", "in_flight", "global", "channel", "recipient", "fair_share", "breaker")
-
-_CIRCUIT = {"closed": 0, "half-open": 1, "open": 2}
-_STANCE = {Stance.NORMAL: 0, Stance.TIGHT: 1}
+    described = []
+    for name in sorted({*channels, *standings}):
+        (channel, scope), standing = split_name(name), standings.get(name, Standing())
+        windows = [
+            {
+                "window_s": window.window_s,
+                "good": window.events.good,
+                "bad": window.events.bad,
+                "burn_rate": burn_rate(window.events, policy),
+                "as_of": window.as_of,
+                "fresh": window.is_fresh(now),  # what is old has no say
+            }
+            for window in long.get(name, ())
+        ]
+        described.append(
+            {
+                "channel": channel,
+                "identity_scope": scope,
+                "stance": standing.stance.value,
+                "stance_since": standing.since,
+                "stance_reason": standing.reason,
+                "burn_rate": standing.burn_rate,
+                "long_windows": windows,
+            }
+        )
+    return described
 
 
 class ServiceLevels:
@@ -232,26 +222,43 @@ class ServiceLevels:
             for name in self._channels
         ]
         written = [judgement for judgement in judgements if judgement.is_news and await self._take(judgement, now)]
-        return [_announced(judgement) for judgement in written if judgement.changes_stance]
+        changes = [judgement for judgement in written if judgement.changes_stance]
+        for change in changes:  # being stricter, or no longer, is never silent
+            stance = change.assessment.stance
+            log.warning("stance changed", channel=change.channel, decision=stance, reason=change.reason)
+        return changes
 
     async def show(self) -> None:
         """Set the gauges to what the tables say now."""
         standings = await self._standings()
         for name in self._channels:
-            self._show_channel(name, standings.get(name, Standing()))
+            (channel, scope), standing = split_name(name), standings.get(name, Standing())
+            burn = UNKNOWN_BURN if standing.burn_rate is None else standing.burn_rate
+            self._telemetry.gauge(ERROR_BUDGET_BURN, burn, channel=channel, identity_scope=scope)
+            self._telemetry.gauge(STANCE, _STANCE[standing.stance], channel=channel, identity_scope=scope)
+            self._telemetry.gauge(CIRCUIT_STATE, _CIRCUIT[standing.state], channel=channel, identity_scope=scope)
         unfinished = await _rows(self._database, self._queries.unfinished_by_status)
         for status, deliveries in by_status(unfinished).items():
             self._telemetry.gauge(MESSENGER_QUEUE_DEPTH, deliveries, status=status)
 
     async def slis(self, since: datetime, until: datetime) -> dict[str, Any]:
         """Every SLI of [since, until), from one snapshot; queue and error budget are as of now."""
+        queries, rules = self._queries, list(RATE_RULES)
         async with self._database.transaction(isolation="repeatable_read") as snapshot:
+            read = partial(_rows, snapshot)
+            admissions = await read(queries.admissions, since, until, rules)
+            rejections = await read(queries.rejections, since, until, rules)
+            letters = await read(queries.dead_letters, since, until)
             return {
                 "window": {"since": since, "until": until},
                 "objective": self._policy.objective,
-                **await self._of_deliveries(snapshot, since, until),
-                **await self._of_the_door(snapshot, since, until),
-                **await self._of_exceptions(snapshot, since, until),
+                "success": describe_success(await read(queries.endings, since, until), self._channels),
+                "latency": await read(queries.latencies, since, until),
+                "duplicates": describe_duplicates((await read(queries.duplicates, since, until))[0]),
+                "admission": describe_admission(admissions, rejections),
+                "queue": describe_queue(await read(queries.unfinished_by_status), self._max_in_flight),
+                "dead_letters": describe_dead_letters(letters, (await read(queries.replays, since, until))[0]),
+                "uncertain": describe_doubts(await read(queries.doubts, since, until)),
                 "error_budget": describe_budgets(
                     await self._standings(snapshot),
                     self._channels,
@@ -260,31 +267,6 @@ class ServiceLevels:
                     now=self._clock.now(),
                 ),
             }
-
-    async def _of_deliveries(self, snapshot: Executor, since: datetime, until: datetime) -> dict[str, Any]:
-        endings = await _rows(snapshot, self._queries.endings, since, until)
-        latencies = await _rows(snapshot, self._queries.latencies, since, until)
-        twice = await _rows(snapshot, self._queries.duplicates, since, until)
-        return {
-            "success": describe_success(endings, self._channels),
-            "latency": latencies,
-            "duplicates": describe_duplicates(twice[0]),
-        }
-
-    async def _of_the_door(self, snapshot: Executor, since: datetime, until: datetime) -> dict[str, Any]:
-        admissions = await _rows(snapshot, self._queries.admissions, since, until, list(RATE_RULES))
-        rejections = await _rows(snapshot, self._queries.rejections, since, until, list(RATE_RULES))
-        unfinished = await _rows(snapshot, self._queries.unfinished_by_status)
-        return {
-            "admission": describe_admission(admissions, rejections),
-            "queue": describe_queue(unfinished, self._max_in_flight),
-        }
-
-    async def _of_exceptions(self, snapshot: Executor, since: datetime, until: datetime) -> dict[str, Any]:
-        letters = await _rows(snapshot, self._queries.dead_letters, since, until)
-        replays = await _rows(snapshot, self._queries.replays, since, until)
-        doubtful = await _rows(snapshot, self._queries.doubts, since, until)
-        return {"dead_letters": describe_dead_letters(letters, replays[0]), "uncertain": describe_doubts(doubtful)}
 
     async def _windows(self, now: datetime) -> dict[str, Windows]:
         short, long = (timedelta(seconds=s) for s in (self._policy.short_window_s, self._policy.long_window_s))
@@ -317,27 +299,9 @@ class ServiceLevels:
         )
         return written is not None
 
-    def _show_channel(self, name: str, standing: Standing) -> None:
-        channel, scope = split_name(name)
-        burn = UNKNOWN_BURN if standing.burn_rate is None else standing.burn_rate
-        self._telemetry.gauge(ERROR_BUDGET_BURN, burn, channel=channel, identity_scope=scope)
-        self._telemetry.gauge(STANCE, _STANCE[standing.stance], channel=channel, identity_scope=scope)
-        self._telemetry.gauge(CIRCUIT_STATE, _CIRCUIT[standing.state], channel=channel, identity_scope=scope)
-
 
 async def _rows(source: Database | Executor, query: str, *values: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in await source.fetch(query, *values)]
-
-
-def _announced(judgement: Judgement) -> Judgement:
-    """Being stricter, or no longer, is never silent."""
-    log.warning(
-        "stance changed",
-        channel=judgement.channel,
-        decision=judgement.assessment.stance,
-        reason=judgement.reason,
-    )
-    return judgement
 
 
 class DeliveryLevels(Result):

@@ -18,12 +18,17 @@ from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import IN_FLIGHT, NEEDS_PERSON, OPEN
 from butlers.contracts.envelope import invalid
+from butlers.messenger import channel_health
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
-from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState, snapshot
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, snapshot
 from butlers.reliability.error_budget import Stance, admission_factor
 from butlers.reliability.token_bucket import Bucket, available
+
+PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
+WORST_SHOWN = 5  # recipients at their limit
+Group = Mapping[str, Any]  # channel, status, admitted, deliveries, oldest
 
 
 def bucket_of(row: Mapping[str, Any]) -> Bucket:
@@ -42,10 +47,6 @@ def layer(bucket: Bucket | None, limit: float, now: datetime) -> dict[str, Any]:
         "remaining": round(remaining, 3),
         "resets_at": whole_at,
     }
-
-
-def global_layer(bucket: Bucket | None, limits: Mapping[str, float], now: datetime) -> dict[str, Any]:
-    return layer(bucket, limits["global"], now) | {"throttled_until": None}
 
 
 def in_flight_layer(in_flight: int, limits: Mapping[str, float]) -> dict[str, Any]:
@@ -83,60 +84,44 @@ def recipient_layer(
     now: datetime,
 ) -> dict[str, Any]:
     """Whether the limits per recipient hold anybody back, and whom the most."""
-    held = {line["scope"]: line for line in throttles if line["scope"] != line["channel"]}
+    limit, worst, throttled = limits["recipient"], [], []
+    for row in crowded:
+        _, channel, target = row["name"].split(":", 2)
+        worst.append({"channel": channel, "target": target, **layer(bucket_of(row), limit, now)})
+    for line in throttles:
+        if (channel := line["channel"]) != line["scope"]:
+            target = line["scope"].removeprefix(f"{channel}:")
+            until, reason = line["until"], line["reason"]
+            throttled.append({"channel": channel, "target": target, "throttled_until": until, "reason": reason})
     at_limit = crowded[0]["at_limit"] if crowded else 0
     return {
-        "total": limits["recipient"],
-        "active": bool(at_limit or held),
+        "total": limit,
+        "active": bool(at_limit or throttled),
         "at_limit": at_limit,
-        "throttled": len(held),
-        "worst": [_recipient(row, limits["recipient"], now) for row in crowded],
-        "throttles": [_throttled(line) for line in held.values()],
+        "throttled": len(throttled),
+        "worst": worst,
+        "throttles": throttled,
     }
-
-
-def _recipient(row: Mapping[str, Any], limit: float, now: datetime) -> dict[str, Any]:
-    _, channel, target = row["name"].split(":", 2)
-    return {"channel": channel, "target": target, **layer(bucket_of(row), limit, now)}
-
-
-def _throttled(line: Mapping[str, Any]) -> dict[str, Any]:
-    target = line["scope"].removeprefix(f"{line['channel']}:")
-    return {"channel": line["channel"], "target": target, "throttled_until": line["until"], "reason": line["reason"]}
-
-
-PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
-
-Group = Mapping[str, Any]  # channel, status, admitted, deliveries, oldest
 
 
 def summary(groups: Sequence[Group], now: datetime) -> dict[str, Any]:
     moving = [group for group in groups if group["status"] in OPEN]
     oldest = min((group["oldest"] for group in moving), default=None)
-    channels = sorted({group["channel"] for group in moving})
+    phases = dict.fromkeys(PHASES, 0)
+    of_channels: dict[str, list[Group]] = {}
+    for group in moving:
+        phases[_phase(group)] += group["deliveries"]
+        of_channels.setdefault(group["channel"], []).append(group)
     return {
         "total": _in_flight(groups),
-        "by_status": _counts(moving, "status", OPEN),
-        "by_phase": _phases(moving),
-        "by_channel": {name: _of_channel([g for g in moving if g["channel"] == name]) for name in channels},
-        "parked": _counts(groups, "status", NEEDS_PERSON),
+        "by_status": _by_status(moving, OPEN),
+        "by_phase": phases,
+        "by_channel": {
+            name: {"total": _in_flight(own)} | _by_status(own, OPEN) for name, own in sorted(of_channels.items())
+        },
+        "parked": _by_status(groups, NEEDS_PERSON),
         "oldest_age_s": round(max(0.0, (now - oldest).total_seconds()), 3) if oldest else None,
     }
-
-
-def _of_channel(groups: Sequence[Group]) -> dict[str, int]:
-    return {"total": _in_flight(groups)} | _counts(groups, "status", OPEN)
-
-
-def _in_flight(groups: Iterable[Group]) -> int:
-    return sum(group["deliveries"] for group in groups if group["status"] in IN_FLIGHT)
-
-
-def _phases(groups: Iterable[Group]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for group in groups:
-        counts[_phase(group)] += group["deliveries"]
-    return {phase: counts[phase] for phase in PHASES}
 
 
 def _phase(group: Group) -> str:
@@ -145,14 +130,15 @@ def _phase(group: Group) -> str:
     return "in_provider_call" if group["status"] == "in_progress" else "awaiting_retry"
 
 
-def _counts(groups: Iterable[Group], field: str, names: Iterable[str]) -> dict[str, int]:
+def _in_flight(groups: Iterable[Group]) -> int:
+    return sum(group["deliveries"] for group in groups if group["status"] in IN_FLIGHT)
+
+
+def _by_status(groups: Iterable[Group], names: Iterable[str]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for group in groups:
-        counts[group[field]] += group["deliveries"]
+        counts[group["status"]] += group["deliveries"]
     return {name: counts[name] for name in names}
-
-
-WORST_SHOWN = 5  # recipients at their limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +159,15 @@ class HealthTools:
     async def _circuits(self, _caller: Caller, arguments: ChannelArguments) -> dict[str, Any]:
         names = self._named(arguments.channel)
         states, now = await self._states(names), self.clock.now()
-        circuits = {name: describe_circuit(_breaker(states.get(name)), self.breaker, now) for name in names}
+        known = {name: channel_health.from_row(row) for name, row in states.items()}
+        circuits = {name: describe_circuit(known.get(name, Breaker()), self.breaker, now) for name in names}
         return wire({"channels": circuits})
 
     async def _limits(self, _caller: Caller, arguments: LimitArguments) -> dict[str, Any]:
         names, now = self._named(arguments.channel, arguments.identity_scope), self.clock.now()
         records, queries = self.records, self.records.queries
-        buckets = await self._buckets(["global", *(f"channel:{name}" for name in names)])
+        stored = await records.rows(queries.buckets, ["global", *(f"channel:{name}" for name in names)])
+        buckets = {row["name"]: bucket_of(row) for row in stored}
         throttles = await records.rows(queries.throttles, names, now)
         prefixes = [f"recipient:{name}:" for name in names]
         crowded = await records.rows(queries.recipients_at_limit, now, prefixes, WORST_SHOWN)
@@ -198,7 +186,7 @@ class HealthTools:
         }
         return wire(
             {
-                "global": global_layer(buckets.get("global"), self.limits, now),
+                "global": layer(buckets.get("global"), self.limits["global"], now) | {"throttled_until": None},
                 "in_flight": in_flight_layer(in_flight, self.limits),
                 "channels": channels,
                 "recipients": recipient_layer(crowded, throttles, self.limits, now),
@@ -218,13 +206,9 @@ class HealthTools:
             raise invalid("channel", f"no such channel here; there are {', '.join(self.channels) or 'none'}")
         return [name for name in meant if scope in (None, name.partition(".")[2])]
 
-    async def _states(self, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    async def _states(self, names: Iterable[str]) -> dict[str, Any]:
         rows = await self.records.rows(self.records.queries.channel_states, list(names))
         return {row["name"]: row for row in rows}
-
-    async def _buckets(self, names: list[str]) -> dict[str, Bucket]:
-        rows = await self.records.rows(self.records.queries.buckets, names)
-        return {row["name"]: bucket_of(row) for row in rows}
 
 
 def describe_circuit(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> dict[str, Any]:
@@ -241,18 +225,3 @@ def describe_circuit(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> 
         "failure_threshold": policy.failure_threshold,
         "success_threshold": policy.success_threshold,
     }
-
-
-def _breaker(row: Mapping[str, Any] | None) -> Breaker:
-    if row is None:
-        return Breaker()
-    return Breaker(
-        state=BreakerState(row["state"]),
-        generation=row["generation"],
-        consecutive_failures=row["consecutive_failures"],
-        probes_out=row["probes_out"],
-        probe_successes=row["probe_successes"],
-        trip_reason=row["trip_reason"],
-        tripped_at=row["tripped_at"],
-        probe_at=row["probe_at"],
-    )

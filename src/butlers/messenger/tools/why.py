@@ -75,7 +75,6 @@ class Story:
 def history(story: Story) -> Iterator[str]:
     """Who asked, and then everything in the order in which it happened."""
     yield from _asked(story.delivery)
-    yield from _not_decided(story.delivery)
     events = [
         *((_moment(line["at"]), _decision(line)) for line in story.delivery["decisions"]),
         *((attempt["started_at"], _attempt(attempt)) for attempt in story.attempts),
@@ -92,26 +91,19 @@ def when(moment: datetime) -> str:
 
 def _asked(delivery: Row) -> Iterator[str]:
     request = f" for request {delivery['request_id']}" if delivery["request_id"] else ", unasked by any request"
-    yield f"{delivery['origin_butler']} asked at {when(delivery['created_at'])} to {_deed(delivery)}{request}."
+    way = f"by {delivery['channel']} as {delivery['identity_scope']}"
+    whom = delivery["target_identity"] or "somebody whose address is not known yet"
+    actions = {"send": f"send a message {way} to {whom}", "reply": f"answer {whom} {way}"}
+    action = actions.get(delivery["intent"], f"{delivery['intent']} to a message of {whom} {way}")
+    yield f"{delivery['origin_butler']} asked at {when(delivery['created_at'])} to {action}{request}."
     if delivery["replay_of"]:
         yield f"It is a replay of delivery {delivery['replay_of']}."
     if not delivery["duplicate_detection"]:
         yield "It came without a request id and without a key, so a repeat of it would be sent again."
     if delivery["not_after"]:
         yield f"It must not be sent after {when(delivery['not_after'])}."
-
-
-def _deed(delivery: Row) -> str:
-    way = f"by {delivery['channel']} as {delivery['identity_scope']}"
-    whom = delivery["target_identity"] or "somebody whose address is not known yet"
-    deeds = {"send": f"send a message {way} to {whom}", "reply": f"answer {whom} {way}"}
-    return deeds.get(delivery["intent"], f"{delivery['intent']} to a message of {whom} {way}")
-
-
-def _not_decided(delivery: Row) -> Iterator[str]:
-    """What the list of decisions leaves open and the row tells."""
-    decided = {line.get("rule") for line in delivery["decisions"]}
-    if delivery["duplicate_detection"] and "idempotency" not in decided:
+    # What the list of decisions leaves open and the row tells.
+    if delivery["duplicate_detection"] and all(line.get("rule") != "idempotency" for line in delivery["decisions"]):
         yield f"Its key is {delivery['idempotency_key']}."
 
 
@@ -122,33 +114,21 @@ def _decision(line: Row) -> str:
 
 
 def _attempt(attempt: Row) -> str:
-    began = f"Attempt {attempt['attempt_number']} at {when(attempt['started_at'])}"
+    began, certainty = f"Attempt {attempt['attempt_number']} at {when(attempt['started_at'])}", attempt["certainty"]
     if attempt["completed_at"] is None:
         return f"{began} has no outcome yet."
     took = f" after {attempt['latency_ms']} ms" if attempt["latency_ms"] is not None else ""
     outcome = _OUTCOMES.get(attempt["outcome"], attempt["outcome"])
-    return " ".join([f"{began} {outcome}{took}{_error(attempt)}.", *_certainty(attempt), *_evidence(attempt)])
-
-
-def _error(attempt: Row) -> str:
-    return (
-        f" with {attempt['error_class']}: {_without_stop(attempt['error_message'])}" if attempt["error_class"] else ""
-    )
-
-
-def _certainty(attempt: Row) -> Iterator[str]:
-    if attempt["certainty"] is not None and attempt["outcome"] != "sent":
-        yield _CERTAINTIES[attempt["certainty"]]
-    if attempt["certainty"] == "not_sent":
-        yield "Another attempt may help." if attempt["retryable"] else "Another attempt would not help."
-
-
-def _evidence(attempt: Row) -> Iterator[str]:
+    error = attempt["error_class"] and f" with {attempt['error_class']}: {_without_stop(attempt['error_message'])}"
+    sentences = [f"{began} {outcome}{took}{error or ''}."]
+    if certainty is not None and attempt["outcome"] != "sent":
+        sentences.append(_CERTAINTIES[certainty])
+    if certainty == "not_sent":
+        sentences.append("Another attempt may help." if attempt["retryable"] else "Another attempt would not help.")
     said = (attempt["provider_response"] or {}).items()
-    facts = {name: value for name, value in said if isinstance(value, str | int | float)}
-    if facts:
-        listed = ", ".join(f"{_plain(name)} {value}" for name, value in facts.items())
-        yield f"Evidence: {_without_stop(listed[:_EVIDENCE_SHOWN])}."
+    if facts := [f"{_plain(name)} {value}" for name, value in said if isinstance(value, str | int | float)]:
+        sentences.append(f"Evidence: {_without_stop(', '.join(facts)[:_EVIDENCE_SHOWN])}.")
+    return " ".join(sentences)
 
 
 def _receipt(receipt: Row) -> str:
@@ -179,8 +159,14 @@ def _without_stop(text: str | None) -> str:
 def standing(story: Story, now: datetime) -> Iterator[str]:
     """The last sentences: why it waits or how it ended, and what can be done."""
     yield from STANDINGS[story.delivery["status"]](story, now)
-    yield from _sent_of_it(story)
-    yield from _recipient(story)
+    rule, status = story.recipient, story.delivery["status"]
+    parts = sorted({receipt["part"] for receipt in story.receipts if receipt["receipt_type"] == "sent"})
+    if parts and status in ENDED_BADLY:  # an end without success must not read as if nothing had been sent
+        yield f"What was certainly sent of it: part {', '.join(str(part) for part in parts)}."
+    if rule is not None and rule["rule"] == "suppressed" and status != "delivered":
+        since = when(rule["since"])
+        yield f"Nothing is sent to {rule['target']} since {since} ({rule['decided_by']}: {rule['reason']})."
+        yield f"To write there again: butlers deliveries unsuppress {rule['channel']} {rule['target']}"
     for replay in story.replays:
         yield f"It was sent again as delivery {replay['id']}, which is {replay['status']}: butlers why {replay['id']}"
 
@@ -204,17 +190,13 @@ def _obstacles(obstacles: Row | None) -> Iterator[str]:
         return
     if obstacles["earlier"]:
         yield f"Before it in the same conversation stands delivery {obstacles['earlier']}."
-    if obstacles["circuit"] not in (None, "closed"):
-        yield _circuit(obstacles)
+    if (state := obstacles["circuit"]) not in (None, "closed"):
+        reason = (obstacles["trip_reason"] or "no reason is on record").rstrip(". ")
+        probe = f", and it is tried again at {when(obstacles['probe_at'])}" if obstacles["probe_at"] else ""
+        passes = "Nothing goes out by it" if state == "open" else "Only a trial goes out by it"
+        yield f"The channel's circuit is {state}: {reason}. {passes}{probe} (butlers deliveries circuits)."
     if obstacles["throttled_until"]:
         yield f"The provider asked to wait until {when(obstacles['throttled_until'])}: {obstacles['throttle_reason']}."
-
-
-def _circuit(obstacles: Row) -> str:
-    state, reason = obstacles["circuit"], (obstacles["trip_reason"] or "no reason is on record").rstrip(". ")
-    probe = f", and it is tried again at {when(obstacles['probe_at'])}" if obstacles["probe_at"] else ""
-    passes = "Nothing goes out by it" if state == "open" else "Only a trial goes out by it"
-    return f"The channel's circuit is {state}: {reason}. {passes}{probe} (butlers deliveries circuits)."
 
 
 def _in_progress(_story: Story, _now: datetime) -> Iterator[str]:
@@ -222,18 +204,14 @@ def _in_progress(_story: Story, _now: datetime) -> Iterator[str]:
 
 
 def _delivered(story: Story, _now: datetime) -> Iterator[str]:
-    yield f"It was delivered{_on_whose_word(story.delivery)} at {_end(story.delivery)}. Nothing has to be done."
+    delivery, word, person = story.delivery, "", story.delivery["settled_by"]
+    if person is not None:  # that it arrived is a person's word; that it was sent again is not
+        words = [line["verdict"] for line in delivery["decisions"] if line["rule"] == "settle"]
+        again = words[-1:] == ["send_again"]
+        word = f" when it was sent again, as {person} asked," if again else f", as {person} said,"
+    yield f"It was delivered{word} at {_end(delivery)}. Nothing has to be done."
     if any(receipt["receipt_type"] == "bounced" for receipt in story.receipts):
         yield "The provider sent it back later: the recipient did not get it."
-
-
-def _on_whose_word(delivery: Row) -> str:
-    """That it arrived is somebody's word; that it was sent again is not."""
-    person = delivery["settled_by"]
-    if person is None:
-        return ""
-    words = [line["verdict"] for line in delivery["decisions"] if line["rule"] == "settle"]
-    return f" when it was sent again, as {person} asked," if words[-1:] == ["send_again"] else f", as {person} said,"
 
 
 def _failed(story: Story, _now: datetime) -> Iterator[str]:
@@ -241,13 +219,6 @@ def _failed(story: Story, _now: datetime) -> Iterator[str]:
     yield f"It failed for good at {_end(delivery)}{_standing_error(delivery)}."
     if delivery["terminal_error_class"] != "validation_error":  # the same input would be refused again
         yield f"To keep it for a replay: butlers deliveries quarantine {delivery['id']} --reason REASON"
-
-
-def _sent_of_it(story: Story) -> Iterator[str]:
-    """An end without success must not read as if nothing had been sent."""
-    parts = sorted({receipt["part"] for receipt in story.receipts if receipt["receipt_type"] == "sent"})
-    if parts and story.delivery["status"] in ENDED_BADLY:
-        yield f"What was certainly sent of it: part {', '.join(str(part) for part in parts)}."
 
 
 def _uncertain(story: Story, _now: datetime) -> Iterator[str]:
@@ -296,14 +267,6 @@ def _pending_missing_identifier(story: Story, _now: datetime) -> Iterator[str]:
     delivery = story.delivery
     whom = f"Contact {delivery['contact_id']}" if delivery["contact_id"] else "The recipient"
     yield f"{whom} has no {delivery['channel']} address. It is sent by itself as soon as there is one."
-
-
-def _recipient(story: Story) -> Iterator[str]:
-    rule, status = story.recipient, story.delivery["status"]
-    if rule is None or rule["rule"] != "suppressed" or status == "delivered":
-        return
-    yield f"Nothing is sent to {rule['target']} since {when(rule['since'])} ({rule['decided_by']}: {rule['reason']})."
-    yield f"To write there again: butlers deliveries unsuppress {rule['channel']} {rule['target']}"
 
 
 def _end(delivery: Row) -> str:
