@@ -46,6 +46,7 @@ PROSE = re.compile(r"\b(?:verdicts?|deeds?|stances?|farewells?|naps?|last words|
 # (word, file or folder, reason)
 ALLOWED: tuple[tuple[str, str, str], ...] = ()
 
+_CODE = re.compile(r"`[^`]*`|\{[a-z_]+\}")  # names on the wire, in tables and in the log
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -75,7 +76,7 @@ def found_in(path: str, text: str) -> Iterator[str]:
                     yield f"{path}:{number} {name}: say {IDENTIFIERS[part]}"
     lines = prose(text) if path.endswith(".py") else enumerate(text.splitlines(), start=1)
     for number, line in lines:
-        for match in PROSE.finditer(line):
+        for match in PROSE.finditer(_CODE.sub("", line)):
             if not _allowed(match[0].lower(), path):
                 yield f"{path}:{number} {match[0]!r} in a sentence"
 

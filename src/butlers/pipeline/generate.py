@@ -162,15 +162,15 @@ def _counter(plan: FleetPlan, name: str, stride: int) -> Column:
     return (sf.col("counts") * stride + burst).alias(name)
 
 
-def _uuid(plan: FleetPlan, deed: str, *of: str) -> Column:
-    halves = (sf.xxhash64(sf.lit(plan.seed), sf.lit(f"{deed} {half}"), *of) for half in (1, 2))
+def _uuid(plan: FleetPlan, purpose: str, *of: str) -> Column:
+    halves = (sf.xxhash64(sf.lit(plan.seed), sf.lit(f"{purpose} {half}"), *of) for half in (1, 2))
     digits = sf.lower(sf.concat(*(sf.lpad(sf.hex(half), 16, "0") for half in halves)))
     return sf.concat_ws("-", *(sf.substring(digits, begin, count) for begin, count in _UUID_PARTS))
 
 
-def _dice(plan: FleetPlan, deed: str, *of: str, sides: int) -> Column:
-    """A number below `sides` that is always the same for the same deed of the same thing."""
-    return sf.pmod(sf.xxhash64(sf.lit(plan.seed), sf.lit(deed), *of), sf.lit(sides))
+def _dice(plan: FleetPlan, purpose: str, *of: str, sides: int) -> Column:
+    """A number below `sides` that is always the same for the same purpose and thing."""
+    return sf.pmod(sf.xxhash64(sf.lit(plan.seed), sf.lit(purpose), *of), sf.lit(sides))
 
 
 def _epoch_s(day: date) -> int:

@@ -41,7 +41,7 @@ from butlers.pipeline.transforms.reconciliation_rules import RULES, Severity
 
 GRACE, LOOKBACK = "1h", "30d"
 SILENT = ("messenger", "switchboard")
-JUDGED = (REQUESTS, ROUTING, DELIVERIES, ATTEMPTS, RECEIPTS)
+CHECKED = (REQUESTS, ROUTING, DELIVERIES, ATTEMPTS, RECEIPTS)
 _LATER = timedelta(days=3660)  # what became of it is looked for until then
 _VANISHING = {ATTEMPTS.name: "completed_at IS NULL"}  # a claim that was given back takes its attempt along
 
@@ -71,7 +71,7 @@ def _record(context: JobContext, window: Window) -> Record:
     def read(event: Event) -> DataFrame:
         return read_events(context.spark, context.lake, event, reach).persist(StorageLevel.DISK_ONLY)
 
-    return Record(**{event.name: read(event) for event in JUDGED})
+    return Record(**{event.name: read(event) for event in CHECKED})
 
 
 def _closed_at(context: JobContext, record: Record, window: Window) -> datetime:
@@ -91,7 +91,7 @@ def _counts(context: JobContext, record: Record, window: Window, cutoff: datetim
     if cutoff <= window.start:
         return []
     until = Window(start=window.start, end=min(window.end, cutoff))
-    return [_compared(context, event, frame, until) for event, frame in zip(JUDGED, record.frames(), strict=True)]
+    return [_compared(context, event, frame, until) for event, frame in zip(CHECKED, record.frames(), strict=True)]
 
 
 def _compared(context: JobContext, event: Event, in_lake: DataFrame, window: Window) -> DataFrame:
@@ -154,7 +154,7 @@ JOB = Job(
     about="the record adds up: every request ends, every delivery has its evidence, nothing is sent twice",
     run=run,
     check=check,
-    reads=lambda _: (*JUDGED, HEARTBEATS),
+    reads=lambda _: (*CHECKED, HEARTBEATS),
     arguments={
         "grace": f"within which something may still be on its way, {GRACE} when left out",
         "lookback": f"how long before the window what it refers to is looked for, {LOOKBACK} when left out",

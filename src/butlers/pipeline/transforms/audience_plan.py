@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Batches = Iterator[pyarrow.RecordBatch]
 
-JUDGED = columns(recipient_id=STRING, channel=STRING, earliest=LONG, quiet=STRING, reason=STRING, detail=STRING)
+CHECKED = columns(recipient_id=STRING, channel=STRING, earliest=LONG, quiet=STRING, reason=STRING, detail=STRING)
 PLAN = columns(recipient_id=STRING, channel=STRING, scheduled_at=MOMENT, reason=STRING, detail=STRING)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -48,7 +48,7 @@ def checked(
     )
     stored = audience.join(documents, on="recipient_id", how="left").join(permissions, on="recipient_id", how="left")
     return stored.select("recipient_id", "document", "permissions").mapInArrow(
-        partial(_decide_batches, circumstances), JUDGED
+        partial(_decide_batches, circumstances), CHECKED
     )
 
 
@@ -103,7 +103,7 @@ def _decide_batches(circumstances: Circumstances, batches: Batches) -> Batches:
             case Refused(reason=reason, detail=detail):
                 return (None, None, None, reason.value, detail)
 
-    yield from _with_columns(batches, ("document", "permissions"), _remembered(decided_row), JUDGED.fieldNames())
+    yield from _with_columns(batches, ("document", "permissions"), _remembered(decided_row), CHECKED.fieldNames())
 
 
 def _slot_batches(timetable: Timetable, until: datetime, batches: Batches) -> Batches:

@@ -67,8 +67,8 @@ class ControlApi:
         return [control_route(verb, f"/calendar{path}", endpoint) for verb, path, endpoint in table]
 
     async def _add_event(self, request: Request) -> Any:
-        wish = await parsed_body(request, EventRequest)
-        event = wish.model_dump() | {"id": f"other{len(self._world.events):05d}", "status": "confirmed"}
+        body = await parsed_body(request, EventRequest)
+        event = body.model_dump() | {"id": f"other{len(self._world.events):05d}", "status": "confirmed"}
         try:
             start, end = self._world.span(event)
         except (KeyError, TypeError, ValueError):

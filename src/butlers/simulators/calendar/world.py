@@ -20,7 +20,7 @@ from butlers.simulators.journal import Entry, Journal
 ANY_METHOD = "*"
 METHODS = (
     *("token", "calendars.get", "freebusy.query"),
-    *(f"events.{deed}" for deed in ("list", "get", "insert", "patch", "delete")),
+    *(f"events.{action}" for action in ("list", "get", "insert", "patch", "delete")),
 )
 
 
@@ -149,8 +149,8 @@ class Calendar:
 
     # --- faults ------------------------------------------------------------------------------------------------------
 
-    def add_fault(self, **wish: Any) -> Fault:
-        fault = Fault(fault_id=self._last_fault + 1, **wish)
+    def add_fault(self, **body: Any) -> Fault:
+        fault = Fault(fault_id=self._last_fault + 1, **body)
         self._commit({"change": "fault_added", "fault": asdict(fault)})
         return fault
 

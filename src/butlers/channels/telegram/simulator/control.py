@@ -110,9 +110,9 @@ class ControlApi:
         return [control_route(*row) for row in table]
 
     async def _post_message(self, request: Request) -> Any:
-        wish = await parsed_body(request, PostRequest)
+        body = await parsed_body(request, PostRequest)
         bot = self._bot(request)
-        posted = post(self.world, bot, _as_post(bot, wish))
+        posted = post(self.world, bot, _as_post(bot, body))
         return {
             "message_id": posted.message.message_id,
             "update": posted.update.to_wire() if posted.update else None,
@@ -130,8 +130,8 @@ class ControlApi:
         return {"chat_id": chat_id, "messages": [_line(m) for m in held.messages.values()] if held else []}
 
     async def _migrate(self, request: Request) -> Any:
-        wish = await parsed_body(request, MigrationRequest)
-        chat = migrate(self.world, self._bot(request), read_number(request.path_params, "chat_id"), wish.to)
+        body = await parsed_body(request, MigrationRequest)
+        chat = migrate(self.world, self._bot(request), read_number(request.path_params, "chat_id"), body.to)
         return {"migrate_to_chat_id": chat.id}
 
     async def _block(self, request: Request) -> Any:
@@ -146,8 +146,8 @@ class ControlApi:
         return {"user_id": user_id, "blocked": blocked}
 
     async def _add_fault(self, request: Request) -> Any:
-        wish = await parsed_body(request, FaultRequest)
-        fault = Fault(fault_id=self.world.state.next_fault_id, **wish.model_dump())
+        body = await parsed_body(request, FaultRequest)
+        fault = Fault(fault_id=self.world.state.next_fault_id, **body.model_dump())
         self.world.commit({"change": "fault_added", "fault": asdict(fault)})
         return asdict(fault)
 
@@ -162,10 +162,10 @@ class ControlApi:
         return asdict(self.world.state.settings)
 
     async def _change_settings(self, request: Request) -> Any:
-        wish = await parsed_body(request, SettingsRequest)
-        if wish.next_update_id is not None:
-            self._renumber(self._bot(request), wish.next_update_id)
-        switches = wish.model_dump(exclude={"next_update_id"}, exclude_none=True)
+        body = await parsed_body(request, SettingsRequest)
+        if body.next_update_id is not None:
+            self._renumber(self._bot(request), body.next_update_id)
+        switches = body.model_dump(exclude={"next_update_id"}, exclude_none=True)
         self.world.commit({"change": "settings_changed", "settings": switches})
         return asdict(self.world.state.settings)
 
@@ -192,19 +192,19 @@ class ControlApi:
         return bots[bot_id]
 
 
-def _as_post(bot: BotState, wish: PostRequest) -> Post:
+def _as_post(bot: BotState, body: PostRequest) -> Post:
     return Post(
-        chat_id=wish.chat_id,
-        sender=_sender(bot, wish),
-        text=wish.text,
-        edit_of=wish.edit_of,
-        reply_to=wish.reply_to,
+        chat_id=body.chat_id,
+        sender=_sender(bot, body),
+        text=body.text,
+        edit_of=body.edit_of,
+        reply_to=body.reply_to,
     )
 
 
-def _sender(bot: BotState, wish: PostRequest) -> User:
+def _sender(bot: BotState, body: PostRequest) -> User:
     """Who speaks; what is not said about a known user stays as it was."""
-    who = wish.sender
+    who = body.sender
     known = bot.chats.get(who.id)
     base = unknown_user(who.id)
     if known is not None:

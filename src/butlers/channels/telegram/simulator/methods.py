@@ -178,7 +178,7 @@ def _formatted(params: Params) -> Formatted:
 
 
 def _replied(params: Params, held: ChatState) -> Message | None:
-    wanted, optional = _reply_wish(params)
+    wanted, optional = _reply_target(params)
     if wanted is None:
         return None
     replied = held.messages.get(wanted)
@@ -187,11 +187,11 @@ def _replied(params: Params, held: ChatState) -> Message | None:
     return replied
 
 
-def _reply_wish(params: Params) -> tuple[int | None, bool]:
+def _reply_target(params: Params) -> tuple[int | None, bool]:
     """The message to answer, and whether it may be missing; the new form wins over the old one."""
     if "reply_parameters" in params:
-        wish = params.mapping("reply_parameters")
-        return as_integer(wish.get("message_id")), bool(wish.get("allow_sending_without_reply"))
+        body = params.mapping("reply_parameters")
+        return as_integer(body.get("message_id")), bool(body.get("allow_sending_without_reply"))
     return params.integer("reply_to_message_id") or None, params.flag("allow_sending_without_reply")
 
 

@@ -42,13 +42,13 @@ class Posted:
     update: Update | None  # None: the bot did not ask for this kind
 
 
-def post(world: SimulatedTelegram, bot: BotState, wish: Post) -> Posted:
-    _check(bot, wish)
-    chat = _chat_of(bot, wish)
-    message = _edited(world, bot, wish) if wish.edit_of is not None else _written(world, bot, chat, wish)
+def post(world: SimulatedTelegram, bot: BotState, body: Post) -> Posted:
+    _check(bot, body)
+    chat = _chat_of(bot, body)
+    message = _edited(world, bot, body) if body.edit_of is not None else _written(world, bot, chat, body)
     held = bot.chats.get(chat.id)
     replied = held.messages.get(message.reply_to or 0) if held else None
-    kind = "message" if wish.edit_of is None else "edited_message"
+    kind = "message" if body.edit_of is None else "edited_message"
     told = queued(world, bot, kind, message.to_wire(chat, replied))
     world.commit(opened(bot, chat), stored(bot, message), *told)
     return Posted(message=message, update=bot.pending[-1] if told else None)
@@ -76,57 +76,57 @@ def migrate(world: SimulatedTelegram, bot: BotState, chat_id: int, to: int | Non
     return chat
 
 
-def _check(bot: BotState, wish: Post) -> None:
-    problems = [FieldError(field=field, error=error) for field, error in _problems(bot, wish)]
+def _check(bot: BotState, body: Post) -> None:
+    problems = [FieldError(field=field, error=error) for field, error in _problems(bot, body)]
     if problems:
         raise ValidationError("the message cannot be posted", fields=tuple(problems))
 
 
-def _problems(bot: BotState, wish: Post) -> list[tuple[str, str]]:
-    held = bot.chats.get(wish.chat_id)
+def _problems(bot: BotState, body: Post) -> list[tuple[str, str]]:
+    held = bot.chats.get(body.chat_id)
     messages = held.messages if held else {}
-    edited = messages.get(wish.edit_of or 0)
-    private = ChatKind.of(wish.chat_id) is ChatKind.PRIVATE
+    edited = messages.get(body.edit_of or 0)
+    private = ChatKind.of(body.chat_id) is ChatKind.PRIVATE
     checks = (
-        (wish.chat_id == 0, "chat_id", "must not be zero"),
-        (private and wish.chat_id != wish.sender.id, "from.id", "in a private chat it is the chat's own id"),
-        (private and wish.chat_id in bot.blocked, "chat_id", "this user has blocked the bot; unblock first"),
-        (wish.chat_id in bot.migrated, "chat_id", "this group has become a supergroup; post there"),
-        (not wish.text.strip(), "text", "must not be empty"),
-        (utf16_length(wish.text) > MAX_TEXT, "text", f"must not be longer than {MAX_TEXT} UTF-16 units"),
+        (body.chat_id == 0, "chat_id", "must not be zero"),
+        (private and body.chat_id != body.sender.id, "from.id", "in a private chat it is the chat's own id"),
+        (private and body.chat_id in bot.blocked, "chat_id", "this user has blocked the bot; unblock first"),
+        (body.chat_id in bot.migrated, "chat_id", "this group has become a supergroup; post there"),
+        (not body.text.strip(), "text", "must not be empty"),
+        (utf16_length(body.text) > MAX_TEXT, "text", f"must not be longer than {MAX_TEXT} UTF-16 units"),
         (
-            wish.edit_of is not None and (edited is None or edited.sender.id != wish.sender.id),
+            body.edit_of is not None and (edited is None or edited.sender.id != body.sender.id),
             "edit_of",
             "must be a message of this user in this chat",
         ),
-        (wish.reply_to is not None and wish.reply_to not in messages, "reply_to", "no such message here"),
+        (body.reply_to is not None and body.reply_to not in messages, "reply_to", "no such message here"),
     )
     return [(field, error) for wrong, field, error in checks if wrong]
 
 
-def _chat_of(bot: BotState, wish: Post) -> Chat:
-    if ChatKind.of(wish.chat_id) is ChatKind.PRIVATE:
-        return chat_with(wish.sender)
-    held = bot.chats.get(wish.chat_id)
-    return held.chat if held else new_chat(wish.chat_id)
+def _chat_of(bot: BotState, body: Post) -> Chat:
+    if ChatKind.of(body.chat_id) is ChatKind.PRIVATE:
+        return chat_with(body.sender)
+    held = bot.chats.get(body.chat_id)
+    return held.chat if held else new_chat(body.chat_id)
 
 
-def _written(world: SimulatedTelegram, bot: BotState, chat: Chat, wish: Post) -> Message:
+def _written(world: SimulatedTelegram, bot: BotState, chat: Chat, body: Post) -> Message:
     return Message(
         message_id=bot.message_id_for(chat),
         chat_id=chat.id,
         date=world.unix_time(),
-        sender=wish.sender,
-        text=wish.text,
-        entities=_commands(wish.text),
-        reply_to=wish.reply_to,
+        sender=body.sender,
+        text=body.text,
+        entities=_commands(body.text),
+        reply_to=body.reply_to,
     )
 
 
-def _edited(world: SimulatedTelegram, bot: BotState, wish: Post) -> Message:
-    before = bot.chats[wish.chat_id].messages[wish.edit_of or 0]
+def _edited(world: SimulatedTelegram, bot: BotState, body: Post) -> Message:
+    before = bot.chats[body.chat_id].messages[body.edit_of or 0]
     return replace(
-        before, text=wish.text, entities=_commands(wish.text), edit_date=world.unix_time(), sender=wish.sender
+        before, text=body.text, entities=_commands(body.text), edit_date=world.unix_time(), sender=body.sender
     )
 
 

@@ -61,16 +61,16 @@ class ControlApi:
         return {"faults": []}
 
     async def _settings(self, request: Request) -> Any:
-        wish = await parsed_body(request, SettingsRequest)
-        if wish.conflict_on_repeat is not None:
-            self.gateway.conflict_on_repeat = wish.conflict_on_repeat
-        if wish.gone is not None:
-            self.gateway.gone = set(wish.gone)
+        body = await parsed_body(request, SettingsRequest)
+        if body.conflict_on_repeat is not None:
+            self.gateway.conflict_on_repeat = body.conflict_on_repeat
+        if body.gone is not None:
+            self.gateway.gone = set(body.gone)
         return {"conflict_on_repeat": self.gateway.conflict_on_repeat, "gone": sorted(self.gateway.gone)}
 
     async def _receipt(self, request: Request) -> Any:
-        wish = await parsed_body(request, ReceiptRequest)
-        status, answer = await self.callbacks.send(wish.url, wish.receipt)
+        body = await parsed_body(request, ReceiptRequest)
+        status, answer = await self.callbacks.send(body.url, body.receipt)
         return {"status": status, "answer": answer}
 
     async def _reset(self, _request: Request) -> Any:
