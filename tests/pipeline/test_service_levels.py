@@ -161,9 +161,11 @@ async def messengers_answer(database: Database, window: Window) -> Row:
 
 
 async def switchboards_answer(database: Database, window: Window) -> Row:
-    times = AcceptTimes(database=database, schema="switchboard", clock=ManualClock(window.end))
+    clock = ManualClock(window.end)
+    times = AcceptTimes(database=database, schema="switchboard", clock=clock)
     queries = Queries.load("butlers.switchboard.requests.service_levels", schema="switchboard")
-    return await RequestLevels(database=database, queries=queries, accept_times=times).slis(window.start, window.end)
+    levels = RequestLevels(database=database, queries=queries, accept_times=times, clock=clock)
+    return await levels.slis(window.start, window.end)
 
 
 def assert_like_messenger(levels: Levels, said: Row) -> None:

@@ -57,7 +57,7 @@ class Contacts:
         return owner
 
     async def is_owner(self, channel: str, identity: str) -> bool | None:
-        """Whether this sender on a channel is the owner; None: it is nobody that we know."""
+        """Whether this sender on a channel is the owner; None: no contact has the identity."""
         found: bool | None = await self._database.fetchval(self._queries.is_owner_identity, channel, identity)
         return found
 
@@ -88,7 +88,7 @@ class Contacts:
         return owner
 
     async def remove(self, channel: str, identity: str) -> None:
-        """The identity is nobody's any more, unless it is the owner's."""
+        """The identity is no contact's any more, unless it is the owner's."""
         await self._database.execute(self._queries.remove_identity, channel, identity)
 
 

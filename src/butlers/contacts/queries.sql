@@ -38,7 +38,7 @@ VALUES ($1, $2, $3, $4, 'configured', true, $5)
 ON CONFLICT (type, value) DO UPDATE SET contact_id = excluded.contact_id, is_primary = true;
 
 -- name: is_owner_identity
--- Whether the person who has this identity on a channel is the owner; no row: nobody has it.
+-- Whether the person who has this identity on a channel is the owner; no row: no person has it.
 SELECT contact.is_owner
 FROM {schema}.contact_info AS info JOIN {schema}.contacts AS contact ON contact.id = info.contact_id
 WHERE info.type = $1 AND lower(info.value) = lower($2) AND NOT info.secured
@@ -69,14 +69,14 @@ DO UPDATE SET preferred_channel = coalesce(known.preferred_channel, excluded.pre
 RETURNING id;
 
 -- name: add_identity
--- An identity of a person, the primary one when there is no other; somebody else's becomes this person's.
+-- An identity of a person, the primary one when there is no other; another person's becomes this person's.
 INSERT INTO {schema}.contact_info (id, contact_id, type, value, label, is_primary, created_at)
 SELECT $1, $2, $3, $4, 'paired',
        NOT EXISTS (SELECT FROM {schema}.contact_info WHERE contact_id = $2 AND type = $3 AND NOT secured), $5
 ON CONFLICT (type, value) DO UPDATE SET contact_id = excluded.contact_id;
 
 -- name: remove_identity
--- The identity is nobody's any more; the owner's stays.
+-- The identity is no person's any more; the owner's stays.
 DELETE FROM {schema}.contact_info AS info USING {schema}.contacts AS contact
 WHERE contact.id = info.contact_id AND NOT contact.is_owner
   AND info.type = $1 AND lower(info.value) = lower($2) AND NOT info.secured;

@@ -2,7 +2,7 @@
 
 pending ──approve──> approved ──execute──> executed
    ├──reject──> rejected
-   └──nobody decided in time──> expired
+   └──no person decided in time──> expired
 """
 
 from __future__ import annotations

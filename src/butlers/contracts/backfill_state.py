@@ -6,7 +6,7 @@
                   └──────── resume ──┴── pause ──> paused ─────────────────────────────┤
                                                                                         └── cancel ──> cancelled
 
-A report about a job that somebody paused or cancelled meanwhile still counts: the work was done and the money spent.
+A report about a job that an operator paused or cancelled meanwhile still counts: the work was done and the money spent.
 What it does not do is move the job: the answer tells the connector how the job stands, and it stops.
 """
 

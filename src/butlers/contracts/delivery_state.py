@@ -52,13 +52,13 @@ _S = DeliveryState
 # Groups, each in the order in which people are shown it.
 WAITING = (_S.PENDING, _S.AWAITING_RETRY)  # a worker may claim it when it is due
 IN_FLIGHT = (_S.PENDING, _S.IN_PROGRESS)  # it passed admission and waits for no clock
-OPEN = (_S.PENDING, _S.IN_PROGRESS, _S.AWAITING_RETRY)  # it is on its way without anybody's help
+OPEN = (_S.PENDING, _S.IN_PROGRESS, _S.AWAITING_RETRY)  # it is on its way without a person's help
 PARKED = (_S.PENDING_APPROVAL, _S.PENDING_MISSING_IDENTIFIER)  # a person has to act before the first attempt
 NEEDS_PERSON = (*PARKED, _S.UNCERTAIN)  # a person has to act
 UNENDED = (*OPEN, *PARKED)  # it has no end yet
 EXPIRABLE = (*WAITING, *PARKED)  # its time can run out
 ENDED = (_S.DELIVERED, _S.FAILED, _S.DEAD_LETTERED, _S.UNCERTAIN, _S.EXPIRED)
-FINISHED = (_S.DELIVERED, _S.FAILED, _S.DEAD_LETTERED, _S.EXPIRED)  # ended, and nobody has to say anything about it
+FINISHED = (_S.DELIVERED, _S.FAILED, _S.DEAD_LETTERED, _S.EXPIRED)  # ended, and no person has to say anything about it
 ENDED_BADLY = (_S.FAILED, _S.DEAD_LETTERED, _S.UNCERTAIN, _S.EXPIRED)
 GIVEN_UP = (_S.FAILED, _S.DEAD_LETTERED)  # the way out gave up; its error class tells whether that was its fault
 QUARANTINABLE = (_S.PENDING, _S.AWAITING_RETRY, _S.FAILED, _S.UNCERTAIN)  # an operator may set it aside

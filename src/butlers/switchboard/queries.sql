@@ -81,7 +81,7 @@ WITH written AS (
 SELECT request_id FROM written;
 
 -- name: waiting_messages
--- Accepted a while ago and in nobody's queue, or left behind by a dead worker; of each thread only the first. The channels
+-- Accepted a while ago and in no queue, or left behind by a dead worker; of each thread only the first. The channels
 -- take turns, each its oldest first: one that is flooded does not hide the others.
 SELECT found.request_id, found.received_at, found.policy_tier, found.source_channel, found.attempts
 FROM (SELECT DISTINCT source_channel AS name FROM {schema}.message_inbox
@@ -126,7 +126,7 @@ ORDER BY received_at DESC, request_id DESC
 LIMIT $2;
 
 -- name: list_requests_in_state
--- The same of one state, by an index of its own: however rare the state is, nobody walks over the others.
+-- The same of one state, by an index of its own: however rare the state is, the others are not read.
 SELECT request_id, received_at, request_context ->> 'source_channel' AS source_channel,
        request_context ->> 'source_sender_identity' AS source_sender_identity, policy_tier, lifecycle_state,
        attempts, final_state_at, routing_output, lifecycle_error
@@ -150,7 +150,7 @@ SELECT id, source_butler, channel, recipient, status, delivery_id, error, metada
 FROM {schema}.notifications WHERE request_id = $1 ORDER BY created_at;
 
 -- name: record_notification
--- One line per outbound wish and what Messenger said of it.
+-- One line per outbound message that a butler asked for, and what Messenger answered.
 INSERT INTO {schema}.notifications
     (id, request_id, source_butler, channel, recipient, message, metadata, status, delivery_id, error, trace_id, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);

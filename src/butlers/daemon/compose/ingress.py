@@ -30,7 +30,7 @@ from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import RequestReader
-from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels, ServiceLevelTools
+from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels
 from butlers.switchboard.senders.gate import SenderGate, SenderMessages, SenderPolicies
 from butlers.switchboard.senders.records import Policy, SenderRecords, shown
 from butlers.switchboard.senders.tools import SenderTools
@@ -48,16 +48,17 @@ def add_admission(butler: Butler) -> Admission:
     return admission
 
 
-def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevelTools]:
+def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevels]:
     process, schema = butler.process, butler.config.schema_name
     accept_times = AcceptTimes(database=process.database, schema=schema, clock=process.clock)
     levels = ServiceLevels(
         database=process.database,
         queries=Queries.load("butlers.switchboard.requests.service_levels", schema=schema),
         accept_times=accept_times,
+        clock=process.clock,
     )
     butler.add(Service(name="accept times", run=accept_times.run, drain=accept_times.flush))
-    return accept_times, ServiceLevelTools(levels=levels, clock=process.clock)
+    return accept_times, levels
 
 
 def door_in(

@@ -1,7 +1,7 @@
 """Heartbeats of connectors: answered at once, written a little later, many in one transaction.
 
 A heartbeat that is lost costs nothing but a gap of one interval: the counters go on, and the next one carries them. So
-nobody waits for the disk, the queue has a limit, and what cannot be written is logged and gone.
+no caller waits for the disk, the queue has a limit, and what cannot be written is logged and gone.
 
 A connector speaks only for itself. The first heartbeat for a (type, endpoint) registers it in the name of the caller,
 and from then on the others are refused; an operator who removes it lets the next one in.

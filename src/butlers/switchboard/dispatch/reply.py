@@ -34,7 +34,7 @@ class Arbitrated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """One matter that butlers decided differently, with nobody to choose."""
+    """One matter that butlers decided differently, with no rule to choose."""
 
     key: str
     between: tuple[SegmentOutcome, ...]
@@ -132,7 +132,7 @@ def in_words(butler: str, error: ClassifiedError) -> str:
 
 
 def aggregate(plan: FanoutPlan, outcomes: Sequence[SegmentOutcome]) -> dict[str, Any] | None:
-    """The reply; None when nobody has anything to say."""
+    """The reply; None when no butler has anything to say."""
     arbitrated, conflicts = arbitrate(plan, outcomes), unresolved(plan, outcomes)
     lost = {loser.subrequest_id for one in arbitrated for loser in one.losers}
     standing = [one for one in outcomes if one.succeeded and one.subrequest_id not in lost]

@@ -4,7 +4,7 @@
     run_once         read: what was offered; now and then also what a crash or a full list left out -> signals -> queue
                      dispatch: what is confirmed -> the butler's tool `relationship.record`, by a key of its own
                                -> recorded | refused for good: the end | away: later
-                     expire: what nobody decided in time
+                     expire: what no person decided in time
 
 The tables are the record: a second look at a request finds the line of the first.
 """

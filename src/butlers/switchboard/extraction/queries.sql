@@ -1,5 +1,5 @@
 -- name: requests_to_read
--- Requests that went to a butler and were dealt with since a moment, and that nobody has looked through yet.
+-- Requests that went to a butler and were dealt with since a moment, and that were not looked through yet.
 SELECT request_id, received_at, normalized_text, routing_output, request_context
 FROM {schema}.message_inbox AS message
 WHERE received_at >= $1 AND lifecycle_state = 'parsed'
@@ -9,7 +9,7 @@ ORDER BY received_at
 LIMIT $3;
 
 -- name: claim_run
--- Whoever writes this line first has looked the request through.
+-- The process that writes this line first has looked the request through.
 INSERT INTO {schema}.extraction_runs (request_id, extractor, found, created_at)
 VALUES ($1, $2, $3, $4)
 ON CONFLICT (request_id) DO NOTHING
@@ -59,7 +59,7 @@ WHERE id = $1 AND status = 'pending' AND expires_at > $4
 RETURNING id;
 
 -- name: expire_extractions
--- What nobody decided in time.
+-- What no person decided in time.
 UPDATE {schema}.extraction_queue SET status = 'expired', decided_by = 'rule', decided_at = $1
 WHERE status = 'pending' AND expires_at <= $1
 RETURNING id;

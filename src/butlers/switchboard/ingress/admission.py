@@ -108,6 +108,7 @@ class Occupancy:
             self._during_count[channel] += 1
 
     def settle(self, channel: str, *, stored: bool) -> None:
+        """Whether it came to a row; a message that was known already takes no place."""
         self._unsettled[channel] -= 1
         if not stored:
             self.leave(channel)
@@ -141,17 +142,12 @@ class Admission:
         self.occupancy = Occupancy()
 
     def decide(self, *, channel: str, tier: str, queues_full: bool) -> Outcome:
-        """What to do with one more; its place is taken until `settle` says otherwise."""
+        """What to do with one more; one that waits takes a place until `occupancy.settle` says otherwise."""
         waiting = self.occupancy.waiting
         outcome = decide(self._policy, channel=channel, tier=tier, waiting=waiting, queues_full=queues_full)
         if outcome in WAITS:
             self.occupancy.enter(channel)
         return outcome
-
-    def settle(self, outcome: Outcome, *, channel: str, stored: bool) -> None:
-        """Whether it came to a row; a message that was known already takes no place."""
-        if outcome in WAITS:
-            self.occupancy.settle(channel, stored=stored)
 
     def refusal(self) -> OverloadRejected:
         return OverloadRejected(

@@ -277,7 +277,7 @@ class Api:
                     raise _not_json()
                 if len(body) > limit:
                     raise Refused(413, invalid("", f"is larger than {limit} bytes"))
-        except ClientDisconnect:  # nobody reads this answer
+        except ClientDisconnect:  # no client reads this answer
             raise Refused(400, invalid("", "did not come to its end")) from None
         return bytes(body)
 
@@ -317,7 +317,7 @@ async def refuse_unknown_keys(request: Request) -> None:
 
 
 async def refuse_nul(request: Request) -> None:
-    """422 for a part of the path that cannot be stored; queries are judged before (`serving/guard.py`)."""
+    """422 for a part of the path that cannot be stored; queries are checked before (`serving/guard.py`)."""
     for name, value in request.path_params.items():
         if "\x00" in str(value):
             raise Refused(422, invalid(name, NUL))

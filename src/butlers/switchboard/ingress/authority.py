@@ -12,14 +12,9 @@ from butlers.errors import FieldError, Forbidden
 from butlers.operations.operation import Role
 
 
-def own_identity(caller: Caller) -> str:
-    """The endpoint and the sender of what a caller says for itself. No other channel's identities look like it."""
-    return f"{caller.role.value}:{caller.name}"
-
-
 def speaks_for_itself(caller: Caller, envelope: IngestEnvelope) -> bool:
-    own = own_identity(caller)
-    source = envelope.source
+    """Whether the endpoint and the sender are the caller's own name, which no other channel's identities look like."""
+    own, source = f"{caller.role.value}:{caller.name}", envelope.source
     return source.channel in own_names() and source.endpoint_identity == own and envelope.sender.identity == own
 
 
@@ -70,7 +65,7 @@ def _covers(grant: Grant, endpoint: str) -> bool:
 
 def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
     """Every field in which the envelope is not the caller's own."""
-    own = own_identity(caller)
+    own = f"{caller.role.value}:{caller.name}"
     granted = sorted({grant.channel for grant in _grants(caller)})
     own_channels = own_names()
     allowed = [*own_channels, *(channel for channel in granted if channel not in own_channels)]
@@ -88,7 +83,8 @@ def _forbidden(caller: Caller, *wrong: tuple[str, str]) -> Forbidden:
     fields = tuple(FieldError(field=field, error=error) for field, error in wrong)
     problems = "; ".join(f"{field.field} {field.error}" for field in fields)
     how = "an operator grants more with: butlers token issue NAME --channel CHANNEL --endpoint ENDPOINT"
-    return Forbidden(f"{own_identity(caller)} may not speak for this source: {problems} ({how})", fields=fields)
+    who = f"{caller.role.value}:{caller.name}"
+    return Forbidden(f"{who} may not speak for this source: {problems} ({how})", fields=fields)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -168,8 +168,9 @@ class Ingress:
             fresh, request_ids = await self._store(first_of_key, outcomes)
         finally:
             for key, outcome in outcomes.items():
-                channel = first_of_key[key].context.source_channel
-                self._admission.settle(outcome, channel=channel, stored=key in fresh)
+                if outcome in WAITS:
+                    channel = first_of_key[key].context.source_channel
+                    self._admission.occupancy.settle(channel, stored=key in fresh)
         placed = []
         for submission in submissions:
             key, became = submission.identity.key, None

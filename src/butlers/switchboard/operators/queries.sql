@@ -1,6 +1,6 @@
 -- name: capture
 -- Set a failure aside with a copy of its message; a failure of the same part again is told on the same letter. Where one
--- success is enough and came, nobody misses the others.
+-- success is enough and came, the others are not missed.
 INSERT INTO {schema}.dead_letter AS letter
     (id, request_id, segment_id, subrequest_id, target_butler, failure_category, error_class, failure_reason, attempts,
      original_payload, request_context, replay_eligible, ineligible_reason, created_at, updated_at)
@@ -89,11 +89,11 @@ SELECT request_id, received_at, policy_tier, request_context ->> 'source_channel
 FROM {schema}.message_inbox WHERE request_id = $1 FOR UPDATE;
 
 -- name: end_request
--- An operator ends a request, whoever holds it; a worker that comes back finds its claim gone.
+-- An operator ends a request, whichever worker holds it; a worker that comes back finds its claim gone.
 UPDATE {schema}.message_inbox
 SET lifecycle_state = $3, lifecycle_error = $4, override = $5, final_state_at = $6, claim_token = NULL,
     lease_expires_at = NULL, not_before = NULL, waiting_for = NULL, updated_at = $6,
-    -- Its author is shown the end; where the channel cannot, whoever looks for ends to show finds nothing to do.
+    -- Its author is shown the end; where the channel cannot, the sweep that shows ends finds nothing to do.
     signal_pending = source_channel = ANY($7::text[])
 WHERE request_id = $1 AND received_at = $2;
 

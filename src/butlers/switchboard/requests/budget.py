@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from butlers.errors import OverloadRejected, TimeoutExceeded
 from butlers.switchboard.config import TierSection, TiersSection
@@ -43,10 +42,6 @@ class RequestBudget:
     def time_left(self, now: float) -> float | None:
         """Seconds until the deadline, never negative; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - now)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Which policy was chosen, for the record of the request."""
-        return {"tier": self.tier} | self.section.model_dump(exclude_none=True)
 
     @asynccontextmanager
     async def within_time(self, now: float) -> AsyncIterator[None]:

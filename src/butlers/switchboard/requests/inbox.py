@@ -6,7 +6,7 @@ worker, a later one cannot be claimed. One that is put off is not to be done now
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
@@ -19,8 +19,9 @@ from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import add_months, drop_month_partitions_before, ensure_month_partitions
+from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.ingress.ingress import MessageRef
-from butlers.switchboard.routing.decision import RoutingQuestion
+from butlers.switchboard.routing.decision import Decision
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.retention")
@@ -48,7 +49,7 @@ MESSAGE_CLAIMS = ClaimTable(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedMessage:
-    """A message that this worker, and nobody else, may process now."""
+    """A message that this worker, and no other, may process now."""
 
     ref: MessageRef
     claim: Claim
@@ -62,8 +63,8 @@ class ClaimedMessage:
     raw_payload: Mapping[str, Any] | None = None
     thread_key: str | None = None
     override: Mapping[str, Any] | None = None  # what an operator decided about it
-    progress_at: datetime | None = None  # when a worker first had it in hand
-    first: bool = True  # nobody had it in hand before
+    progress_at: datetime | None = None  # when a worker first claimed it
+    first: bool = True  # no worker claimed it before
     calls: int = 0  # of butlers and models that were made for it before
     last_failure: str | None = None  # why the last attempt did not end, when its worker could still say so
 
@@ -72,22 +73,6 @@ class ClaimedMessage:
         """Since when it has been waiting: since it came, or since an operator put it back."""
         again = (self.override or {}).get("at")
         return datetime.fromisoformat(again) if isinstance(again, str) else self.ref.received_at
-
-    def question(self) -> RoutingQuestion:
-        """What is to be routed."""
-        context = self.context
-        return RoutingQuestion(
-            text=self.text,
-            channel=context.source_channel,
-            sender=context.source_sender_identity,
-            endpoint=context.source_endpoint_identity,
-            thread=context.source_thread_identity,
-            pinned_target=self.pinned_target,
-            policy_tier=self.ref.policy_tier,
-            request_id=context.request_id,
-            received_at=context.received_at,
-            raw_payload=self.raw_payload,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +84,7 @@ class End:
     reply: Mapping[str, Any] | None
     error: Mapping[str, Any] | None
     signal: bool = False  # its author is to be shown
-    routed: Sequence[Mapping[str, Any]] = ()  # lines of the routing log, one for each segment that was dispatched
+    routed: Sequence[Mapping[str, Any]] = ()  # lines of the routing log (`MessageInbox.log_lines`)
 
 
 class MessageInbox:
@@ -205,7 +190,7 @@ class MessageInbox:
 
     async def finish(self, message: ClaimedMessage, end: End, *, connection: Executor | None = None) -> bool:
         """End the request and log what was dispatched for it; false: another worker holds the request."""
-        values = (list(end.outcomes), end.reply, end.error, self._clock.now(), end.signal, self._log_lines(end.routed))
+        values = (list(end.outcomes), end.reply, end.error, self._clock.now(), end.signal, list(end.routed))
         ended = await (connection or self._database).fetchrow(
             self._finish_request, *message.claim.key, message.claim.token, end.state, *values
         )
@@ -213,11 +198,32 @@ class MessageInbox:
 
     async def log_routing(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """What was dispatched for a request that goes on."""
-        await self._database.execute(self._queries.log_routing, self._log_lines(lines))
+        await self._database.execute(self._queries.log_routing, list(lines))
 
-    def _log_lines(self, lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def log_lines(
+        self, message: ClaimedMessage, decision: Decision, outcomes: Iterable[SegmentOutcome]
+    ) -> list[dict[str, Any]]:
+        """Lines of the routing log, one for each segment that was dispatched."""
         now = self._clock.now().isoformat()
-        return [{"id": str(self._new_id()), "created_at": now, **line} for line in lines]
+        return [
+            {
+                "id": str(self._new_id()),
+                "created_at": now,
+                "request_id": str(message.context.request_id),
+                "segment_id": outcome.segment.segment_id,
+                "source_channel": message.context.source_channel,
+                "target_butler": outcome.segment.butler,
+                "success": outcome.error is None,
+                "duration_ms": outcome.duration_ms,
+                "error_class": outcome.error.error_class.value if outcome.error else None,
+                "error": outcome.error.message if outcome.error else None,
+                "router": decision.router,
+                "confidence": outcome.segment.confidence,
+                "prompt_version": decision.prompt_version,
+                "model_version": decision.model_version,
+            }
+            for outcome in outcomes
+        ]
 
     async def waiting(self, *, grace_s: float, limit: int) -> list[MessageRef]:
         now = self._clock.now()

@@ -1,7 +1,7 @@
 """One request from the buffer to its end.
 
     claim -> decide (or take the decision of a worker that died) -> fan out -> finish: parsed | errored
-                                                                            -> put off: nobody could be reached
+                                                                            -> put off: no butler could be reached
 
 A request is `parsed` when every required target finished well, `errored` with class and message otherwise. A target
 that is not there now (it restarts, or starts later) is no reason to give a message up: it is put off until
@@ -39,7 +39,7 @@ from butlers.switchboard.requests.inbox import ClaimedMessage, End, MessageInbox
 from butlers.switchboard.requests.reader import LineageReader
 from butlers.switchboard.requests.signals import Ended, Signals
 from butlers.switchboard.routing.cascade import Cascade
-from butlers.switchboard.routing.decision import Decision
+from butlers.switchboard.routing.decision import Decision, RoutingQuestion
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
@@ -224,9 +224,21 @@ class RequestProcessor:
             if isinstance(plan := stored.get("plan"), Mapping):
                 return decision, FanoutPlan.from_wire(plan, decision.segments), stored
             return decision, make_plan(decision, self.settings.plan, strict=budget.section.strict), stored
-        started = self.clock.monotonic()
+        started, context = self.clock.monotonic(), message.context
+        question = RoutingQuestion(
+            text=message.text,
+            channel=context.source_channel,
+            sender=context.source_sender_identity,
+            endpoint=context.source_endpoint_identity,
+            thread=context.source_thread_identity,
+            pinned_target=message.pinned_target,
+            policy_tier=message.ref.policy_tier,
+            request_id=context.request_id,
+            received_at=context.received_at,
+            raw_payload=message.raw_payload,
+        )
         async with budget.within_time(started):
-            decision = await self.cascade.decide(message.question(), await self.registry.butlers())
+            decision = await self.cascade.decide(question, await self.registry.butlers())
         elapsed = (self.clock.monotonic() - started) * 1000
         self.telemetry.observe(ROUTING_DECISION_LATENCY, elapsed, router=decision.router)
         if decision.fallback_reason is not None:
@@ -234,7 +246,8 @@ class RequestProcessor:
         if decision.prompt_version is not None:
             budget.take_call()  # a model was asked
         plan = make_plan(decision, self.settings.plan, strict=budget.section.strict)
-        return decision, plan, decision.to_wire() | {"plan": plan.to_wire(), "policy": budget.to_wire()}
+        policy = {"tier": budget.tier} | budget.section.model_dump(exclude_none=True)
+        return decision, plan, decision.to_wire() | {"plan": plan.to_wire(), "policy": policy}
 
     async def _fan_out(
         self, message: ClaimedMessage, decision: Decision, plan: FanoutPlan, budget: RequestBudget
@@ -258,7 +271,7 @@ class RequestProcessor:
         )
         if not result.late:
             return result
-        await self.inbox.log_routing(_log_lines(message, decision, result))
+        await self.inbox.log_routing(self.inbox.log_lines(message, decision, result.ended_now))
         if await self._put_off(message, budget, decision, result):
             return None
         return await self.fanout.run(message, plan, router=router, budget=budget, done=result.ended)
@@ -312,7 +325,7 @@ class RequestProcessor:
             reply=aggregate(result.plan, result.outcomes) if result else None,
             error=described,
             signal=self.signals.wanted(context),
-            routed=_log_lines(message, decision, result) if decision and result else (),
+            routed=self.inbox.log_lines(message, decision, result.ended_now) if decision and result else (),
         )
         failures = failures_of(context.request_id, outcomes=outcomes, error=error, category=category)
         if failures or message.override is not None:
@@ -348,24 +361,3 @@ class RequestProcessor:
             error_class=error.error_class if error else None,
             duration_ms=int(elapsed),
         )
-
-
-def _log_lines(message: ClaimedMessage, decision: Decision, result: FanoutResult) -> list[dict[str, Any]]:
-    """Lines of the routing log for what a run has dispatched."""
-    return [
-        {
-            "request_id": str(message.context.request_id),
-            "segment_id": outcome.segment.segment_id,
-            "source_channel": message.context.source_channel,
-            "target_butler": outcome.segment.butler,
-            "success": outcome.error is None,
-            "duration_ms": outcome.duration_ms,
-            "error_class": outcome.error.error_class.value if outcome.error else None,
-            "error": outcome.error.message if outcome.error else None,
-            "router": decision.router,
-            "confidence": outcome.segment.confidence,
-            "prompt_version": decision.prompt_version,
-            "model_version": decision.model_version,
-        }
-        for outcome in result.ended_now
-    ]

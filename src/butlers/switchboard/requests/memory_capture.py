@@ -50,10 +50,7 @@ class MemoryCapture:
             await self._wake.wait()
             self._wake.clear()
             while self._offered:
-                await self._store(self._offered.popleft())
-
-    async def _store(self, episode: NewEpisode) -> None:
-        try:
-            await self._episodes.store(episode, now=self._clock.now())
-        except Exception as error:
-            log.warning("an episode was not kept", error=error)
+                try:
+                    await self._episodes.store(self._offered.popleft(), now=self._clock.now())
+                except Exception as error:
+                    log.warning("an episode was not kept", error=error)

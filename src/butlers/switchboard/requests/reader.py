@@ -102,7 +102,7 @@ def _butlers_of(routing_output: Any) -> list[str]:
 
 
 def _with_present_status(notifications: Iterable[Any], deliveries: Iterable[Any]) -> list[dict[str, Any]]:
-    """What was known when it was asked for, and beside it how its delivery stands now; None where nobody says."""
+    """What was known when it was asked for, and how its delivery stands now; None where Messenger does not say."""
     present = {str(delivery["id"]): delivery["status"] for delivery in deliveries}
     return [dict(line) | {"delivery_status": present.get(str(line["delivery_id"]))} for line in notifications]
 

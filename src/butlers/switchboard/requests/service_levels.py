@@ -85,6 +85,13 @@ class ServiceLevels:
     database: Database
     queries: Queries
     accept_times: AcceptTimes
+    clock: Clock
+
+    def tools(self) -> list[Tool]:
+        return [Tool.of(SERVICE_LEVELS, self._answer)]
+
+    async def _answer(self, _caller: Caller, given: TimeRangeArguments) -> dict[str, Any]:
+        return wire(await self.slis(*given.between(self.clock.now())))
 
     async def slis(self, since: datetime, until: datetime) -> dict[str, Any]:
         """All four of [since, until), from one snapshot; the accepts are those of whole minutes."""
@@ -128,16 +135,3 @@ def _rate(part: int, whole: int) -> float | None:
 
 async def _rows(source: Executor, query: str, *values: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in await source.fetch(query, *values)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLevelTools:
-    levels: ServiceLevels
-    clock: Clock
-
-    def tools(self) -> list[Tool]:
-        return [Tool.of(SERVICE_LEVELS, self._answer)]
-
-    async def _answer(self, _caller: Caller, arguments: TimeRangeArguments) -> dict[str, Any]:
-        since, until = arguments.between(self.clock.now())
-        return wire(await self.levels.slis(since, until))

@@ -60,7 +60,7 @@ FROM {schema}.routing_log WHERE created_at >= $1 AND created_at < $2 AND NOT suc
 GROUP BY target_butler, error_class ORDER BY target_butler, error_class;
 
 -- name: interactive
--- From PROGRESS to PARSED or ERRORED, where somebody waits for it: a chat, or a request of the tier `interactive`.
+-- From PROGRESS to PARSED or ERRORED, where a person waits for it: a chat, or a request of the tier `interactive`.
 SELECT source_channel, lifecycle_state, count(*) AS requests,
        percentile_cont(0.50) WITHIN GROUP (ORDER BY latency_ms) AS p50_ms,
        percentile_cont(0.95) WITHIN GROUP (ORDER BY latency_ms) AS p95_ms,

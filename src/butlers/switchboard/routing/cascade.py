@@ -3,8 +3,8 @@
     hard rules  >  the thread it belongs to  >  local classifier  >  LLM, when configured and needed  >  general
 
 Each step either decides or leaves it to the next; what none is sure of goes whole to `general`. Who is eligible, and
-whom a rule forbids, is settled before anybody guesses, so that no guess can reach further than that. All steps together
-have `decision_timeout_s`; a message over which they take longer goes whole to `general`, too.
+whom a rule forbids, is settled before any step guesses, so that no guess can reach further than that. All steps
+together have `decision_timeout_s`; a message over which they take longer goes whole to `general`, too.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Cascade:
     llm: LlmRouter | None = None
 
     async def decide(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> Decision:
-        """Always a decision, or a `RoutingError` when nobody may take the message."""
+        """Always a decision, or a `RoutingError` when no butler may take the message."""
         if (decision := forced_decision(question, self.settings.rule, butlers)) is not None:
             return decision
         barred = forbidden_butlers(question, self.settings.rule)
@@ -139,7 +139,7 @@ class Cascade:
 def forced_decision(
     question: RoutingQuestion, rules: Iterable[RuleSection], butlers: Sequence[RegisteredButler]
 ) -> Decision | None:
-    """The target that the source pinned, or that the first rule names; it takes the whole message, or nobody does."""
+    """The target that the source pinned, or that the first rule names; it takes the whole message, or none does."""
     if question.pinned_target is not None:
         target, why = question.pinned_target, "the source pinned the target"
     elif (rule := next((rule for rule in rules if rule.target and rule_applies(rule, question)), None)) is not None:

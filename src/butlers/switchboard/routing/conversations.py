@@ -28,7 +28,7 @@ MOST_MESSAGES = 2_000  # of one conversation, however short they are
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """One thing somebody said."""
+    """One message of a conversation."""
 
     speaker: Speaker
     text: str

@@ -72,7 +72,7 @@ class RoutingQuestion:
     thread: str | None = None
     pinned_target: str | None = None
     policy_tier: str = "default"
-    request_id: UUID | None = None  # none: nothing is stored, somebody only asks
+    request_id: UUID | None = None  # None: nothing is stored, the caller only asks
     received_at: datetime | None = None
     raw_payload: Mapping[str, Any] | None = None
     history: Sequence[Turn] = ()  # what was said before, oldest first: context, never routed

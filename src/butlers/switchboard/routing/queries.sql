@@ -15,7 +15,7 @@ ORDER BY received_at DESC, request_id DESC;
 
 -- name: chain_before
 -- What the sender of one mail wrote before it in its chain, newest first, as far back as $3 characters reach; $4 messages
--- of the chain are looked at at most. Whoever knows a Message-ID can join a chain, so others' mails are not told.
+-- of the chain are looked at at most. Any person who knows a Message-ID can join a chain, so others' mails are not shown.
 SELECT request_id, received_at, normalized_text, aggregated_reply
 FROM (
     SELECT request_id, received_at, normalized_text, aggregated_reply,
@@ -45,7 +45,7 @@ WHERE request_id = ANY($1::uuid[]) AND status <> 'failed' AND source_butler <> '
 ORDER BY created_at;
 
 -- name: last_choice_in_thread
--- The newest earlier message of a thread that somebody was chosen for; `general` only when a rule or a person did it.
+-- The newest earlier message of a thread that a butler was chosen for; `general` only when a rule or a person did it.
 SELECT request_id, received_at, routing_output, override
 FROM {schema}.message_inbox
 WHERE thread_key = (SELECT thread_key FROM {schema}.message_inbox WHERE received_at = $1 AND request_id = $2)
@@ -83,7 +83,7 @@ ON CONFLICT (rollout_key) DO NOTHING
 RETURNING rollout_key;
 
 -- name: move_rollout
--- From one state to the other, once, whoever comes first.
+-- From one state to the other, once, whichever caller comes first.
 UPDATE {schema}.routing_rollout
 SET state = $3, changed_by = $4, reason = $5, changed_at = $6,
     judged_from = CASE WHEN $3 = 'active' THEN $6 ELSE judged_from END

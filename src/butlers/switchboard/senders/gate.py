@@ -42,6 +42,9 @@ from butlers.switchboard.senders.records import (
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import SENDER_REFUSED
 
+log = get_logger("butlers.senders")
+
+MOST_WRONG_CODES = 5  # of one sender, before its codes are no longer looked at
 SELF = Caller(name="switchboard", role=Role.BUTLER)
 SUBJECT = "Who may write to this address"
 OFFER = (
@@ -54,11 +57,6 @@ WELCOME = (
     "This chat is the owner's now. I answer nobody else unless you let them in: "
     "see `butlers senders`, and who_may_write_{channel} in the settings."
 )
-
-
-log = get_logger("butlers.senders")
-
-MOST_WRONG_CODES = 5  # of one sender, before its codes are no longer looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,10 @@ class SenderGate:
         """True: to be worked on. False: it was a command to the door and is done. Raises `SenderRefused`."""
         if submitted_by.role is Role.OPERATOR or speaks_for_itself(submitted_by, envelope):
             return True
-        policy, authenticated = self.policies.of(envelope.source.channel), self._is_authenticated(envelope)
+        policy, confirms = self.policies.of(envelope.source.channel), _inbound(envelope).confirms_sender
+        authenticated = True
+        if confirms is not None and self.policies.mail_authenticated:
+            authenticated = confirms(envelope.sender.identity, envelope.payload.raw, self.policies.mail_server)
         if policy is Policy.OPEN and authenticated:
             return True
         sender = _writing(envelope)
@@ -102,15 +103,10 @@ class SenderGate:
         await self._refuse(envelope, sender, decision, submitted_by)
         return False
 
-    def _is_authenticated(self, envelope: IngestEnvelope) -> bool:
-        confirms = _inbound(envelope).confirms_sender
-        if confirms is None or not self.policies.mail_authenticated:
-            return True
-        return confirms(envelope.sender.identity, envelope.payload.raw, self.policies.mail_server)
-
     async def _approves(self, envelope: IngestEnvelope, owner: WritingSender) -> bool:
         """Whether the owner's message is a command that lets a stranger in; if so, it is carried out."""
-        code = _approval(envelope)
+        lines = _inbound(envelope).command_lines(envelope.payload.normalized_text, envelope.payload.raw)
+        code = next((code for code in map(read_approval, lines) if code is not None), None)
         if code is None:
             return False
         event = envelope.event.external_event_id
@@ -139,25 +135,13 @@ class SenderGate:
         await self.records.refuse(sender, reason, event=event, wrong_codes=wrong)
         self.telemetry.count(SENDER_REFUSED, source_channel=sender.channel, reason=reason)
         log.info("sender refused", source_channel=sender.channel, reason=reason)
-        if decision.outcome is Outcome.PAIRING and sender.is_private and not _is_automatic(envelope):
-            await self._offer_code(sender)
+        automatic = _inbound(envelope).is_automatic(envelope.payload.raw)
+        if decision.outcome is Outcome.PAIRING and sender.is_private and not automatic:
+            # The one message that a stranger gets.
+            pairing = await self.records.pairing(sender, secrets.choice)
+            if pairing is not None:
+                self.messages.offer_code(sender, shown(pairing.code), pairing.id)
         raise SenderRefused.on(sender.channel, reason)
-
-    async def _offer_code(self, sender: WritingSender) -> None:
-        """The one message that a stranger gets."""
-        pairing = await self.records.pairing(sender, secrets.choice)
-        if pairing is not None:
-            self.messages.offer_code(sender, shown(pairing.code), pairing.id)
-
-
-def _approval(envelope: IngestEnvelope) -> str | None:
-    """The code that a message approves, where its channel lets a command stand."""
-    lines = _inbound(envelope).command_lines(envelope.payload.normalized_text, envelope.payload.raw)
-    return next((code for code in map(read_approval, lines) if code is not None), None)
-
-
-def _is_automatic(envelope: IngestEnvelope) -> bool:
-    return _inbound(envelope).is_automatic(envelope.payload.raw)
 
 
 def _inbound(envelope: IngestEnvelope) -> Inbound:
@@ -190,7 +174,12 @@ class SenderMessages:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def offer_code(self, sender: WritingSender, code: str, pairing_id: UUID) -> None:
-        self._soon(self._offer(sender, OFFER.format(code=code), pairing_id))
+        async def offer() -> None:
+            response = await self._send(sender, OFFER.format(code=code), key=f"pairing:{pairing_id}")
+            if response.error is None or not response.error.retryable:
+                await self.told(pairing_id)
+
+        self._soon(offer())
 
     def tell_owner(self, owner: WritingSender, approved: Mapping[str, Any] | None, *, code: str, event: str) -> None:
         words = APPROVED.format(**approved) if approved else NO_SUCH_CODE.format(code=code)
@@ -202,11 +191,6 @@ class SenderMessages:
     async def drain(self, timeout_s: float) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=timeout_s)
-
-    async def _offer(self, sender: WritingSender, words: str, pairing_id: UUID) -> None:
-        response = await self._send(sender, words, key=f"pairing:{pairing_id}")
-        if response.error is None or not response.error.retryable:
-            await self.told(pairing_id)
 
     async def _send(self, to: WritingSender, words: str, *, key: str) -> NotifyResponse:
         has_subject = channel_of(to.channel).has_subject
@@ -226,13 +210,13 @@ class SenderMessages:
             log.warning("a word of the door was not sent", channel=to.channel, error_class=response.error.error_class)
         return response
 
-    def _soon(self, saying: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(self._said(saying))
+    def _soon(self, sending: Coroutine[Any, Any, Any]) -> None:
+        async def send() -> None:
+            try:
+                await sending
+            except Exception as error:
+                log.error("a word of the door was lost", error=error)
+
+        task = asyncio.create_task(send())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _said(self, saying: Coroutine[Any, Any, Any]) -> None:
-        try:
-            await saying
-        except Exception as error:
-            log.error("a word of the door was lost", error=error)

@@ -23,7 +23,7 @@ ORDER BY id DESC
 LIMIT $3;
 
 -- name: forget_refusals
--- Rows that nobody needs: older than a moment, or beyond the newest so many.
+-- Rows that are not needed any more: older than a moment, or beyond the newest so many.
 DELETE FROM {schema}.refused_senders
 WHERE last_at < $1 OR id IN (SELECT id FROM {schema}.refused_senders ORDER BY last_at DESC OFFSET $2);
 
@@ -32,7 +32,7 @@ WHERE last_at < $1 OR id IN (SELECT id FROM {schema}.refused_senders ORDER BY la
 DELETE FROM {schema}.refused_senders WHERE channel = $1 AND sender = $2;
 
 -- name: start_pairing
--- A stranger's code, once and for good: whoever had one gets no other. Nothing is returned when there is one already, or
+-- A stranger's code, once and for good: a stranger that had one gets no other. Nothing is returned when there is one already, or
 -- when so many others got one since a moment.
 INSERT INTO {schema}.sender_pairings (id, kind, channel, endpoint, sender, display_name, code, created_at, expires_at)
 SELECT $1, 'sender', $2, $3, $4, $5, $6, $7, $8
@@ -62,7 +62,7 @@ WHERE id = $1 AND used_at IS NULL
 RETURNING id;
 
 -- name: owner_pairing
--- The code by which a chat becomes the owner's, as long as nobody used it.
+-- The code by which a chat becomes the owner's, as long as it is not used.
 SELECT id, code, expires_at FROM {schema}.sender_pairings WHERE kind = 'owner' AND channel = $1 AND used_at IS NULL;
 
 -- name: renew_owner_pairing

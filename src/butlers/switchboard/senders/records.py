@@ -38,7 +38,7 @@ class WritingSender:
     identity: str
     display_name: str | None
     conversation: str  # where an answer would go
-    is_private: bool  # nobody but the sender reads an answer there
+    is_private: bool  # only the sender reads an answer there
 
     @property
     def name(self) -> str:
@@ -138,7 +138,7 @@ class SenderRecords:
         return _let_in(channel, identity, self.owner_name if owner else name or identity, contact)
 
     async def remove(self, channel: str, identity: str) -> dict[str, Any]:
-        """The identity is nobody's contact any more; the owner's stays, or nobody could write in."""
+        """The identity is no contact's any more; the owner's stays, or no person could write in."""
         match await self.contacts.is_owner(channel, identity):
             case None:
                 raise NotFound.of("identity", "no such contact on this channel")

@@ -5,7 +5,7 @@
                                more than max_failure_rate of at least min_requests -> rolled back, at once and for good
 
 A rollback is a row: it holds over restarts and for every process, until an operator resumes the trial, which then is
-judged by what comes after. Another version in butler.toml is another trial.
+measured by what comes after. Another version in butler.toml is another trial.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Rollout:
         return Version(rollout_key=self.key, prompt=prompt, model=canary.model)
 
     async def record(self, call: ModelCall) -> None:
-        """Put a call on record and judge its version; a record that fails must not fail a message."""
+        """Put a call on record and decide about its version; a record that fails must not fail a message."""
         try:
             await self._write(call)
             if call.version.on_trial and self.settings.canary is not None:

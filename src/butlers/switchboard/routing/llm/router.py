@@ -1,4 +1,4 @@
-"""Asks a model who should get a message, when nobody before it in the cascade is sure.
+"""Asks a model who should get a message, when no step before it in the cascade is sure.
 
     version of prompt and model -> instructions (skill, prompt, registry) + data (message, conversation) -> runtime
         -> answer, checked -> spans and butlers
