@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from butlers.messenger.error_budget import FRESH_FOR, LongWindow, Standing, Strain, Windows, judge_channel, strain
+from butlers.messenger.error_budget import FRESH_FOR, LongWindow, Standing, Strain, Windows, decide_mode, strain
 from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.service_levels import JOB
-from butlers.reliability.error_budget import BudgetPolicy, Reason, Stance
+from butlers.reliability.error_budget import BudgetMode, BudgetPolicy, Reason
 from butlers.reliability.error_budget import Window as Events
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
@@ -89,10 +89,10 @@ async def state(running: RunningSystem) -> dict[str, Any]:
     return dict(row) if row is not None else {}
 
 
-async def checked(running: RunningSystem, stance: str) -> dict[str, Any]:
+async def checked(running: RunningSystem, mode: str) -> dict[str, Any]:
     async def look() -> dict[str, Any]:
         now = await state(running)
-        return now if now.get("stance") == stance else {}
+        return now if now.get("stance") == mode else {}
 
     return await as_time_passes(running, look)
 
@@ -220,8 +220,8 @@ def test_few_events_say_nothing() -> None:
     assert strain(windows, POLICY, NOW) is None
 
 
-def standing(stance: Stance, *, ago_s: float, reason: str | None = None) -> Standing:
-    return Standing(stance=stance, burn_rate=0.0, since=NOW - timedelta(seconds=ago_s), reason=reason)
+def standing(mode: BudgetMode, *, ago_s: float, reason: str | None = None) -> Standing:
+    return Standing(mode=mode, burn_rate=0.0, since=NOW - timedelta(seconds=ago_s), reason=reason)
 
 
 @pytest.mark.parametrize(
@@ -230,28 +230,28 @@ def standing(stance: Stance, *, ago_s: float, reason: str | None = None) -> Stan
         (Standing(), Windows(), LEAK, "tight", "long_budget_spent"),
         (Standing(), Windows(), None, "normal", None),
         # Held as every stance is.
-        (standing(Stance.NORMAL, ago_s=HOLD_S - 1, reason="recovered"), CLEAN, LEAK, "normal", "recovered"),
-        (standing(Stance.NORMAL, ago_s=HOLD_S, reason="recovered"), CLEAN, LEAK, "tight", "long_budget_spent"),
+        (standing(BudgetMode.NORMAL, ago_s=HOLD_S - 1, reason="recovered"), CLEAN, LEAK, "normal", "recovered"),
+        (standing(BudgetMode.NORMAL, ago_s=HOLD_S, reason="recovered"), CLEAN, LEAK, "tight", "long_budget_spent"),
         # The judge alone would relax.
-        (standing(Stance.TIGHT, ago_s=HOLD_S, reason="budget_burning"), CLEAN, LEAK, "tight", "long_budget_spent"),
-        (standing(Stance.TIGHT, ago_s=HOLD_S, reason="long_budget_spent"), CLEAN, None, "normal", "recovered"),
+        (standing(BudgetMode.TIGHT, ago_s=HOLD_S, reason="budget_burning"), CLEAN, LEAK, "tight", "long_budget_spent"),
+        (standing(BudgetMode.TIGHT, ago_s=HOLD_S, reason="long_budget_spent"), CLEAN, None, "normal", "recovered"),
         # What burns at this moment comes first.
-        (standing(Stance.TIGHT, ago_s=HOLD_S, reason="long_budget_spent"), BURNING, LEAK, "tight", "still_burning"),
-        (standing(Stance.NORMAL, ago_s=HOLD_S), BURNING, LEAK, "tight", "budget_burning"),
+        (standing(BudgetMode.TIGHT, ago_s=HOLD_S, reason="long_budget_spent"), BURNING, LEAK, "tight", "still_burning"),
+        (standing(BudgetMode.NORMAL, ago_s=HOLD_S), BURNING, LEAK, "tight", "budget_burning"),
     ],
 )
 def test_the_long_budget_tightens_and_keeps_and_never_loosens(
-    before: Standing, windows: Windows, spent: Strain | None, stance: str, reason: str | None
+    before: Standing, windows: Windows, spent: Strain | None, mode: str, reason: str | None
 ) -> None:
-    judgement = judge_channel(CHANNEL, windows, before, POLICY, NOW, strain=spent)
-    assert (judgement.assessment.stance, judgement.stance_reason) == (stance, reason)
-    assert judgement.changes_stance is (stance != before.stance)
-    assert judgement.is_news or (stance, reason) == (before.stance, before.reason)
+    judgement = decide_mode(CHANNEL, windows, before, POLICY, NOW, strain=spent)
+    assert (judgement.assessment.mode, judgement.stance_reason) == (mode, reason)
+    assert judgement.changes_mode is (mode != before.mode)
+    assert judgement.is_news or (mode, reason) == (before.mode, before.reason)
 
 
 def test_a_judgement_by_the_long_budget_is_written_once() -> None:
-    first = judge_channel(CHANNEL, Windows(), Standing(), POLICY, NOW, strain=LEAK)
-    after = Standing(stance=Stance.TIGHT, burn_rate=None, since=first.since, reason=first.stance_reason)
-    again = judge_channel(CHANNEL, Windows(), after, POLICY, NOW + timedelta(hours=1), strain=LEAK)
+    first = decide_mode(CHANNEL, Windows(), Standing(), POLICY, NOW, strain=LEAK)
+    after = Standing(mode=BudgetMode.TIGHT, burn_rate=None, since=first.since, reason=first.stance_reason)
+    again = decide_mode(CHANNEL, Windows(), after, POLICY, NOW + timedelta(hours=1), strain=LEAK)
     assert (first.is_news, again.is_news, again.since) == (True, False, NOW)
     assert again.assessment.reason is Reason.TOO_FEW_EVENTS

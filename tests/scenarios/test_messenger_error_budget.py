@@ -38,12 +38,12 @@ async def state(running: RunningSystem) -> dict[str, Any]:
     return dict(row)
 
 
-async def judged(running: RunningSystem, stance: str) -> dict[str, Any]:
+async def judged(running: RunningSystem, mode: str) -> dict[str, Any]:
     """Let time pass until the budget was looked at; the state of the channel, when it is what is expected."""
 
     async def look() -> dict[str, Any]:
         now = await state(running)
-        return now if now["stance"] == stance else {}
+        return now if now["stance"] == mode else {}
 
     return await as_time_passes(running, look)
 

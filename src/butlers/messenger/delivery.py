@@ -18,7 +18,7 @@ from butlers.channels.registry import channel_of
 from butlers.contracts.delivery_state import PARKED, DeliveryStatus
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.messenger.admission.rules import AdmissionRequest, brakes
-from butlers.reliability.error_budget import Stance
+from butlers.reliability.error_budget import BudgetMode
 from butlers.storage.database import Record
 
 _PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
@@ -46,7 +46,7 @@ class FirstClaim:
     worker: str
     expires_at: datetime
     generation: int  # of the channel's circuit
-    stance: Stance
+    mode: BudgetMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class ClaimedDelivery:
     trace_context: Mapping[str, str]  # of the request that is answered
     outgoing: Outgoing
     generation: int  # of the channel's circuit, to be handed back with the result
-    stance: Stance
+    mode: BudgetMode
     in_doubt: bool  # an earlier attempt may have arrived
     last_error_class: str | None  # of the attempt before this one
     settled: bool = False  # somebody has said since what became of the attempt in doubt
@@ -99,7 +99,7 @@ def claimed(row: Record, token: UUID) -> ClaimedDelivery:
         not_after=row["not_after"],
         trace_context=(row["envelope"].get("request_context") or {}).get("trace_context") or {},
         generation=row["generation"],
-        stance=Stance(row["stance"]),
+        mode=BudgetMode(row["stance"]),
         in_doubt=row["in_doubt"],
         last_error_class=row["terminal_error_class"],
         settled=row["settled_at"] is not None,
@@ -256,7 +256,7 @@ class NewDelivery:
             trace_context=context.trace_context if context is not None else {},
             outgoing=self.outgoing,
             generation=claim.generation,
-            stance=claim.stance,
+            mode=claim.mode,
             in_doubt=False,
             last_error_class=None,
         )

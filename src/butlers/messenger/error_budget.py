@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from butlers.reliability.error_budget import Assessment, BudgetPolicy, Stance, Window, assess, burn_rate
+from butlers.reliability.error_budget import Assessment, BudgetMode, BudgetPolicy, Window, assess, burn_rate
 
-LONG_BUDGET_SPENT: Final = "long_budget_spent"  # the reason for a stance that was taken or is kept because of it
+LONG_BUDGET_SPENT: Final = "long_budget_spent"  # the reason for a mode that was taken or is kept because of it
 FRESH_FOR: Final = timedelta(hours=3)  # counted every hour, and two times may fail
 _SKEW = timedelta(minutes=5)  # another machine's clock
 
@@ -86,7 +86,7 @@ class Windows:
 class Standing:
     """What the table says about one channel."""
 
-    stance: Stance = Stance.NORMAL
+    mode: BudgetMode = BudgetMode.NORMAL
     burn_rate: float | None = None
     since: datetime | None = None
     reason: str | None = None  # why; None: it was never another
@@ -95,7 +95,7 @@ class Standing:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Standing:
         return cls(
-            stance=Stance(row["stance"]),
+            mode=BudgetMode(row["stance"]),
             burn_rate=row["burn_rate"],
             since=row["stance_since"],
             reason=row["stance_reason"],
@@ -104,24 +104,24 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """One channel, judged."""
+class ModeDecision:
+    """What was decided about one channel."""
 
     channel: str  # telegram.bot
     before: Standing
     assessment: Assessment
-    since: datetime | None  # when the stance that now holds was taken
+    since: datetime | None  # when the mode that now holds was taken
     strain: Strain | None = None  # set where the long budget alone makes it tight
 
     @property
-    def changes_stance(self) -> bool:
-        return self.assessment.stance is not self.before.stance
+    def changes_mode(self) -> bool:
+        return self.assessment.mode is not self.before.mode
 
     @property
     def is_news(self) -> bool:
         """Whether there is anything to write."""
         moved = _moved(self.before.burn_rate, self.assessment.burn_rate)
-        return self.changes_stance or moved or self.stance_reason != self.before.reason
+        return self.changes_mode or moved or self.stance_reason != self.before.reason
 
     @property
     def reason(self) -> str:
@@ -129,13 +129,13 @@ class Judgement:
 
     @property
     def stance_reason(self) -> str | None:
-        """Why the stance was taken; another reason takes its place only where the long budget comes in or goes."""
-        if self.changes_stance or self.strain is not None or self.before.reason == LONG_BUDGET_SPENT:
+        """Why the mode was taken; another reason takes its place only where the long budget comes in or goes."""
+        if self.changes_mode or self.strain is not None or self.before.reason == LONG_BUDGET_SPENT:
             return self.reason
         return self.before.reason
 
 
-def judge_channel(
+def decide_mode(
     channel: str,
     windows: Windows,
     standing: Standing,
@@ -143,21 +143,21 @@ def judge_channel(
     now: datetime,
     *,
     strain: Strain | None = None,  # what the long budget says
-) -> Judgement:
-    assessment = assess(windows.short, windows.long, policy, stance=standing.stance, since=standing.since, now=now)
+) -> ModeDecision:
+    assessment = assess(windows.short, windows.long, policy, mode=standing.mode, since=standing.since, now=now)
     decides = strain if strain is not None and _is_decided_by_strain(assessment, standing, policy, now) else None
     if decides is not None:
-        assessment = replace(assessment, stance=Stance.TIGHT)
-    since = standing.since if assessment.stance is standing.stance else now
-    return Judgement(channel=channel, before=standing, assessment=assessment, since=since, strain=decides)
+        assessment = replace(assessment, mode=BudgetMode.TIGHT)
+    since = standing.since if assessment.mode is standing.mode else now
+    return ModeDecision(channel=channel, before=standing, assessment=assessment, since=since, strain=decides)
 
 
 def _is_decided_by_strain(assessment: Assessment, standing: Standing, policy: BudgetPolicy, now: datetime) -> bool:
     """A spent long budget keeps tight, or makes tight what was normal for its time; what is tight anyway it leaves."""
-    if assessment.stance is Stance.TIGHT:
+    if assessment.mode is BudgetMode.TIGHT:
         return False
     held = standing.since is not None and abs((now - standing.since).total_seconds()) < policy.hold_s
-    return standing.stance is Stance.TIGHT or not held
+    return standing.mode is BudgetMode.TIGHT or not held
 
 
 def _moved(before: float | None, after: float | None) -> bool:

@@ -223,7 +223,7 @@ class Observer:
                 self.telemetry.count(UNCERTAIN, 1, **labels)
             log.info("delivery expired", delivery_id=row["id"], channel=row["channel"], outcome=row["status"])
 
-    def decided(self, deed: Mapping[str, Any], decision: str) -> None:
+    def decided(self, action: Mapping[str, Any], decision: str) -> None:
         """Somebody decided about a parked delivery, or nobody did in time."""
-        about = {name: str(deed.get(name, "unknown")) for name in ("channel", "intent", "origin_butler")}
+        about = {name: str(action.get(name, "unknown")) for name in ("channel", "intent", "origin_butler")}
         self.telemetry.count(APPROVALS, 1, decision=decision, **about)

@@ -103,7 +103,7 @@ class Preflight:
             "target_identity": new.target,
             "channel_adapter": new.channel,
             "headroom": rules.headroom(new.admission_request, limits=limits, budgets=state.budgets, now=now),
-            "stance": state.budgets.stances.get(new.channel, "normal"),
+            "stance": state.budgets.modes.get(new.channel, "normal"),
         }
 
     async def _verdict(self, new: NewDelivery, verdict: Known | Admitted | Refused) -> dict[str, Any]:

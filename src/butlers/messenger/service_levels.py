@@ -31,9 +31,9 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import FINISHED, NEEDS_PERSON, OPEN
-from butlers.messenger.error_budget import Judgement, LongWindow, Standing, Windows, judge_channel, strain
+from butlers.messenger.error_budget import LongWindow, ModeDecision, Standing, Windows, decide_mode, strain
 from butlers.operations.operation import BUTLERS, READS, Result, Row, TimeRangeArguments
-from butlers.reliability.error_budget import BudgetPolicy, Stance, burn_rate
+from butlers.reliability.error_budget import BudgetMode, BudgetPolicy, burn_rate
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -41,7 +41,7 @@ from butlers.telemetry.catalogue import CIRCUIT_STATE, ERROR_BUDGET_BURN, MESSEN
 
 log = get_logger("butlers.messenger")
 
-JUDGE_EVERY_S: Final = 15.0
+DECIDE_EVERY_S: Final = 15.0
 UNKNOWN_BURN: Final = -1.0  # a gauge cannot say nothing, and the last value would be a lie
 
 # Rules that refuse for want of room; a recipient who may not be written to is the caller's matter, not a limit.
@@ -49,7 +49,7 @@ RATE_RULES: Final = ("throttle", "in_flight", "global", "channel", "recipient", 
 
 ReportRow = Mapping[str, Any]
 _CIRCUIT = {"closed": 0, "half-open": 1, "open": 2}
-_STANCE = {Stance.NORMAL: 0, Stance.TIGHT: 1}
+_STANCE = {BudgetMode.NORMAL: 0, BudgetMode.TIGHT: 1}
 _ENDINGS = (*FINISHED, "uncertain", "excused")
 
 
@@ -164,7 +164,7 @@ def describe_budgets(
             {
                 "channel": channel,
                 "identity_scope": scope,
-                "stance": standing.stance.value,
+                "stance": standing.mode.value,
                 "stance_since": standing.since,
                 "stance_reason": standing.reason,
                 "burn_rate": standing.burn_rate,
@@ -197,21 +197,21 @@ class ServiceLevels:
         self._max_in_flight = max_in_flight
 
     async def run(self) -> None:
-        """Judge and show until cancelled."""
+        """Decide and show until cancelled."""
         while True:
             try:
                 await self.judge()
                 await self.show()
             except Exception as error:
                 log.error("service levels were not judged", error=error)
-            await self._clock.sleep(JUDGE_EVERY_S)
+            await self._clock.sleep(DECIDE_EVERY_S)
 
-    async def judge(self) -> list[Judgement]:
-        """Take the stance that each channel's error budget asks for; returns the changes that this call made."""
+    async def judge(self) -> list[ModeDecision]:
+        """Take the mode that each channel's error budget asks for; returns the changes that this call made."""
         now = self._clock.now()
         windows, standings, long = await self._windows(now), await self._standings(), await self._long_windows()
-        judgements = [
-            judge_channel(
+        decisions = [
+            decide_mode(
                 name,
                 windows.get(name, Windows()),
                 standings.get(name, Standing()),
@@ -221,11 +221,11 @@ class ServiceLevels:
             )
             for name in self._channels
         ]
-        written = [judgement for judgement in judgements if judgement.is_news and await self._take(judgement, now)]
-        changes = [judgement for judgement in written if judgement.changes_stance]
+        written = [decision for decision in decisions if decision.is_news and await self._take(decision, now)]
+        changes = [decision for decision in written if decision.changes_mode]
         for change in changes:  # being stricter, or no longer, is never silent
-            stance = change.assessment.stance
-            log.warning("stance changed", channel=change.channel, decision=stance, reason=change.reason)
+            mode = change.assessment.mode
+            log.warning("stance changed", channel=change.channel, decision=mode, reason=change.reason)
         return changes
 
     async def show(self) -> None:
@@ -235,7 +235,7 @@ class ServiceLevels:
             (channel, scope), standing = split_name(name), standings.get(name, Standing())
             burn = UNKNOWN_BURN if standing.burn_rate is None else standing.burn_rate
             self._telemetry.gauge(ERROR_BUDGET_BURN, burn, channel=channel, identity_scope=scope)
-            self._telemetry.gauge(STANCE, _STANCE[standing.stance], channel=channel, identity_scope=scope)
+            self._telemetry.gauge(STANCE, _STANCE[standing.mode], channel=channel, identity_scope=scope)
             self._telemetry.gauge(CIRCUIT_STATE, _CIRCUIT[standing.state], channel=channel, identity_scope=scope)
         unfinished = await _rows(self._database, self._queries.unfinished_by_status)
         for status, deliveries in by_status(unfinished).items():
@@ -283,19 +283,19 @@ class ServiceLevels:
             found.setdefault(row["name"], []).append(LongWindow.of(row))
         return found
 
-    async def _take(self, judgement: Judgement, now: datetime) -> bool:
-        """Whether the judgement was written: not when another process changed the stance while we judged."""
-        before, after = judgement.before, judgement.assessment
+    async def _take(self, decision: ModeDecision, now: datetime) -> bool:
+        """Whether the decision was written: not when another process changed the mode while this one decided."""
+        before, after = decision.before, decision.assessment
         written = await self._database.fetchval(
             self._queries.take_stance,
-            judgement.channel,
-            after.stance.value,
+            decision.channel,
+            after.mode.value,
             after.burn_rate,
-            judgement.since,
+            decision.since,
             now,
-            before.stance.value,
+            before.mode.value,
             before.since,
-            judgement.stance_reason,
+            decision.stance_reason,
         )
         return written is not None
 

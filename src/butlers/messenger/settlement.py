@@ -14,7 +14,7 @@ from butlers.errors import ClassifiedError, TimeoutExceeded, from_wire
 from butlers.messenger.channel_health import Report
 from butlers.messenger.config import DEFAULT, DeliverySection
 from butlers.messenger.delivery import ClaimedDelivery, Decision
-from butlers.reliability.error_budget import RETRY_RULE, Stance, tightened
+from butlers.reliability.error_budget import RETRY_RULE, BudgetMode, tightened
 from butlers.reliability.retry import GiveUp, GiveUpReason, RetryPolicy, next_retry
 from butlers.storage.database import Record
 
@@ -124,7 +124,7 @@ class Circumstances:
 
     attempt: int
     policy: ChannelPolicy
-    stance: Stance
+    mode: BudgetMode
     now: datetime
     not_after: datetime | None
     in_doubt: bool  # an earlier attempt may have arrived, and nobody has said whether
@@ -146,7 +146,7 @@ def _retry_or_end(result: NotSent, around: Circumstances) -> Settlement:
     if around.not_after is not None and around.now > around.not_after:
         return Settlement(status="expired", error=error)
     decision = next_retry(
-        tightened(around.policy.retry, around.stance),  # tried less often and more slowly while the error budget burns
+        tightened(around.policy.retry, around.mode),  # tried less often and more slowly while the error budget burns
         attempt=around.attempt,
         retryable=error.retryable or doubt,
         retry_after=error.retry_after,
@@ -177,7 +177,7 @@ def _resend(around: Circumstances) -> Decision:
 
 
 def _tightened(around: Circumstances) -> Decision | None:
-    if around.stance is Stance.NORMAL:
+    if around.mode is BudgetMode.NORMAL:
         return None
     detail = "the channel's error budget burns: fewer attempts, further apart"
     return Decision(at=around.now, rule=RETRY_RULE, verdict="tightened", detail=detail)

@@ -284,7 +284,7 @@ class DeliveryWorker:
         return Circumstances(
             attempt=delivery.attempt,
             policy=self._policy.channel(delivery.channel),
-            stance=delivery.stance,
+            mode=delivery.mode,
             now=self._clock.now(),
             not_after=delivery.not_after,
             in_doubt=delivery.in_doubt and not delivery.settled,

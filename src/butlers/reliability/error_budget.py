@@ -16,7 +16,7 @@ one only.
 
 Invariants
 - two changes are at least `hold_s` apart, whatever is measured in between;
-- the same measurements over and over change the stance once at most, because `relax_below` is below `tighten_at`;
+- the same measurements over and over change the mode once at most, because `relax_below` is below `tighten_at`;
 - not knowing tightens nothing, and keeps nothing tight for longer than `hold_s`.
 """
 
@@ -35,20 +35,20 @@ ADMISSION_RULE: Final = "error_budget_admission"  # and `admission_factor`
 _TIGHT_ADMISSION = 0.5
 
 
-class Stance(StrEnum):
+class BudgetMode(StrEnum):
     NORMAL = "normal"
     TIGHT = "tight"
 
 
 class Reason(StrEnum):
-    """Why a stance was taken or kept."""
+    """Why a mode was chosen or kept."""
 
     WITHIN_BUDGET = "within_budget"  # normal, and no cause to change
     BUDGET_BURNING = "budget_burning"  # becomes tight
     STILL_BURNING = "still_burning"  # stays tight
     RECOVERED = "recovered"  # becomes normal
-    TOO_FEW_EVENTS = "too_few_events"  # nothing to judge: stays normal, or becomes normal
-    HELD = "held"  # would change, or cannot say, but the stance is too young to be left
+    TOO_FEW_EVENTS = "too_few_events"  # nothing to decide by: stays normal, or becomes normal
+    HELD = "held"  # would change, or cannot say, but the mode is too young to be left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,19 +59,23 @@ class BudgetPolicy:
     tighten_at: float = 6.0  # burn rate of both windows
     relax_below: float = 1.0  # burn rate of the short window
     min_events: int = 20  # fewer in a window say nothing
-    hold_s: float = 120.0  # seconds a stance is kept at least
+    hold_s: float = 120.0  # seconds a mode is kept at least
 
     def __post_init__(self) -> None:
-        _require(0 < self.objective < 1, "the objective must lie between 0 and 1")
-        _require(0 < self.short_window_s <= self.long_window_s, "the short window must not be longer than the long one")
-        _require(0 < self.relax_below < self.tighten_at, "relax_below must be positive and below tighten_at")
-        _require(self.min_events >= 1, "min_events must be at least 1")
-        _require(self.hold_s >= 0, "hold_s must not be negative")
+        for holds, message in (
+            (0 < self.objective < 1, "the objective must lie between 0 and 1"),
+            (0 < self.short_window_s <= self.long_window_s, "the short window must not be longer than the long one"),
+            (0 < self.relax_below < self.tighten_at, "relax_below must be positive and below tighten_at"),
+            (self.min_events >= 1, "min_events must be at least 1"),
+            (self.hold_s >= 0, "hold_s must not be negative"),
+        ):
+            if not holds:
+                raise ValueError(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What happened in a stretch of time; events that are nobody's merit or fault are not in it."""
+    """What happened in a time range; events that are nobody's merit or fault are not in it."""
 
     good: int = 0
     bad: int = 0
@@ -79,13 +83,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    stance: Stance
+    mode: BudgetMode
     burn_rate: float | None  # of the short window; None: too few events
     reason: Reason
 
 
 def burn_rate(window: Window, policy: BudgetPolicy) -> float | None:
-    """Budget spent over budget allowed, or None when there is too little to judge."""
+    """Budget spent over budget allowed, or None when there is too little to decide by."""
     events = window.good + window.bad
     if events < policy.min_events:
         return None
@@ -98,21 +102,31 @@ def assess(
     long: Window,
     policy: BudgetPolicy,
     *,
-    stance: Stance,  # the present one
-    since: datetime | None,  # when it was taken; None: it was never another
+    mode: BudgetMode,  # the present one
+    since: datetime | None,  # since when; None: it was never another
     now: datetime,
 ) -> Assessment:
-    """The stance from now on."""
-    recent = burn_rate(short, policy)
-    wanted, reason = _wanted(recent, burn_rate(long, policy), policy, stance)
-    if wanted is not stance and not _is_settled(since, now, policy):
-        wanted, reason = stance, Reason.HELD
-    return Assessment(stance=wanted, burn_rate=recent, reason=reason)
+    """The mode from now on."""
+    recent, longer = burn_rate(short, policy), burn_rate(long, policy)
+    if recent is None:
+        new, reason = BudgetMode.NORMAL, Reason.TOO_FEW_EVENTS
+    elif mode is BudgetMode.TIGHT and recent < policy.relax_below:
+        new, reason = BudgetMode.NORMAL, Reason.RECOVERED
+    elif mode is BudgetMode.TIGHT:
+        new, reason = BudgetMode.TIGHT, Reason.STILL_BURNING
+    elif longer is not None and min(recent, longer) >= policy.tighten_at:
+        new, reason = BudgetMode.TIGHT, Reason.BUDGET_BURNING
+    else:
+        new, reason = BudgetMode.NORMAL, Reason.WITHIN_BUDGET
+    # Both ways: a clock that was set back by days must not hold a mode for days.
+    if new is not mode and since is not None and abs((now - since).total_seconds()) < policy.hold_s:
+        new, reason = mode, Reason.HELD
+    return Assessment(mode=new, burn_rate=recent, reason=reason)
 
 
-def tightened(policy: RetryPolicy, stance: Stance) -> RetryPolicy:
-    """The retry policy to use: under a tight stance one attempt fewer, and twice the patience before each."""
-    if stance is Stance.NORMAL:
+def tightened(policy: RetryPolicy, mode: BudgetMode) -> RetryPolicy:
+    """The retry policy to use: in tight mode one attempt fewer, and twice the patience before each."""
+    if mode is BudgetMode.NORMAL:
         return policy
     return replace(
         policy,
@@ -122,27 +136,6 @@ def tightened(policy: RetryPolicy, stance: Stance) -> RetryPolicy:
     )
 
 
-def admission_factor(stance: Stance) -> float:
+def admission_factor(mode: BudgetMode) -> float:
     """What part of a channel's budget may be used."""
-    return _TIGHT_ADMISSION if stance is Stance.TIGHT else 1.0
-
-
-def _wanted(recent: float | None, longer: float | None, policy: BudgetPolicy, stance: Stance) -> tuple[Stance, Reason]:
-    if recent is None:
-        return Stance.NORMAL, Reason.TOO_FEW_EVENTS
-    if stance is Stance.TIGHT:
-        recovered = recent < policy.relax_below
-        return (Stance.NORMAL, Reason.RECOVERED) if recovered else (Stance.TIGHT, Reason.STILL_BURNING)
-    if longer is not None and min(recent, longer) >= policy.tighten_at:
-        return Stance.TIGHT, Reason.BUDGET_BURNING
-    return Stance.NORMAL, Reason.WITHIN_BUDGET
-
-
-def _is_settled(since: datetime | None, now: datetime, policy: BudgetPolicy) -> bool:
-    # Both ways: a clock that was set back by days must not hold a stance for days.
-    return since is None or abs((now - since).total_seconds()) >= policy.hold_s
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
+    return _TIGHT_ADMISSION if mode is BudgetMode.TIGHT else 1.0

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from butlers.clock import ManualClock
 from butlers.messenger.error_budget import Windows
 from butlers.messenger.service_levels import ServiceLevels
-from butlers.reliability.error_budget import BudgetPolicy, Reason, Stance, Window
+from butlers.reliability.error_budget import BudgetMode, BudgetPolicy, Reason, Window
 from butlers.storage.queries import Queries
 
 from .ledger import NOW, SCHEMA, Ledger, ago
@@ -110,7 +110,7 @@ async def test_a_burning_budget_makes_strict_and_a_clean_short_window_relaxes_ag
     levels = ledger.levels()
     await ledger.attempts(good=45, bad=5)  # 10 % where 1 % is allowed
     (change,) = await levels.judge()
-    assert (change.channel, change.assessment.stance) == ("telegram.bot", Stance.TIGHT)
+    assert (change.channel, change.assessment.mode) == ("telegram.bot", BudgetMode.TIGHT)
     assert change.assessment.reason is Reason.BUDGET_BURNING
     state = await ledger.state("telegram.bot")
     assert (state["stance"], state["stance_since"]) == ("tight", NOW)
@@ -121,7 +121,7 @@ async def test_a_burning_budget_makes_strict_and_a_clean_short_window_relaxes_ag
     ledger.clock.advance(400)
     await ledger.attempts(good=30, bad=0, started=ledger.clock.now())
     (back,) = await levels.judge()
-    assert (back.assessment.stance, back.assessment.reason) == (Stance.NORMAL, Reason.RECOVERED)
+    assert (back.assessment.mode, back.assessment.reason) == (BudgetMode.NORMAL, Reason.RECOVERED)
     state = await ledger.state("telegram.bot")
     assert (state["stance"], state["stance_since"], state["burn_rate"]) == ("normal", ledger.clock.now(), 0.0)
 
@@ -142,7 +142,7 @@ async def test_silence_keeps_strict_for_the_hold_and_no_longer(ledger: Ledger) -
     assert (await ledger.state("telegram.bot"))["burn_rate"] is None
     ledger.clock.advance(1)
     (change,) = await levels.judge()
-    assert (change.assessment.stance, change.assessment.reason) == (Stance.NORMAL, Reason.TOO_FEW_EVENTS)
+    assert (change.assessment.mode, change.assessment.reason) == (BudgetMode.NORMAL, Reason.TOO_FEW_EVENTS)
 
 
 async def test_one_channel_does_not_pay_for_another(ledger: Ledger) -> None:
@@ -180,7 +180,7 @@ async def test_a_stance_that_changed_while_we_judged_is_not_overwritten(ledger: 
         " values ('telegram.bot', 'normal', $1, $1)",
         NOW,
     )
-    judged = ("telegram.bot", Stance.TIGHT.value, 100.0, NOW, NOW)
+    judged = ("telegram.bot", BudgetMode.TIGHT.value, 100.0, NOW, NOW)
     assert await ledger.database.fetchval(QUERIES.take_stance, *judged, "normal", None, None) is None
     assert (await ledger.state("telegram.bot"))["stance"] == "normal"
     assert await ledger.database.fetchval(QUERIES.take_stance, *judged, "normal", NOW, None) == "telegram.bot"

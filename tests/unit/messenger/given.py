@@ -12,7 +12,7 @@ from butlers.contacts import Contact
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.messenger.admission.rules import AdmissionRequest
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
-from butlers.reliability.error_budget import Stance
+from butlers.reliability.error_budget import BudgetMode
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 REQUEST_ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -112,7 +112,7 @@ def claimed_delivery(**changes: Any) -> ClaimedDelivery:
         "trace_context": {},
         "outgoing": outgoing,
         "generation": 0,
-        "stance": Stance.NORMAL,
+        "mode": BudgetMode.NORMAL,
         "in_doubt": False,
         "last_error_class": None,
     }

@@ -14,7 +14,7 @@ from butlers.errors import CircuitOpenError, ErrorClass, OverloadRejected
 from butlers.messenger.admission import rules
 from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Limits, Refused, Throttled
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
-from butlers.reliability.error_budget import ADMISSION_RULE, Stance
+from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode
 from butlers.reliability.token_bucket import Bucket, available, per_minute
 
 from .admission_door import Door, admit, limits
@@ -181,13 +181,13 @@ def test_the_next_of_a_batch_meets_what_the_first_left() -> None:
 
 
 def test_a_burning_channel_takes_half_and_the_others_all() -> None:
-    door = Door(limits=limits(channel=30.0), budgets=Budgets(stances={"telegram.bot": Stance.TIGHT}))
+    door = Door(limits=limits(channel=30.0), budgets=Budgets(modes={"telegram.bot": BudgetMode.TIGHT}))
     assert door.admitted(ONE, NOW, tries=60) == 15
     assert door.admitted(request(channel="email.bot"), NOW, tries=60) == 30
 
 
 def test_the_refusal_says_that_the_budget_is_smaller() -> None:
-    budgets = Budgets(stances={"telegram.bot": Stance.TIGHT}, buckets={"channel:telegram.bot": used_up(15)})
+    budgets = Budgets(modes={"telegram.bot": BudgetMode.TIGHT}, buckets={"channel:telegram.bot": used_up(15)})
     error = refused(admit(ONE, NOW, limits=SHIPPED, budgets=budgets)).error
     assert ADMISSION_RULE in error.message
 
@@ -196,7 +196,7 @@ def test_becoming_strict_does_not_refill_and_becoming_normal_does_not_either() -
     given = limits(channel=30.0)
     for tokens, left_when_tight in ((30.0, 15), (15.0, 15), (4.0, 4), (0.5, 0)):
         stored = replace(per_minute(30.0, NOW), tokens=tokens)
-        tight = Budgets(buckets={"channel:telegram.bot": stored}, stances={"telegram.bot": Stance.TIGHT})
+        tight = Budgets(buckets={"channel:telegram.bot": stored}, modes={"telegram.bot": BudgetMode.TIGHT})
         assert Door(limits=given, budgets=tight).admitted(ONE, NOW, tries=60) == left_when_tight
     relaxed = Budgets(buckets={"channel:telegram.bot": replace(per_minute(15.0, NOW), tokens=2.0)})
     assert Door(limits=given, budgets=relaxed).admitted(ONE, NOW, tries=60) == 2

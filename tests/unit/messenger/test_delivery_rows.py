@@ -14,7 +14,7 @@ from butlers.contracts.delivery_state import OPEN, PARKED, DeliveryState, Delive
 from butlers.errors import TargetUnavailable, TimeoutExceeded
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, claimed, restored
 from butlers.messenger.settlement import Ended, Outcome, Settlement
-from butlers.reliability.error_budget import Stance
+from butlers.reliability.error_budget import BudgetMode
 
 from .given import START, at, claimed_delivery, new_delivery, notify, row
 
@@ -110,7 +110,7 @@ CLAIMED: dict[str, Any] = new_delivery(intent="react").to_row() | {
 def test_a_claim_brings_all_that_an_attempt_needs() -> None:
     found = claimed(row(CLAIMED), UUID(int=200))
     assert (found.scoped_channel, found.attempt, found.generation) == ("telegram.bot", 2, 3)
-    assert (found.stance, found.in_doubt, found.last_error_class) == (Stance.TIGHT, True, "timeout")
+    assert (found.mode, found.in_doubt, found.last_error_class) == (BudgetMode.TIGHT, True, "timeout")
     assert found.outgoing.parts_sent == {1: "m1", 2: "m2"}
     assert (found.outgoing.emoji, found.outgoing.source_event) == ("👍", {})
 

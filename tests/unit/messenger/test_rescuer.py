@@ -12,7 +12,7 @@ from butlers.channels.adapter import Certainty
 from butlers.channels.channel import CertaintyPolicy
 from butlers.messenger.evidence import MOST_LOST, lost_attempt, settle_lost
 from butlers.messenger.settlement import ChannelPolicy, Circumstances, Settlement
-from butlers.reliability.error_budget import Stance
+from butlers.reliability.error_budget import BudgetMode
 from butlers.reliability.retry import RetryPolicy
 
 from .given import START as NOW
@@ -34,7 +34,7 @@ def rescued(
     around = Circumstances(
         attempt=attempt,
         policy=policy,
-        stance=Stance.NORMAL,
+        mode=BudgetMode.NORMAL,
         now=NOW,
         not_after=late,
         in_doubt=earlier_doubt,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from butlers.errors import ValidationError
 from butlers.messenger import service_levels
-from butlers.messenger.error_budget import BURN_MOVED, Standing, Windows, judge_channel
+from butlers.messenger.error_budget import BURN_MOVED, Standing, Windows, decide_mode
 from butlers.operations.operation import LONGEST, TimeRangeArguments
-from butlers.reliability.error_budget import BudgetPolicy, Stance, Window
+from butlers.reliability.error_budget import BudgetMode, BudgetPolicy, Window
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 POLICY = BudgetPolicy()
@@ -70,23 +70,23 @@ def test_rejection_rates_are_not_averaged_over_channels() -> None:
 
 
 def test_a_change_of_stance_begins_now_and_a_kept_one_began_when_it_did() -> None:
-    tight = judge_channel("telegram.bot", BURNING, Standing(), POLICY, NOW)
-    assert (tight.changes_stance, tight.is_news, tight.since) == (True, True, NOW)
-    standing = Standing(stance=Stance.TIGHT, burn_rate=100.0, since=NOW)
-    kept = judge_channel("telegram.bot", BURNING, standing, POLICY, NOW + timedelta(hours=1))
-    assert (kept.changes_stance, kept.is_news, kept.since) == (False, False, NOW)
+    tight = decide_mode("telegram.bot", BURNING, Standing(), POLICY, NOW)
+    assert (tight.changes_mode, tight.is_news, tight.since) == (True, True, NOW)
+    standing = Standing(mode=BudgetMode.TIGHT, burn_rate=100.0, since=NOW)
+    kept = decide_mode("telegram.bot", BURNING, standing, POLICY, NOW + timedelta(hours=1))
+    assert (kept.changes_mode, kept.is_news, kept.since) == (False, False, NOW)
 
 
 @pytest.mark.parametrize(
     ("before", "news"), [(0.0, False), (BURN_MOVED / 2, False), (BURN_MOVED * 2, True), (None, True)]
 )
 def test_only_a_burn_that_moved_is_news(before: float | None, news: bool) -> None:
-    assert judge_channel("telegram.bot", CLEAN, Standing(burn_rate=before), POLICY, NOW).is_news is news
+    assert decide_mode("telegram.bot", CLEAN, Standing(burn_rate=before), POLICY, NOW).is_news is news
 
 
 def test_a_burn_that_became_unknown_is_news_and_one_that_stays_unknown_is_not() -> None:
-    assert judge_channel("telegram.bot", Windows(), Standing(burn_rate=0.0), POLICY, NOW).is_news
-    assert not judge_channel("telegram.bot", Windows(), Standing(), POLICY, NOW).is_news
+    assert decide_mode("telegram.bot", Windows(), Standing(burn_rate=0.0), POLICY, NOW).is_news
+    assert not decide_mode("telegram.bot", Windows(), Standing(), POLICY, NOW).is_news
 
 
 # --- the window that is asked for ------------------------------------------------------------------------------------

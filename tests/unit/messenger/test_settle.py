@@ -13,7 +13,7 @@ from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import ClassifiedError, ErrorClass, InternalError, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
 from butlers.messenger.settlement import ChannelPolicy, Circumstances, Settlement, settle
-from butlers.reliability.error_budget import RETRY_RULE, Stance
+from butlers.reliability.error_budget import RETRY_RULE, BudgetMode
 from butlers.reliability.retry import RetryPolicy
 
 from .given import START as NOW
@@ -29,7 +29,7 @@ def settled(
     not_after: datetime | None = None,
     retry: RetryPolicy = RETRY,
     certainty: CertaintyPolicy = "never_duplicate",
-    stance: Stance = Stance.NORMAL,
+    mode: BudgetMode = BudgetMode.NORMAL,
     draw: float = 0.5,
     earlier_doubt: bool = False,
 ) -> Settlement:
@@ -37,7 +37,7 @@ def settled(
     around = Circumstances(
         attempt=attempt,
         policy=policy,
-        stance=stance,
+        mode=mode,
         now=NOW,
         not_after=not_after,
         in_doubt=earlier_doubt,
@@ -63,24 +63,24 @@ errors = st.builds(failing, kinds, st.booleans())
 deadlines = st.none() | st.integers(-100, 100).map(at)
 policies: st.SearchStrategy[CertaintyPolicy] = st.sampled_from(["never_duplicate", "never_lose", "ask"])
 parking: st.SearchStrategy[CertaintyPolicy] = st.sampled_from(["never_duplicate", "ask"])
-stances = st.sampled_from(Stance)
+modes = st.sampled_from(BudgetMode)
 attempts = st.integers(1, 9)
 
 
-@given(attempts, deadlines, policies, stances)
+@given(attempts, deadlines, policies, modes)
 def test_sent_is_delivered_whatever_else_holds(
-    attempt: int, not_after: datetime | None, certainty: CertaintyPolicy, stance: Stance
+    attempt: int, not_after: datetime | None, certainty: CertaintyPolicy, mode: BudgetMode
 ) -> None:
     sent = Sent(provider_delivery_id="7")
-    settlement = settled(sent, attempt=attempt, not_after=not_after, certainty=certainty, stance=stance)
+    settlement = settled(sent, attempt=attempt, not_after=not_after, certainty=certainty, mode=mode)
     assert settlement == Settlement(status="delivered")
 
 
-@given(errors, attempts, deadlines, parking, stances)
+@given(errors, attempts, deadlines, parking, modes)
 def test_uncertain_is_parked_and_never_retried(
-    error: ClassifiedError, attempt: int, not_after: datetime | None, certainty: CertaintyPolicy, stance: Stance
+    error: ClassifiedError, attempt: int, not_after: datetime | None, certainty: CertaintyPolicy, mode: BudgetMode
 ) -> None:
-    settlement = settled(in_doubt(error), attempt=attempt, not_after=not_after, certainty=certainty, stance=stance)
+    settlement = settled(in_doubt(error), attempt=attempt, not_after=not_after, certainty=certainty, mode=mode)
     assert settlement.status == "uncertain"
     assert settlement.next_attempt_at is None
     assert settlement.tells_owner
@@ -192,9 +192,9 @@ def test_an_earlier_doubt_keeps_nothing_from_being_tried_again_or_found() -> Non
 
 def test_a_burning_channel_is_tried_once_less_and_more_slowly() -> None:
     failure = not_sent(TargetUnavailable("x"))
-    first = settled(failure, stance=Stance.TIGHT)
+    first = settled(failure, mode=BudgetMode.TIGHT)
     assert first.next_attempt_at == at(2)
-    last = settled(failure, attempt=2, stance=Stance.TIGHT)
+    last = settled(failure, attempt=2, mode=BudgetMode.TIGHT)
     assert last.status == "dead_lettered"
     for settlement in (first, last):
         assert settlement.decision is not None
@@ -202,7 +202,7 @@ def test_a_burning_channel_is_tried_once_less_and_more_slowly() -> None:
 
 
 def test_a_final_refusal_has_nothing_to_do_with_the_error_budget() -> None:
-    assert settled(not_sent(Invalid("x")), stance=Stance.TIGHT).decision is None
+    assert settled(not_sent(Invalid("x")), mode=BudgetMode.TIGHT).decision is None
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ everything = st.builds(
     Circumstances,
     attempt=attempts,
     policy=st.builds(ChannelPolicy, retry=st.just(JITTERED), timeout_s=st.just(15.0), certainty=policies),
-    stance=stances,
+    mode=modes,
     now=st.just(NOW),
     not_after=deadlines,
     in_doubt=st.booleans(),
@@ -231,7 +231,7 @@ def test_a_retry_is_ahead_in_time_in_bounds_and_before_the_deadline(result: NotS
     if settlement.status != "awaiting_retry":
         return
     due, doubt = settlement.next_attempt_at, result.certainty is Certainty.UNCERTAIN
-    assert around.attempt < (3 if around.stance is Stance.NORMAL else 2)
+    assert around.attempt < (3 if around.mode is BudgetMode.NORMAL else 2)
     assert around.policy.certainty == "never_lose" if doubt else result.error.retryable
     assert due is not None and due >= NOW + timedelta(seconds=result.error.retry_after or 0)
     assert around.not_after is None or due <= around.not_after
@@ -243,7 +243,7 @@ def test_an_end_says_no_more_than_is_known(result: NotSent, around: Circumstance
     settlement = settle(result, around)
     if settlement.status == "awaiting_retry":
         return
-    used_up = around.attempt >= (3 if around.stance is Stance.NORMAL else 2)
+    used_up = around.attempt >= (3 if around.mode is BudgetMode.NORMAL else 2)
     assert settlement.next_attempt_at is None
     assert (settlement.status == "uncertain") == (result.certainty is Certainty.UNCERTAIN or around.in_doubt)
     assert settlement.status != "expired" or around.not_after is not None

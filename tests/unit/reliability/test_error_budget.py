@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from butlers.reliability.error_budget import (
     Assessment,
+    BudgetMode,
     BudgetPolicy,
     Reason,
-    Stance,
     Window,
     admission_factor,
     assess,
@@ -37,9 +37,9 @@ windows = st.builds(Window, good=st.integers(0, 60), bad=st.integers(0, 60))
 
 
 def assessed(
-    short: Window, long: Window, *, stance: Stance = Stance.NORMAL, since: datetime | None = None, now: float = 0
+    short: Window, long: Window, *, mode: BudgetMode = BudgetMode.NORMAL, since: datetime | None = None, now: float = 0
 ) -> Assessment:
-    return assess(short, long, POLICY, stance=stance, since=since, now=at(now))
+    return assess(short, long, POLICY, mode=mode, since=since, now=at(now))
 
 
 # --- burn rate -------------------------------------------------------------------------------------------------------
@@ -69,47 +69,47 @@ def test_a_looser_objective_burns_more_slowly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("short", "long", "stance", "reason"),
+    ("short", "long", "mode", "reason"),
     [
-        (BURNING, BURNING, Stance.TIGHT, Reason.BUDGET_BURNING),
-        (BURNING, CLEAN, Stance.NORMAL, Reason.WITHIN_BUDGET),  # a hiccup
-        (CLEAN, BURNING, Stance.NORMAL, Reason.WITHIN_BUDGET),  # over already
-        (BURNING, SILENCE, Stance.NORMAL, Reason.WITHIN_BUDGET),
-        (SMOULDERING, SMOULDERING, Stance.NORMAL, Reason.WITHIN_BUDGET),
-        (SILENCE, BURNING, Stance.NORMAL, Reason.TOO_FEW_EVENTS),
+        (BURNING, BURNING, BudgetMode.TIGHT, Reason.BUDGET_BURNING),
+        (BURNING, CLEAN, BudgetMode.NORMAL, Reason.WITHIN_BUDGET),  # a hiccup
+        (CLEAN, BURNING, BudgetMode.NORMAL, Reason.WITHIN_BUDGET),  # over already
+        (BURNING, SILENCE, BudgetMode.NORMAL, Reason.WITHIN_BUDGET),
+        (SMOULDERING, SMOULDERING, BudgetMode.NORMAL, Reason.WITHIN_BUDGET),
+        (SILENCE, BURNING, BudgetMode.NORMAL, Reason.TOO_FEW_EVENTS),
     ],
 )
-def test_from_normal_only_both_windows_tighten(short: Window, long: Window, stance: Stance, reason: Reason) -> None:
+def test_from_normal_only_both_windows_tighten(short: Window, long: Window, mode: BudgetMode, reason: Reason) -> None:
     assessment = assessed(short, long)
-    assert (assessment.stance, assessment.reason) == (stance, reason)
+    assert (assessment.mode, assessment.reason) == (mode, reason)
     assert assessment.burn_rate == burn_rate(short, POLICY)
 
 
 @pytest.mark.parametrize(
-    ("short", "stance", "reason"),
+    ("short", "mode", "reason"),
     [
-        (CLEAN, Stance.NORMAL, Reason.RECOVERED),
-        (Window(good=99, bad=1), Stance.TIGHT, Reason.STILL_BURNING),  # at 1, not below
-        (SMOULDERING, Stance.TIGHT, Reason.STILL_BURNING),  # would not tighten, but does not relax either
-        (SILENCE, Stance.NORMAL, Reason.TOO_FEW_EVENTS),
+        (CLEAN, BudgetMode.NORMAL, Reason.RECOVERED),
+        (Window(good=99, bad=1), BudgetMode.TIGHT, Reason.STILL_BURNING),  # at 1, not below
+        (SMOULDERING, BudgetMode.TIGHT, Reason.STILL_BURNING),  # would not tighten, but does not relax either
+        (SILENCE, BudgetMode.NORMAL, Reason.TOO_FEW_EVENTS),
     ],
 )
-def test_from_tight_the_short_window_alone_relaxes(short: Window, stance: Stance, reason: Reason) -> None:
-    assessment = assessed(short, BURNING, stance=Stance.TIGHT, since=at(0), now=120)
-    assert (assessment.stance, assessment.reason) == (stance, reason)
+def test_from_tight_the_short_window_alone_relaxes(short: Window, mode: BudgetMode, reason: Reason) -> None:
+    assessment = assessed(short, BURNING, mode=BudgetMode.TIGHT, since=at(0), now=120)
+    assert (assessment.mode, assessment.reason) == (mode, reason)
 
 
 @pytest.mark.parametrize("short", [CLEAN, SILENCE])
 def test_a_young_stance_is_held(short: Window) -> None:
-    held = assessed(short, BURNING, stance=Stance.TIGHT, since=at(0), now=119.9)
-    assert (held.stance, held.reason) == (Stance.TIGHT, Reason.HELD)
+    held = assessed(short, BURNING, mode=BudgetMode.TIGHT, since=at(0), now=119.9)
+    assert (held.mode, held.reason) == (BudgetMode.TIGHT, Reason.HELD)
     relaxed = assessed(BURNING, BURNING, since=at(0), now=119.9)
-    assert (relaxed.stance, relaxed.reason) == (Stance.NORMAL, Reason.HELD)
+    assert (relaxed.mode, relaxed.reason) == (BudgetMode.NORMAL, Reason.HELD)
 
 
 def test_a_clock_that_was_set_back_does_not_hold_a_stance_for_ever() -> None:
     yesterday = at(0) - timedelta(days=1)
-    assert assess(CLEAN, CLEAN, POLICY, stance=Stance.TIGHT, since=at(0), now=yesterday).stance is Stance.NORMAL
+    assert assess(CLEAN, CLEAN, POLICY, mode=BudgetMode.TIGHT, since=at(0), now=yesterday).mode is BudgetMode.NORMAL
 
 
 # --- a course of decisions -------------------------------------------------------------------------------------------
@@ -117,32 +117,32 @@ def test_a_clock_that_was_set_back_does_not_hold_a_stance_for_ever() -> None:
 steps = st.lists(st.tuples(st.floats(0, 200), windows, windows), min_size=1, max_size=60)
 
 
-def course(course_of: list[tuple[float, Window, Window]]) -> Iterator[tuple[datetime, Stance, Assessment]]:
+def course(course_of: list[tuple[float, Window, Window]]) -> Iterator[tuple[datetime, BudgetMode, Assessment]]:
     """Every round as (when, stance before, assessment), the stance kept as a caller keeps it."""
-    stance, since, now = Stance.NORMAL, None, at(0)
+    mode, since, now = BudgetMode.NORMAL, None, at(0)
     for pause, short, long in course_of:
         now += timedelta(seconds=pause)
-        assessment = assess(short, long, POLICY, stance=stance, since=since, now=now)
-        yield now, stance, assessment
-        since = now if assessment.stance is not stance else since
-        stance = assessment.stance
+        assessment = assess(short, long, POLICY, mode=mode, since=since, now=now)
+        yield now, mode, assessment
+        since = now if assessment.mode is not mode else since
+        mode = assessment.mode
 
 
 @given(steps)
 def test_two_changes_are_never_closer_than_the_hold(drawn: list[tuple[float, Window, Window]]) -> None:
-    changes = [now for now, before, after in course(drawn) if after.stance is not before]
+    changes = [now for now, before, after in course(drawn) if after.mode is not before]
     gaps = [later - earlier for earlier, later in pairwise(changes)]
     assert all(gap >= timedelta(seconds=POLICY.hold_s) for gap in gaps)
 
 
-@given(st.sampled_from(Stance), windows, windows, st.lists(st.floats(0, 400), min_size=1, max_size=30))
+@given(st.sampled_from(BudgetMode), windows, windows, st.lists(st.floats(0, 400), min_size=1, max_size=30))
 def test_the_same_measurements_change_the_stance_once_at_most(
-    stance: Stance, short: Window, long: Window, pauses: list[float]
+    mode: BudgetMode, short: Window, long: Window, pauses: list[float]
 ) -> None:
-    seen, since, now = [stance], at(0), at(0)
+    seen, since, now = [mode], at(0), at(0)
     for pause in pauses:
         now += timedelta(seconds=pause)
-        taken = assess(short, long, POLICY, stance=seen[-1], since=since, now=now).stance
+        taken = assess(short, long, POLICY, mode=seen[-1], since=since, now=now).mode
         since = since if taken is seen[-1] else now
         seen.append(taken)
     assert sum(before is not after for before, after in pairwise(seen)) <= 1
@@ -152,16 +152,16 @@ def test_the_same_measurements_change_the_stance_once_at_most(
 def test_every_change_has_a_measured_cause_or_none_to_measure(drawn: list[tuple[float, Window, Window]]) -> None:
     for (_, short, long), (_, before, after) in zip(drawn, course(drawn), strict=True):
         rates = burn_rate(short, POLICY), burn_rate(long, POLICY)
-        if (before, after.stance) == (Stance.NORMAL, Stance.TIGHT):
+        if (before, after.mode) == (BudgetMode.NORMAL, BudgetMode.TIGHT):
             assert all(rate is not None and rate >= POLICY.tighten_at for rate in rates)
-        if (before, after.stance) == (Stance.TIGHT, Stance.NORMAL):
+        if (before, after.mode) == (BudgetMode.TIGHT, BudgetMode.NORMAL):
             assert rates[0] is None or rates[0] < POLICY.relax_below
 
 
 @given(steps)
 def test_good_news_always_ends_in_normal(drawn: list[tuple[float, Window, Window]]) -> None:
     better = [*drawn, (POLICY.hold_s, CLEAN, BURNING), (POLICY.hold_s, CLEAN, BURNING)]
-    assert [after.stance for _, _, after in course(better)][-1] is Stance.NORMAL
+    assert [after.mode for _, _, after in course(better)][-1] is BudgetMode.NORMAL
 
 
 # --- what being strict means -----------------------------------------------------------------------------------------
@@ -169,24 +169,24 @@ def test_good_news_always_ends_in_normal(drawn: list[tuple[float, Window, Window
 
 def test_a_tight_stance_retries_less_often_and_more_patiently() -> None:
     usual = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=60.0)
-    strict = tightened(usual, Stance.TIGHT)
+    strict = tightened(usual, BudgetMode.TIGHT)
     assert (strict.attempts_allowed, backoff(strict, 1), backoff(strict, 2)) == (2, 2.0, 4.0)
-    assert tightened(usual, Stance.NORMAL) == usual
+    assert tightened(usual, BudgetMode.NORMAL) == usual
 
 
 def test_a_schedule_is_stretched_and_the_cap_still_holds() -> None:
     usual = RetryPolicy(strategy=Strategy.CUSTOM, max_attempts=4, schedule=(60, 300), max_delay=400)
-    strict = tightened(usual, Stance.TIGHT)
+    strict = tightened(usual, BudgetMode.TIGHT)
     assert (strict.attempts_allowed, backoff(strict, 1), backoff(strict, 2)) == (3, 120, 400)
 
 
 @pytest.mark.parametrize("attempts", [0, 1])
 def test_the_first_attempt_is_always_made(attempts: int) -> None:
-    assert tightened(RetryPolicy(max_attempts=attempts), Stance.TIGHT).attempts_allowed == 1
+    assert tightened(RetryPolicy(max_attempts=attempts), BudgetMode.TIGHT).attempts_allowed == 1
 
 
 def test_a_tight_stance_halves_what_is_admitted() -> None:
-    assert (admission_factor(Stance.NORMAL), admission_factor(Stance.TIGHT)) == (1.0, 0.5)
+    assert (admission_factor(BudgetMode.NORMAL), admission_factor(BudgetMode.TIGHT)) == (1.0, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from butlers.messenger.channel_tools import ChannelTools
 from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release
 from butlers.messenger.service_levels import ServiceLevels, ServiceLevelTools
-from butlers.messenger.tools.dead_letters import DeadLetterTools, DeedTools
+from butlers.messenger.tools.dead_letters import ActionTools, DeadLetterTools
 from butlers.messenger.tools.health import HealthTools
 from butlers.messenger.tools.recipients import RecipientTools
 from butlers.messenger.tools.records import DeliveryRecords
@@ -71,7 +71,7 @@ def _operational(butler: Butler, parts: Parts) -> list[Tool]:
     ]
 
 
-def _deeds(butler: Butler, parts: Parts) -> DeedTools:
+def _deeds(butler: Butler, parts: Parts) -> ActionTools:
     process, schema = butler.process, butler.config.schema_name
     release = Release(
         database=process.database,
@@ -96,7 +96,7 @@ def _deeds(butler: Butler, parts: Parts) -> DeedTools:
         channels=parts.channels,
         clock=process.clock,
     )
-    return DeedTools(release=release, preflight=preflight)
+    return ActionTools(release=release, preflight=preflight)
 
 
 def _limits(config: ButlerConfig, channels: list[str]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Refuse
 from butlers.messenger.admission.slots import ClaimSlots, DeliveryExecutor, SlotAssignment
 from butlers.messenger.admission.state import AdmissionPolicy, AdmissionState, Known, decide, moved, state_of_row
 from butlers.messenger.delivery import ClaimedDelivery, Decision, NewDelivery
-from butlers.reliability.error_budget import ADMISSION_RULE, Stance
+from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode
 from butlers.reliability.token_bucket import Bucket, full_at
 from butlers.storage.database import Database, Executor
 from butlers.storage.group_commit import GroupCommitter
@@ -180,7 +180,7 @@ class Admission:
                 batch.keep_shares(request, shares, now)
             return decision
         reasons = [Decision(at=now, rule="admission", verdict="admitted")]
-        if state.budgets.stances.get(new.channel) is Stance.TIGHT:
+        if state.budgets.modes.get(new.channel) is BudgetMode.TIGHT:
             detail = f"{new.channel} has a smaller budget while its error budget burns"
             reasons.append(Decision(at=now, rule=ADMISSION_RULE, verdict="tightened", detail=detail))
         claim = slots.claim(new, state.budgets)

@@ -30,7 +30,7 @@ from datetime import datetime, timedelta
 from butlers.errors import CircuitOpenError, ClassifiedError, OverloadRejected, TargetUnavailable
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy
-from butlers.reliability.error_budget import ADMISSION_RULE, Stance, admission_factor
+from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode, admission_factor
 from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, refill, spend, take_all
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
@@ -101,7 +101,7 @@ class Budgets:
     shares: dict[str, dict[str, Bucket]] = field(default_factory=dict)  # layer -> butler -> its use
     throttles: Mapping[str, Throttled] = field(default_factory=dict)  # telegram.bot or telegram.bot:7
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
-    stances: Mapping[str, Stance] = field(default_factory=dict)
+    modes: Mapping[str, BudgetMode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ def _braked(name: str, brake: AnswerBrake) -> Refused:
 
 def _used_up(rule: str, request: AdmissionRequest, budgets: Budgets, retry_after: float | None) -> Refused:
     whose = {"global": "all channels", "channel": request.channel, "recipient": "this recipient"}[rule]
-    tight = rule == "channel" and budgets.stances.get(request.channel) is Stance.TIGHT
+    tight = rule == "channel" and budgets.modes.get(request.channel) is BudgetMode.TIGHT
     smaller = f" (it is smaller while the error budget burns: {ADMISSION_RULE})" if tight else ""
     error = OverloadRejected(f"the budget of {whose} is used up{smaller}", retry_after=retry_after)
     return Refused(rule=rule, error=error)
@@ -265,7 +265,7 @@ def _capacity(layer: str, request: AdmissionRequest, limits: Limits, budgets: Bu
         return limits.global_per_minute
     if not layer.startswith("channel:"):
         return limits.recipient_per_minute
-    factor = admission_factor(budgets.stances.get(request.channel, Stance.NORMAL))
+    factor = admission_factor(budgets.modes.get(request.channel, BudgetMode.NORMAL))
     return max(1.0, limits.channel(request.channel) * factor)
 
 

@@ -19,7 +19,7 @@ from butlers.messenger.admission.rules import Budgets
 from butlers.messenger.delivery import ClaimedDelivery, FirstClaim, NewDelivery
 from butlers.messenger.settlement import Outcome
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
-from butlers.reliability.error_budget import Stance
+from butlers.reliability.error_budget import BudgetMode
 
 
 @dataclass(eq=False)
@@ -109,5 +109,5 @@ class SlotAssignment:
             worker=self._slots.worker,
             expires_at=self._slots.expires_at,
             generation=breaker.generation,
-            stance=budgets.stances.get(new.channel, Stance.NORMAL),
+            mode=budgets.modes.get(new.channel, BudgetMode.NORMAL),
         )

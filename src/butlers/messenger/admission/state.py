@@ -19,7 +19,7 @@ from butlers.messenger.config import DeliverySection
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.messenger.recipients import RecipientPolicy, RecipientRule, RecipientRules, not_permitted, suppressed
 from butlers.reliability.circuit_breaker import BreakerPolicy
-from butlers.reliability.error_budget import Stance
+from butlers.reliability.error_budget import BudgetMode
 from butlers.reliability.token_bucket import Bucket
 from butlers.storage.database import Record
 
@@ -134,6 +134,6 @@ def state_of_row(row: Record) -> AdmissionState:
             shares=shares,
             throttles={t["scope"]: Throttled(until=t["until"], reason=t["reason"]) for t in row["throttles"]},
             breakers={state["name"]: channel_health.from_row(state) for state in row["channels"]},
-            stances={state["name"]: Stance(state["stance"]) for state in row["channels"]},
+            modes={state["name"]: BudgetMode(state["stance"]) for state in row["channels"]},
         ),
     )

@@ -164,7 +164,7 @@ def _check_quarantinable(status: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeedTools:
+class ActionTools:
     release: Release
     preflight: Preflight
 

@@ -23,7 +23,7 @@ from butlers.messenger.tools.records import DeliveryRecords
 from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, snapshot
-from butlers.reliability.error_budget import Stance, admission_factor
+from butlers.reliability.error_budget import BudgetMode, admission_factor
 from butlers.reliability.token_bucket import Bucket, available
 
 PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
@@ -65,11 +65,11 @@ def channel_layer(
     now: datetime,
 ) -> dict[str, Any]:
     configured = limits[f"channel:{name}"]
-    stance = Stance(state["stance"]) if state is not None else Stance.NORMAL
+    mode = BudgetMode(state["stance"]) if state is not None else BudgetMode.NORMAL
     window = next((line for line in throttles if line["scope"] == name), None)
-    return layer(bucket, max(1.0, configured * admission_factor(stance)), now) | {
+    return layer(bucket, max(1.0, configured * admission_factor(mode)), now) | {
         "configured": configured,
-        "stance": stance.value,
+        "stance": mode.value,
         "stance_reason": state["stance_reason"] if state is not None else None,
         "burn_rate": state["burn_rate"] if state is not None else None,
         "throttled_until": window["until"] if window else None,
