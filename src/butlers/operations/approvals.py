@@ -7,7 +7,7 @@ decides is for operators, and for Switchboard on an operator's behalf.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
+from butlers.errors import ClassifiedError, FieldError, ValidationError
 from butlers.operations.operation import (
     ACTS,
     ACTS_OUTSIDE,
@@ -25,9 +26,11 @@ from butlers.operations.operation import (
     MESSENGER,
     PAGE,
     READS,
+    REASON,
     SWITCHBOARD,
     Command,
     DecidedArguments,
+    Get,
     Hint,
     Operation,
     Option,
@@ -245,10 +248,55 @@ def _rule_maker(given: dict[str, Any]) -> Target:
     return Target(butler=given.pop("butler"), operation=made_from.name)
 
 
-_ACTION = Option("action_id", "An action's id, as `approvals list` prints it.")
+def _with_delivery(get: Get, _given: Document, decided: dict[str, Any]) -> dict[str, Any]:
+    """The delivery that the action held back, when it held one back, and where it stands now."""
+    try:
+        found = get(f"/api/deliveries/{decided['action']['id']}/why")
+    except ClassifiedError:  # decided it is, whatever can be said about it
+        return decided
+    return decided | {"delivery": {"delivery_id": found["delivery_id"], "status": found["status"]}}
+
+
+def _already(error: ValidationError) -> ValidationError:
+    """A decision that comes too late, in words that say that nothing was changed by it."""
+    _, late, stands = error.message.partition("the action is not pending: it ")
+    if not late:
+        return error
+    problem = f"the action {stands} already"
+    return ValidationError(f"nothing was changed: {problem}", fields=(FieldError(field="action_id", error=problem),))
+
+
+def _parse_constraints(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By argument what each text says: NAME=exact:TEXT, NAME=json:VALUE, NAME=pattern:GLOB or NAME=any."""
+    constraints: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, _, said = text.partition("=")
+        kind, colon, value = said.partition(":")
+        if name and kind == "any" and not colon:
+            constraints[name] = {"type": "any"}
+        elif name and colon and kind in ("exact", "pattern"):
+            constraints[name] = {"type": kind, "value": value}
+        elif name and colon and kind == "json":
+            try:
+                constraints[name] = {"type": "exact", "value": json.loads(value)}
+            except ValueError:
+                raise ValidationError(f"{value!r} is not JSON") from None
+        else:
+            wanted = "NAME=exact:TEXT, NAME=json:VALUE, NAME=pattern:GLOB or NAME=any"
+            raise ValidationError(f"--arg {text!r} must be {wanted}")
+    return constraints
+
+
+_ACTION = Option("action_id", "An action's id, as `approvals list` prints it.", positional=True)
 _RULE = Option("rule_id", "A rule's id, as `approvals rules list` prints it.")
 _TOOL = Option("tool_name", "Only calls of this tool.", "--tool")
 _WHOSE = Option("butler", "Whose actions.")
+_BOUNDS = (
+    Option("expires_at", "RFC 3339 moment at which the rule ends.", "--expires"),
+    Option("max_uses", "How many calls it lets pass."),
+    Option("description", "What it is for."),
+    _WHOSE,
+)
 
 LIST: Final = Operation(
     name="list_pending_actions",
@@ -338,6 +386,17 @@ APPROVE: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/approvals/{action_id}/approve", "Let it happen", **_of_butler("approve_action")),),
+    commands=(
+        Command(
+            "approvals approve",
+            "Let it happen; exit code 1 when it was tried and failed.",
+            print_decision,
+            (_ACTION, REASON, _WHOSE),
+            failed=lambda decided: "error" in (decided["action"]["result"] or {}),
+            completed=_with_delivery,
+            refused=_already,
+        ),
+    ),
 )
 REJECT: Final = Operation(
     name="reject_action",
@@ -348,6 +407,16 @@ REJECT: Final = Operation(
     owner=SWITCHBOARD,
     butler=MESSENGER,
     routes=(post("/approvals/{action_id}/reject", "Refuse it for good", **_of_butler("reject_action")),),
+    commands=(
+        Command(
+            "approvals reject",
+            "Refuse it for good.",
+            print_decision,
+            (_ACTION, REASON, _WHOSE),
+            completed=_with_delivery,
+            refused=_already,
+        ),
+    ),
 )
 EXPIRE: Final = Operation(
     name="expire_stale_actions",
@@ -372,6 +441,30 @@ CREATE_RULE: Final = Operation(
             status=201,
             parameters=(_BUTLER,),
             target=_rule_maker,
+        ),
+    ),
+    commands=(
+        Command(
+            "approvals rules create",
+            "Let calls of a tool pass without asking.",
+            print_rule,
+            (
+                Option("tool_name", "The gated tool, e.g. telegram_send_message.", positional=True, metavar="tool"),
+                Option(
+                    "arg_constraints",
+                    "NAME=exact:TEXT, NAME=json:VALUE (exact, too), NAME=pattern:GLOB or NAME=any.",
+                    "--arg",
+                    default=None,
+                    parse=_parse_constraints,
+                ),
+                *_BOUNDS,
+            ),
+        ),
+        Command(
+            "approvals rules from-action",
+            "Let more calls like this one pass: to the same recipient, whatever the words.",
+            print_rule,
+            (_ACTION, *_BOUNDS),
         ),
     ),
 )

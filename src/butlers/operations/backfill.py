@@ -23,6 +23,7 @@ from butlers.operations.operation import (
     READS,
     Command,
     Document,
+    Hint,
     Operation,
     Option,
     Page,
@@ -123,6 +124,23 @@ def _jobs(document: Document) -> Iterator[str]:
             yield f"    {job['error']}"
 
 
+def _stands(document: Document) -> Iterator[str]:
+    yield f"{document['job_id']}: {document['status']}"
+
+
+def _created(document: Document) -> Iterator[str]:
+    yield from _stands(document)
+    yield Hint("follow it with: butlers backfill list")
+
+
+_JOB = Option("job_id", "A job's id, as `backfill list` prints it.")
+_CHANGES: Final = {
+    JobAction.PAUSE: "Let a job rest until it is resumed.",
+    JobAction.CANCEL: "End a job for good.",
+    JobAction.RESUME: "Queue a job again that was paused or reached its cost cap.",
+}
+
+
 def _deed(given: dict[str, Any]) -> Target:
     return Target(butler=PAUSE.butler, operation=f"backfill.{given.pop('deed')}")
 
@@ -139,6 +157,12 @@ def _change(deed: JobAction, description: str) -> Operation:
         hints=ACTS,
         roles=OPERATORS,
         routes=(all_of_them,) if deed is JobAction.PAUSE else (),
+        commands=tuple(
+            Command(f"backfill {action}", help, _stands, (_JOB,), fixed={"deed": action})
+            for action, help in _CHANGES.items()
+        )
+        if deed is JobAction.PAUSE
+        else (),
     )
 
 
@@ -150,6 +174,32 @@ CREATE: Final = Operation(
     hints=ADDS,
     roles=OPERATORS,
     routes=(post("/backfill", "Have messages of the past fetched", status=201),),
+    commands=(
+        Command(
+            "backfill create",
+            "Ask a connector that is online to fetch messages of the past.",
+            _created,
+            (
+                Option(
+                    "connector_type",
+                    "A connector's type, as `butlers connectors` prints it.",
+                    positional=True,
+                    metavar="TYPE",
+                ),
+                Option(
+                    "endpoint_identity",
+                    "Which end of the source, as printed there.",
+                    positional=True,
+                    metavar="ENDPOINT",
+                ),
+                Option("target_categories", "What to fetch; may be given again.", "--category"),
+                Option("date_from", "First day, like 2026-01-31.", "--from"),
+                Option("date_to", "Last day, included.", "--to"),
+                Option("rate_limit_per_hour", "Messages an hour; default 100.", "--rate-limit", default=None),
+                Option("daily_cost_cap_cents", "Cents a day (UTC); default 500.", "--daily-cost-cap", default=None),
+            ),
+        ),
+    ),
 )
 PAUSE: Final = _change(JobAction.PAUSE, "Let a backfill job rest until it is resumed.")
 CANCEL: Final = _change(JobAction.CANCEL, "End a backfill job for good.")

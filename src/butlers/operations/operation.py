@@ -5,7 +5,7 @@ routes, and by which commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Union
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from butlers.channels.registry import listed, outbound_names
 from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
+from butlers.errors import ValidationError
 
 Document = Mapping[str, Any]
 Get = Callable[..., dict[str, Any]]  # path, parameters: what the running system answers
@@ -37,6 +38,7 @@ class Option:
     default: Any = ...  # ...: the model's own
     negates: bool = False  # a flag that makes the argument false
     choices: bool | Callable[[], Sequence[str]] = False  # only these are taken; True: what the argument's type names
+    parse: Callable[[Sequence[str]], Any] | None = None  # may be given again; makes the argument of all the texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Command:
     none: str = ""  # printed when the answer has no line
     failed: Callable[[Any], bool] | None = None  # whether the answer means exit code 1
     route: int = 0  # which of the operation's routes it calls
+    fixed: Mapping[str, str] = field(default_factory=dict)  # arguments that the words of the command say
+    refused: Callable[[ValidationError], ValidationError] | None = None  # the refusal in the words of the command
     completed: Callable[[Get, Document, dict[str, Any]], dict[str, Any]] | None = None  # what was given, the answer
     alone: bool = False  # the group without another word is this command
     takes_dashes: bool = False  # an argument may begin with a dash: a chat may be -1007

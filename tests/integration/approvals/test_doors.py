@@ -22,7 +22,7 @@ from butlers.butler.identity import OPERATOR, Caller, TokenFile
 from butlers.butler.toolbox import ToolBox, authenticate
 from butlers.butler.transport import InProcessTransport
 from butlers.clock import SystemClock
-from butlers.daemon.cli.approvals import app as command_line
+from butlers.daemon.cli import approvals_app as command_line
 from butlers.daemon.cli.exits import run_guarded
 from butlers.daemon.places import Places
 from butlers.errors import TargetUnavailable

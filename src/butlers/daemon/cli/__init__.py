@@ -9,9 +9,7 @@ import typer
 
 from butlers import __version__
 from butlers.daemon.cli import (
-    approvals,
     ask,
-    backfill,
     connectors,
     deliveries,
     demo,
@@ -26,7 +24,7 @@ from butlers.daemon.cli import (
 )
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
-from butlers.operations import dead_letters, mailbox, routing, senders
+from butlers.operations import approvals, backfill, dead_letters, mailbox, routing, senders
 
 app = typer.Typer(
     name="butlers",
@@ -53,9 +51,16 @@ def _root(
     """Nothing to do before a command."""
 
 
+approvals_app = typer.Typer(help="What waits for a person's approval.", no_args_is_help=True)
+_rules = typer.Typer(help="Rules that let calls pass without asking.", no_args_is_help=True)
+approvals_app.add_typer(_rules, name="rules")
+_backfill = typer.Typer(help="Messages of the past that connectors fetch when asked to.", no_args_is_help=True)
 _dead_letters = typer.Typer(help="Deliveries that were set aside.", no_args_is_help=True)
 _mailbox = typer.Typer(help="Mails that could not be handled.", no_args_is_help=True)
 _senders = typer.Typer(help="Who may write in, who was refused, and how a stranger is let in.")
+add_commands(approvals_app, "approvals", *approvals.OPERATIONS)
+add_commands(_rules, "approvals rules", *approvals.OPERATIONS)
+add_commands(_backfill, "backfill", backfill.LIST, backfill.CREATE, backfill.PAUSE)
 add_commands(_dead_letters, "dead-letters", *dead_letters.OPERATIONS)
 add_commands(_mailbox, "mailbox", *mailbox.OPERATIONS)
 add_commands(_senders, "senders", *senders.OPERATIONS)
@@ -74,11 +79,11 @@ add_commands(app, "", routing.EXTRACTIONS, routing.SERVICE_LEVELS)
 app.add_typer(requests.app, name="requests")
 app.add_typer(registry.app, name="registry")
 app.add_typer(connectors.app, name="connectors")
-app.add_typer(backfill.app, name="backfill")
+app.add_typer(_backfill, name="backfill")
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(_dead_letters, name="dead-letters")
 app.add_typer(_mailbox, name="mailbox")
-app.add_typer(approvals.app, name="approvals")
+app.add_typer(approvals_app, name="approvals")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(_senders, name="senders")
 app.add_typer(token.app, name="token")

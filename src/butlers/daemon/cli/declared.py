@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from butlers.daemon.cli.asking import Document, an_id, asking, body
 from butlers.daemon.cli.options import lists_by_itself, moment
 from butlers.daemon.client import SystemClient
+from butlers.errors import ValidationError
 from butlers.operations.operation import Command, Operation, Option, Parameter, Route
 
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -42,13 +43,18 @@ def asked(operation: Operation, command: Command) -> Any:
     route = operation.routes[command.route]
 
     def ask(client: SystemClient, **given: Any) -> Document:
-        values = {name: _checked(operation, name, value) for name, value in given.items()}
+        values = {name: _checked(operation, name, value) for name, value in given.items()} | dict(command.fixed)
         values |= {name: not values[name] for name in negated}
-        document = _answer(client, operation, route, values)
+        values |= {option.argument: option.parse(given[option.argument] or ()) for option in parsed if option.parse}
+        try:
+            document = _answer(client, operation, route, values)
+        except ValidationError as error:
+            raise (error if command.refused is None else command.refused(error)) from None
         return document if command.completed is None else command.completed(client.get, given, document)
 
     ask.__name__ = operation.name
     ask.__doc__ = command.help
+    parsed = [option for option in command.options if option.parse is not None]
     negated = {option.argument for option in command.options if option.negates}
     own = [_parameter(option, operation, route) for option in command.options]
     client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, annotation=SystemClient)
@@ -70,7 +76,7 @@ def _answer(client: SystemClient, operation: Operation, route: Route, given: Map
 
 def _checked(operation: Operation, name: str, value: Any) -> Any:
     field = operation.arguments.model_fields.get(name)
-    if value is not None and field is not None and name.endswith("_id") and _declared(field.annotation) is UUID:
+    if value is not None and name.endswith("_id") and (field is None or _declared(field.annotation) is UUID):
         return an_id(value)
     return value.value if isinstance(value, Enum) else value
 
@@ -120,7 +126,7 @@ def _kind(option: Option, field: FieldInfo | None) -> tuple[Any, dict[str, Any]]
         return int, dict(_bounds(field))
     if declared is AwareDatetime:
         return str, {"callback": moment}
-    if get_origin(declared) is list:
+    if get_origin(declared) is list or option.parse is not None:
         return list[str], {}
     return (bool if declared is bool else str), {}
 
@@ -140,7 +146,8 @@ def _choices(option: Option, declared: Any) -> Any:
 
 
 def _bounds(field: FieldInfo) -> Iterator[tuple[str, Any]]:
-    for bound in field.metadata:
+    inner = [bound for choice in get_args(field.annotation) for bound in getattr(choice, "__metadata__", ())]
+    for bound in (*field.metadata, *(bound for info in inner for bound in getattr(info, "metadata", ()))):
         if isinstance(bound, Ge):
             yield "min", bound.ge
         elif isinstance(bound, Le):
