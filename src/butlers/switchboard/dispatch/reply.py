@@ -12,6 +12,24 @@ from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.dispatch.plan import FanoutPlan
 
 _ONE_MATTER = "decision"  # results that name no key decide the one matter of the message
+_HAPPENED = {
+    ErrorClass.TIMEOUT: "took too long",
+    ErrorClass.TARGET_UNAVAILABLE: "could not be reached",
+    ErrorClass.OVERLOAD_REJECTED: "has too much to do",
+    ErrorClass.VALIDATION_ERROR: "could not take the request",
+    ErrorClass.ROUTING_ERROR: "could not be given the request",
+    ErrorClass.CLASSIFICATION_ERROR: "could not be chosen",
+    ErrorClass.INTERNAL_ERROR: "failed",
+}
+_TO_DO = {
+    ErrorClass.TIMEOUT: "Send it again in a few minutes, or in smaller parts.",
+    ErrorClass.TARGET_UNAVAILABLE: "Send it again later.",
+    ErrorClass.OVERLOAD_REJECTED: "Send it again later.",
+    ErrorClass.VALIDATION_ERROR: "Say it differently; sending it again as it is will not help.",
+    ErrorClass.ROUTING_ERROR: "Say which butler is meant.",
+    ErrorClass.CLASSIFICATION_ERROR: "Say it differently.",
+    ErrorClass.INTERNAL_ERROR: "Sending it again may not help; the operator can see why.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +71,7 @@ def arbitrate(plan: FanoutPlan, outcomes: Iterable[SegmentOutcome]) -> list[Arbi
         if group is not None and outcome.succeeded:
             groups[group].append(outcome)
     priorities = {name: node.arbitration_priority for name, node in nodes.items()}
-    return [_judged(group, alike, priorities) for group, alike in groups.items() if _differ(map(_answer, alike))]
+    return [_arbitrated(group, alike, priorities) for group, alike in groups.items() if _differ(map(_answer, alike))]
 
 
 def unresolved(plan: FanoutPlan, outcomes: Iterable[SegmentOutcome]) -> list[Conflict]:
@@ -70,7 +88,7 @@ def unresolved(plan: FanoutPlan, outcomes: Iterable[SegmentOutcome]) -> list[Con
     ]
 
 
-def _judged(group: str, alternatives: Sequence[SegmentOutcome], priorities: Mapping[str, int]) -> Arbitrated:
+def _arbitrated(group: str, alternatives: Sequence[SegmentOutcome], priorities: Mapping[str, int]) -> Arbitrated:
     ranked = sorted(alternatives, key=lambda one: (-priorities[one.segment.segment_id], *_name(one)))
     first, second = ranked[0], ranked[1]
     if priorities[first.segment.segment_id] != priorities[second.segment.segment_id]:
@@ -103,31 +121,13 @@ def _named(outcome: SegmentOutcome) -> dict[str, Any]:
     }
 
 
-_HAPPENED = {
-    ErrorClass.TIMEOUT: "took too long",
-    ErrorClass.TARGET_UNAVAILABLE: "could not be reached",
-    ErrorClass.OVERLOAD_REJECTED: "has too much to do",
-    ErrorClass.VALIDATION_ERROR: "could not take the request",
-    ErrorClass.ROUTING_ERROR: "could not be given the request",
-    ErrorClass.CLASSIFICATION_ERROR: "could not be chosen",
-    ErrorClass.INTERNAL_ERROR: "failed",
-}
-_TO_DO = {
-    ErrorClass.TIMEOUT: "Send it again in a few minutes, or in smaller parts.",
-    ErrorClass.TARGET_UNAVAILABLE: "Send it again later.",
-    ErrorClass.OVERLOAD_REJECTED: "Send it again later.",
-    ErrorClass.VALIDATION_ERROR: "Say it differently; sending it again as it is will not help.",
-    ErrorClass.ROUTING_ERROR: "Say which butler is meant.",
-    ErrorClass.CLASSIFICATION_ERROR: "Say it differently.",
-    ErrorClass.INTERNAL_ERROR: "Sending it again may not help; the operator can see why.",
-}
-
-
 def in_words(butler: str, error: ClassifiedError) -> str:
     """What happened and what can be done about it."""
     todo = _TO_DO[error.error_class]
     if error.retry_after is not None and error.retryable:
-        todo = f"Send it again in {_span(error.retry_after)}."
+        seconds = error.retry_after
+        time = f"{max(1, round(seconds))} s" if seconds < 120 else f"{round(seconds / 60)} minutes"
+        todo = f"Send it again in {time}."
     return f"{butler} {_HAPPENED[error.error_class]} ({error.message}). {todo}"
 
 
@@ -136,46 +136,43 @@ def aggregate(plan: FanoutPlan, outcomes: Sequence[SegmentOutcome]) -> dict[str,
     arbitrated, conflicts = arbitrate(plan, outcomes), unresolved(plan, outcomes)
     lost = {loser.subrequest_id for one in arbitrated for loser in one.losers}
     standing = [one for one in outcomes if one.succeeded and one.subrequest_id not in lost]
-    told: dict[str, Any] = {
-        "failed": [_failed(one.segment.butler, one.segment.segment_id, one.error) for one in outcomes if one.error],
-        "skipped": [_skipped(one) for one in outcomes if one.skipped],
+    report: dict[str, Any] = {
+        "failed": [
+            {
+                "butler": one.segment.butler,
+                "segment_id": one.segment.segment_id,
+                "class": one.error.error_class.value,
+                "message": in_words(one.segment.butler, one.error),
+            }
+            for one in outcomes
+            if one.error
+        ],
+        "skipped": [
+            {"butler": one.segment.butler, "segment_id": one.segment.segment_id, "reason": one.skipped}
+            for one in outcomes
+            if one.skipped
+        ],
         "arbitration": [one.to_wire() for one in arbitrated],
         "conflicts": [one.to_wire() for one in conflicts],
     }
-    told = {name: value for name, value in told.items() if value}
-    if told:
-        told["text"] = "\n".join(_sentences(standing, outcomes, arbitrated, conflicts))
+    report = {name: value for name, value in report.items() if value}
+    if report:
+        report["text"] = "\n".join(_sentences(standing, outcomes, arbitrated, conflicts))
     answers = {"answers": _answers(standing)} if standing else {}
-    return answers | told or None
+    return answers | report or None
 
 
 def _answers(standing: Iterable[SegmentOutcome]) -> dict[str, Any]:
     """By butler; one that got two parts answers with both."""
-    by_butler: dict[str, list[Any]] = {}
+    by_butler: dict[str, Any] = {}
     for outcome in standing:
         by_butler.setdefault(outcome.segment.butler, []).append((outcome.result or {}).get("answer"))
-    return {butler: said[0] if len(said) == 1 else _together(said) for butler, said in by_butler.items()}
-
-
-def _together(said: Sequence[Any]) -> Any:
-    return "\n".join(said) if all(isinstance(one, str) for one in said) else list(said)
-
-
-def _failed(butler: str, segment_id: str, error: ClassifiedError) -> dict[str, Any]:
-    return {
-        "butler": butler,
-        "segment_id": segment_id,
-        "class": error.error_class.value,
-        "message": in_words(butler, error),
-    }
-
-
-def _skipped(outcome: SegmentOutcome) -> dict[str, Any]:
-    return {
-        "butler": outcome.segment.butler,
-        "segment_id": outcome.segment.segment_id,
-        "reason": outcome.skipped,
-    }
+    for butler, answers in by_butler.items():
+        if len(answers) == 1:
+            by_butler[butler] = answers[0]
+        elif all(isinstance(answer, str) for answer in answers):
+            by_butler[butler] = "\n".join(answers)
+    return by_butler
 
 
 def _sentences(
@@ -196,7 +193,3 @@ def _sentences(
 
 def _listed(outcomes: Iterable[SegmentOutcome]) -> str:
     return ", ".join(dict.fromkeys(one.segment.butler for one in outcomes))
-
-
-def _span(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 120 else f"{round(seconds / 60)} minutes"

@@ -26,6 +26,11 @@ from butlers.errors import ClassificationError
 from butlers.switchboard.registry import FALLBACK
 from butlers.switchboard.routing.decision import Segment
 
+MAX_ANSWER = 20_000  # characters
+MAX_PARTS = 12
+MAX_RATIONALE = 200  # characters that are kept
+_PART_KEYS = {"butler", "segment", "confidence", "rationale"}
+_SPAN_KEYS = {"start", "end"}
 # Where one thought may end: after a full stop and the like, or at a line break.
 _BORDER = re.compile(r"(?:(?<![.!?…。！？])[.!?…。！？]+[\"'»”’)\]]*(?:\s+|$))|\n+")
 _ORDINAL_DAY = re.compile(r"\d\.\s+(?:jan|feb|mär|apr|mai|jun|jul|aug|sep|okt|nov|dez)", re.IGNORECASE)
@@ -47,7 +52,7 @@ def message_data(text: str) -> str:
 def as_data(document: Any) -> str:
     """JSON in one line of characters that can be seen."""
     written = json.dumps(document, ensure_ascii=False)
-    unseen = {ord(letter): _escaped(letter) for letter in set(written) if _is_unseen(letter)}
+    unseen = {ord(letter): json.dumps(letter)[1:-1] for letter in set(written) if _is_unseen(letter)}
     return written.translate(unseen) if unseen else written
 
 
@@ -76,18 +81,6 @@ def _is_unseen(letter: str) -> bool:
     return unicodedata.category(letter) in _UNSEEN_CATEGORIES or letter in _UNSEEN_LETTERS
 
 
-def _escaped(letter: str) -> str:
-    """As JSON escapes it."""
-    return json.dumps(letter)[1:-1]
-
-
-MAX_ANSWER = 20_000  # characters
-MAX_PARTS = 12
-MAX_RATIONALE = 200  # characters that are kept
-_PART_KEYS = {"butler", "segment", "confidence", "rationale"}
-_SPAN_KEYS = {"start", "end"}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     butler: str
@@ -99,11 +92,15 @@ class _Part:
 
 def read_segments(answer: str, text: str, names: frozenset[str]) -> tuple[Segment, ...]:
     """The parts of the text that the answer names, in order; raises `ClassificationError`."""
-    parts = sorted((_part(item, text, names) for item in _items(answer)), key=lambda part: part.start)
+    parsed = strict_json(answer)
+    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MAX_PARTS:
+        raise ClassificationError(f"the model's answer is not a list of 1 to {MAX_PARTS} parts")
+    parts = sorted((_part(item, text, names) for item in parsed), key=lambda part: part.start)
     for before, after in pairwise(parts):
         if after.start < before.end:
             raise ClassificationError("the model's parts overlap")
-    return _segments(_joined(_without_general(parts)), text)
+    specialists = [part for part in parts if part.butler != FALLBACK]
+    return _segments(_joined(specialists or parts), text)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -129,13 +126,6 @@ def exactly(value: Any, keys: set[str]) -> dict[str, Any]:
     if not isinstance(value, dict) or value.keys() != keys:
         raise ClassificationError(f"the model's answer needs objects with exactly: {', '.join(sorted(keys))}")
     return value
-
-
-def _items(answer: str) -> list[Any]:
-    parsed = strict_json(answer)
-    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MAX_PARTS:
-        raise ClassificationError(f"the model's answer is not a list of 1 to {MAX_PARTS} parts")
-    return parsed
 
 
 def _part(item: Any, text: str, names: frozenset[str]) -> _Part:
@@ -175,10 +165,6 @@ def _cuts_a_word(text: str, place: int) -> bool:
 
 
 # --- bringing into order ---------------------------------------------------------------------------------------------
-
-
-def _without_general(parts: Sequence[_Part]) -> list[_Part]:
-    return [part for part in parts if part.butler != FALLBACK] or list(parts)
 
 
 def _joined(parts: Iterable[_Part]) -> list[_Part]:

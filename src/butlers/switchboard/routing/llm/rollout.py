@@ -33,8 +33,9 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.rollout")
 
 RULE = "rule"
-JUDGED_CALLS = 500  # the last ones, however long the window
+DECIDING_CALLS = 500  # the last ones, however long the window
 _SPACE = 2**64
+_UNSAID = "the operator's decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +45,6 @@ class Version:
     rollout_key: str  # '' for the version in general use
     prompt: str
     model: str | None  # None: what the tier or the runtime says
-
-    @property
-    def on_trial(self) -> bool:
-        return bool(self.rollout_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +115,22 @@ class Rollout:
     async def record(self, call: ModelCall) -> None:
         """Put a call on record and decide about its version; a record that fails must not fail a message."""
         try:
-            await self._write(call)
-            if call.version.on_trial and self.settings.canary is not None:
-                await self._judge(self.settings.canary)
+            await self.database.execute(
+                self.queries.record_model_call,
+                self.new_id(),
+                call.request_id,
+                call.version.rollout_key,
+                call.version.prompt,
+                call.model_version,
+                call.outcome,
+                call.error_class,
+                call.input_tokens,
+                call.output_tokens,
+                call.duration_ms,
+                self.clock.now(),
+            )
+            if call.version.rollout_key and self.settings.canary is not None:
+                await self._decide(self.settings.canary)
         except Exception as error:
             log.error("a model call was not recorded", error=error, request_id=call.request_id)
 
@@ -136,7 +146,7 @@ class Rollout:
         since = self.clock.now() - timedelta(days=1)
         return {
             "prompt_version": self.settings.prompt_version,
-            "stable": _told(await self._figures("", since)),
+            "stable": _to_wire(await self._figures("", since)),
             "canary": await self._canary_status(),
             "history": [dict(row) for row in history],
         }
@@ -146,8 +156,8 @@ class Rollout:
         if canary is None:
             return None
         standing = await self._standing()
-        figures = await self._figures(self.key, self._judged_since(standing["judged_from"], canary))
-        return {"rollout_key": self.key, **canary.model_dump(), **standing, **_told(figures)}
+        figures = await self._figures(self.key, self._counted_since(standing["judged_from"], canary))
+        return {"rollout_key": self.key, **canary.model_dump(), **standing, **_to_wire(figures)}
 
     async def _standing(self) -> dict[str, Any]:
         row = await self.database.fetchrow(self.queries.rollout_state, self.key)
@@ -158,9 +168,9 @@ class Rollout:
             row = await self.database.fetchrow(self.queries.rollout_state, self.key)
         return dict(row) if row else {"state": "rolled_back"}
 
-    async def _judge(self, canary: CanarySection) -> None:
+    async def _decide(self, canary: CanarySection) -> None:
         standing = await self._standing()
-        figures = await self._figures(self.key, self._judged_since(standing["judged_from"], canary))
+        figures = await self._figures(self.key, self._counted_since(standing["judged_from"], canary))
         if is_worse(figures, canary):
             limit = canary.max_failure_rate
             reason = f"{figures.failure_rate:.0%} of {figures.requests} requests went wrong, {limit:.0%} are allowed"
@@ -182,40 +192,21 @@ class Rollout:
         return moved is not None
 
     async def _log(self, previous: str | None, new: str, by: str, reason: str, figures: Figures | None) -> None:
-        told = _told(figures) if figures is not None else None
-        values = (self.new_id(), self.key, previous, new, by, reason, told, self.clock.now())
+        counted = _to_wire(figures) if figures is not None else None
+        values = (self.new_id(), self.key, previous, new, by, reason, counted, self.clock.now())
         await self.database.execute(self.queries.log_rollout, *values)
         log.warning("routing trial changed", status=new, caller=by)
 
     async def _figures(self, key: str, since: datetime) -> Figures:
-        row = await self.database.fetchrow(self.queries.version_figures, key, since, JUDGED_CALLS)
+        row = await self.database.fetchrow(self.queries.version_figures, key, since, DECIDING_CALLS)
         return Figures(**dict(row)) if row else Figures(requests=0, failed=0, unsure=0, corrected=0)
 
-    def _judged_since(self, judged_from: datetime, canary: CanarySection) -> datetime:
+    def _counted_since(self, judged_from: datetime, canary: CanarySection) -> datetime:
         return max(judged_from, self.clock.now() - timedelta(seconds=canary.window_s))
 
-    async def _write(self, call: ModelCall) -> None:
-        await self.database.execute(
-            self.queries.record_model_call,
-            self.new_id(),
-            call.request_id,
-            call.version.rollout_key,
-            call.version.prompt,
-            call.model_version,
-            call.outcome,
-            call.error_class,
-            call.input_tokens,
-            call.output_tokens,
-            call.duration_ms,
-            self.clock.now(),
-        )
 
-
-def _told(figures: Figures) -> dict[str, Any]:
+def _to_wire(figures: Figures) -> dict[str, Any]:
     return asdict(figures) | {"failure_rate": round(figures.failure_rate, 4)}
-
-
-_UNSAID = "the operator's decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

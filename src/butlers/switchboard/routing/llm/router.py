@@ -33,6 +33,12 @@ from butlers.switchboard.routing.llm.answer import as_data, message_data, read_s
 from butlers.switchboard.routing.llm.rollout import ModelCall, Rollout, Version
 from butlers.telemetry import Telemetry
 
+TRIAGE = "message-triage"
+TRIGGER = "routing"  # as the sessions show where they come from
+MAX_TEXT = 40_000  # characters of a message that a model is asked about
+_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 
 class Asker(Spawner):
     """Sessions that answer one question each, recorded as all sessions are."""
@@ -79,10 +85,6 @@ def build_askers(
         )
         for model in {None, *models}
     }
-
-
-_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +140,6 @@ def _missing(path: Path, key: str, remedy: str) -> ConfigurationError:
     return ConfigurationError("there is no such prompt", source=str(path), key=key, remedy=remedy)
 
 
-TRIAGE = "message-triage"
-TRIGGER = "routing"  # as the sessions show where they come from
-MAX_TEXT = 40_000  # characters of a message that a model is asked about
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRouter:
     settings: RoutingSection
@@ -171,10 +168,11 @@ class ModelRouter:
             if used_up_time(self._tier(question), spent.duration_ms / 1000):
                 await asyncio.shield(self.rollout.record(spent))
             raise
+        least = min(segment.confidence for segment in segments)
         answered = replace(
             call,
             model_version=self._named(model, result.model),
-            outcome="answered" if self._is_sure(segments) else "unsure",
+            outcome="answered" if least >= self.settings.confidence_threshold else "unsure",
             input_tokens=result.input_tokens,
             output_tokens=result.output_tokens,
             duration_ms=self._since(started),
@@ -182,7 +180,7 @@ class ModelRouter:
         await self.rollout.record(answered)
         return LlmAnswer(
             segments=segments,
-            why=_why(segments),
+            why=f"the model chose {', '.join(segment.butler for segment in segments)}",
             prompt_version=version.prompt,
             model_version=answered.model_version,
             tokens=result.tokens,
@@ -220,9 +218,6 @@ class ModelRouter:
         runtime, name = self.askers[model].runtime_name, said or model or self.model
         return f"{runtime}:{name}" if name else runtime
 
-    def _is_sure(self, segments: Sequence[Segment]) -> bool:
-        return min(segment.confidence for segment in segments) >= self.settings.confidence_threshold
-
     def _since(self, started: float) -> int:
         return int((self.clock.monotonic() - started) * 1000)
 
@@ -246,7 +241,3 @@ def models_of(settings: RoutingSection) -> set[str | None]:
 def prompts_of(settings: RoutingSection) -> set[str]:
     canary = settings.llm.canary
     return {settings.llm.prompt_version, *([canary.prompt_version] if canary and canary.prompt_version else [])}
-
-
-def _why(segments: Sequence[Segment]) -> str:
-    return f"the model chose {', '.join(segment.butler for segment in segments)}"
