@@ -78,7 +78,10 @@ class ChannelTools:
 
     def _send_tool(self, channel: str) -> Tool:
         async def send(_caller: Caller, arguments: SendArguments) -> dict[str, Any]:
-            return await self._submit(_sending(channel, arguments), arguments.identity_scope, None)
+            contact = str(arguments.contact_id) if arguments.contact_id else None
+            more = {"contact_id": contact, "priority": arguments.priority}
+            notify = _envelope(channel, "send", arguments, **more)
+            return await self._submit(notify, arguments.identity_scope, None)
 
         return Tool(
             name=f"{channel}_send_message",
@@ -93,7 +96,7 @@ class ChannelTools:
     def _reply_tool(self, channel: str) -> Tool:
         async def reply(_caller: Caller, arguments: ReplyArguments) -> dict[str, Any]:
             known = await self.lineage(arguments.request_id)
-            notify = _answering(channel, arguments, known["request_context"])
+            notify = _envelope(channel, "reply", arguments, request_context=dict(known["request_context"]))
             return await self._submit(notify, arguments.identity_scope, known["source_event"])
 
         return Tool(
@@ -122,21 +125,7 @@ class ChannelTools:
         return response
 
 
-def _sending(channel: str, arguments: SendArguments) -> NotifyEnvelope:
-    return NotifyEnvelope.parse(
-        _envelope(channel, "send", arguments)
-        | {
-            "contact_id": str(arguments.contact_id) if arguments.contact_id else None,
-            "priority": arguments.priority,
-        }
-    )
-
-
-def _answering(channel: str, arguments: ReplyArguments, context: Mapping[str, Any]) -> NotifyEnvelope:
-    return NotifyEnvelope.parse(_envelope(channel, "reply", arguments) | {"request_context": dict(context)})
-
-
-def _envelope(channel: str, intent: Intent, arguments: SendArguments | ReplyArguments) -> dict[str, Any]:
+def _envelope(channel: str, intent: Intent, arguments: SendArguments | ReplyArguments, **more: Any) -> NotifyEnvelope:
     delivery = Delivery.model_validate(
         {
             "intent": intent,
@@ -146,10 +135,13 @@ def _envelope(channel: str, intent: Intent, arguments: SendArguments | ReplyArgu
             "subject": getattr(arguments, "subject", None),
         }
     )
-    return {
-        "schema_version": "notify.v1",
-        "origin_butler": ME,
-        "delivery": delivery.to_wire(),
-        "idempotency_key": arguments.idempotency_key,
-        "not_after": arguments.not_after.isoformat() if arguments.not_after else None,
-    }
+    return NotifyEnvelope.parse(
+        {
+            "schema_version": "notify.v1",
+            "origin_butler": ME,
+            "delivery": delivery.to_wire(),
+            "idempotency_key": arguments.idempotency_key,
+            "not_after": arguments.not_after.isoformat() if arguments.not_after else None,
+            **more,
+        }
+    )

@@ -22,6 +22,9 @@ from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.messenger")
+
+SOON_S = 10.0  # between notices of channels that ask
 ME = "messenger"
 KEY = "notice:"
 _NAMED = 10  # deliveries that one notice names; more are counted
@@ -31,34 +34,6 @@ _WORDS = {
     "pending_approval": "waits for your approval: butlers approvals approve {action} (or reject)",
     "pending_missing_identifier": "has no address: the contact {contact} has no {channel} identifier",
 }
-
-
-def notice(rows: Sequence[Record], channel: Channel, now: datetime) -> NotifyEnvelope:
-    lines = [_line(row) for row in rows[:_NAMED]]
-    if len(rows) > _NAMED:
-        lines.append(f"... and {len(rows) - _NAMED} more: butlers deliveries list --status uncertain")
-    head = "One delivery needs you:" if len(rows) == 1 else f"{len(rows)} deliveries need you:"
-    return NotifyEnvelope(
-        origin_butler=ME,
-        delivery=Delivery(
-            intent="send", channel=channel, message="\n".join([head, *lines]), subject="A decision is needed"
-        ),
-        # The moment belongs to the key: what was told, settled and is in doubt again is told again.
-        idempotency_key=f"{KEY}{rows[0]['id']}:{now.isoformat()}",
-    )
-
-
-def _line(row: Record) -> str:
-    what = _WORDS[row["status"]].format(
-        id=row["id"], action=row["action_id"], contact=row["contact_id"], channel=row["channel"]
-    )
-    whom = row["target_identity"] or "a contact"
-    return f"- {row['channel']} from {row['origin_butler']} to {whom} {what}"
-
-
-log = get_logger("butlers.messenger")
-
-SOON_S = 10.0  # between notices of channels that ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +49,16 @@ class Notices:
     async def tell(self) -> UUID | None:
         """Send what has come up, unless the last notice is too recent; returns the notice's delivery."""
         kinds = await self.database.fetch(self.queries.anything_to_tell)
-        if not kinds or not await self._is_time(SOON_S if self._is_asked(kinds) else self.interval_s):
+        if not kinds:
+            return None
+        # A channel whose policy is `ask` wants its answer at once.
+        asked = any(kind["status"] == "uncertain" and kind["channel"] in self.asking for kind in kinds)
+        interval = timedelta(seconds=SOON_S if asked else self.interval_s)
+        last = await self.database.fetchval(self.queries.last_notice)
+        if last is not None and self.clock.now() - last < interval:
             return None
         channel = await self._channel()
         return await self._send(channel) if channel is not None else None
-
-    def _is_asked(self, kinds: Sequence[Record]) -> bool:
-        """A channel whose policy is `ask` wants its answer at once."""
-        return any(kind["status"] == "uncertain" and kind["channel"] in self.asking for kind in kinds)
-
-    async def _is_time(self, interval_s: float) -> bool:
-        last = await self.database.fetchval(self.queries.last_notice)
-        return last is None or self.clock.now() - last >= timedelta(seconds=interval_s)
 
     async def _send(self, channel: Channel) -> UUID | None:
         async with self.database.transaction() as connection:
@@ -114,3 +87,24 @@ class Notices:
             if await self.preparation.contacts.identifier(owner.id, channel) is not None:
                 return channel
         return None
+
+
+def notice(rows: Sequence[Record], channel: Channel, now: datetime) -> NotifyEnvelope:
+    lines = []
+    for row in rows[:_NAMED]:
+        what = _WORDS[row["status"]].format(
+            id=row["id"], action=row["action_id"], contact=row["contact_id"], channel=row["channel"]
+        )
+        whom = row["target_identity"] or "a contact"
+        lines.append(f"- {row['channel']} from {row['origin_butler']} to {whom} {what}")
+    if len(rows) > _NAMED:
+        lines.append(f"... and {len(rows) - _NAMED} more: butlers deliveries list --status uncertain")
+    head = "One delivery needs you:" if len(rows) == 1 else f"{len(rows)} deliveries need you:"
+    return NotifyEnvelope(
+        origin_butler=ME,
+        delivery=Delivery(
+            intent="send", channel=channel, message="\n".join([head, *lines]), subject="A decision is needed"
+        ),
+        # The moment belongs to the key: what was told, settled and is in doubt again is told again.
+        idempotency_key=f"{KEY}{rows[0]['id']}:{now.isoformat()}",
+    )

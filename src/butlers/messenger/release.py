@@ -16,7 +16,7 @@ from butlers.channels.adapter import Adapter, CountsParts, Outgoing
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
-from butlers.errors import ClassifiedError, ErrorClass, NotFound, ValidationError
+from butlers.errors import ErrorClass, NotFound, ValidationError
 from butlers.messenger.admission import rules
 from butlers.messenger.admission.admission import Admission, AdmissionBatch
 from butlers.messenger.admission.rules import AdmissionRequest, Budgets, Refused
@@ -28,34 +28,19 @@ from butlers.messenger.observer import Observer
 from butlers.messenger.recipients import not_permitted, suppressed
 from butlers.messenger.settlement import CONFIRMED, Outcome
 from butlers.messenger.tools.records import DeliveryRecords
-from butlers.operations.deliveries import (
-    Settlement,
-)
+from butlers.operations.deliveries import Settlement
 from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
 from butlers.reliability.idempotency import replay_key
 from butlers.storage.database import Database, Executor, Record
-from butlers.storage.database import Executor as Connection
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.messenger")
+
 MARKED_INELIGIBLE = "marked_ineligible"
-
-
-def anything_left(outgoing: Outgoing, channel: Adapter | None, *, confirmed: int) -> bool:
-    # A channel that is not served here cannot go on, and one that does not resume would say it all again.
-    if channel is None or not channel.resumes:
-        return False
-    if not isinstance(channel, CountsParts):
-        return True
-    try:
-        parts = channel.count_parts(outgoing)
-    except ValidationError:
-        return False  # nothing of it could be sent any more
-    return not {*outgoing.parts_sent, confirmed} >= set(range(1, parts + 1))
-
-
-_BATCH = 100
+_BATCH = 100  # released deliveries that ask for room at one time
 _SHORTEST_WAIT_S = 0.1
+_LOOK_AGAIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,23 +111,17 @@ class Readmission:
             rules.apply(budgets, one.request, verdict)
         await self.admission.write(connection, batch, now)
         await connection.execute(self.queries.admit_released, passed, now)
-        await self._put_off(connection, late, now)
-        return len(passed)
-
-    async def _put_off(self, connection: Executor, late: Sequence[tuple[UUID, Refused]], now: datetime) -> None:
         if late:
+            waits = [refused.error.retry_after for _, refused in late]
             await connection.execute(
                 self.queries.put_off_released,
                 [delivery_id for delivery_id, _ in late],
-                [now + timedelta(seconds=_wait_of(refused.error)) for _, refused in late],
+                [now + timedelta(seconds=max(1.0 if wait is None else wait, _SHORTEST_WAIT_S)) for wait in waits],
                 now,
                 [refused.rule for _, refused in late],
                 [refused.error.message for _, refused in late],
             )
-
-
-def _wait_of(error: ClassifiedError) -> float:
-    return max(error.retry_after if error.retry_after is not None else 1.0, _SHORTEST_WAIT_S)
+        return len(passed)
 
 
 def _admission_request(row: Record) -> AdmissionRequest:
@@ -152,11 +131,6 @@ def _admission_request(row: Record) -> AdmissionRequest:
         origin=row["origin_butler"],
         intent=row["intent"],
     )
-
-
-log = get_logger("butlers.messenger")
-
-_LOOK_AGAIN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +162,7 @@ class Release:
             "idempotency_key": new.idempotency_key,
         }
 
-    async def _replayed(self, connection: Connection, dead_letter_id: UUID, by: str) -> tuple[NewDelivery, int]:
+    async def _replayed(self, connection: Executor, dead_letter_id: UUID, by: str) -> tuple[NewDelivery, int]:
         await connection.execute(self.queries.hold_family, dead_letter_id)
         letter = await connection.fetchrow(self.queries.lock_dead_letter, dead_letter_id)
         if letter is None:
@@ -225,7 +199,7 @@ class Release:
         log.info("uncertain delivery settled", delivery_id=delivery_id, decision=word, caller=by)
         return _told(await self._soon(delivery_id))
 
-    async def _settled(self, connection: Connection, row: Record, word: Settlement, by: str) -> None:
+    async def _settled(self, connection: Executor, row: Record, word: Settlement, by: str) -> None:
         now, goes_on = self.clock.now(), word == "send_again"
         if word == "confirmed_sent":
             part = row["part_in_doubt"] or 1
@@ -235,7 +209,7 @@ class Release:
         status = "pending" if goes_on else "delivered"
         await connection.execute(self.queries.settle_uncertain, row["id"], status, by, now, word)
 
-    async def _why_not(self, connection: Connection, delivery_id: UUID) -> ValidationError:
+    async def _why_not(self, connection: Executor, delivery_id: UUID) -> ValidationError:
         status = await connection.fetchval(self.queries.status_of, delivery_id)
         if status is None:
             return NotFound.of("delivery_id", "no such delivery")
@@ -252,6 +226,19 @@ class Release:
             if outcome.status not in OPEN or left <= 0:
                 return outcome
             await self.executor.expect(delivery_id).wait(min(left, _LOOK_AGAIN_S))
+
+
+def anything_left(outgoing: Outgoing, channel: Adapter | None, *, confirmed: int) -> bool:
+    # A channel that is not served here cannot go on, and one that does not resume would say it all again.
+    if channel is None or not channel.resumes:
+        return False
+    if not isinstance(channel, CountsParts):
+        return True
+    try:
+        parts = channel.count_parts(outgoing)
+    except ValidationError:
+        return False  # nothing of it could be sent any more
+    return not {*outgoing.parts_sent, confirmed} >= set(range(1, parts + 1))
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:

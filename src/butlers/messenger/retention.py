@@ -32,6 +32,12 @@ from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import RECORDS_REMOVED
 
+log = get_logger("butlers.retention")
+
+BATCH = 1000
+Place: TypeAlias = tuple[datetime, UUID]  # the last row that was looked at
+Step: TypeAlias = Callable[[Executor, datetime, Place], Awaitable[tuple[Counter[str], Place | None]]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
@@ -85,14 +91,16 @@ def forgettable_deliveries(
     return [
         row["id"]
         for family in families.values()
-        if all(_is_over(row, cutoff) and row["id"] not in with_dead_letter for row in family)
+        if all(
+            # duplicate_detection ends when the key is retired; until then a repeat is answered from this row.
+            row["status"] in FINISHED
+            and row["terminal_at"] < cutoff
+            and not row["duplicate_detection"]
+            and row["id"] not in with_dead_letter
+            for row in family
+        )
         for row in family
     ]
-
-
-def _is_over(row: Mapping[str, Any], cutoff: datetime) -> bool:
-    # duplicate_detection ends when the key is retired; until then a repeat is answered from this row.
-    return row["status"] in FINISHED and row["terminal_at"] < cutoff and not row["duplicate_detection"]
 
 
 def forgettable_dead_letters(
@@ -107,14 +115,6 @@ def forgettable_dead_letters(
             for moment in (letter["discarded_at"], arrived.get(letter["delivery_id"]))
         )
     ]
-
-
-log = get_logger("butlers.retention")
-
-BATCH = 1000
-
-Place: TypeAlias = tuple[datetime, UUID]  # the last row that was looked at
-Step: TypeAlias = Callable[[Executor, datetime, Place], Awaitable[tuple[Counter[str], Place | None]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,12 @@ class Retention:
         ):
             if cutoff is not None:
                 removed += await self._in_batches(step, cutoff)
-        _tell(removed)
+        if removed["dead_letter"]:
+            log.info("old dead letters removed", count=removed["dead_letter"])
+        if removed["delivery"]:
+            log.info("old deliveries removed", count=removed["delivery"], attempts=removed["attempt"])
+        if removed["action"]:
+            log.info("old actions removed", count=removed["action"])
         return dict(removed)
 
     async def _in_batches(self, step: Step, cutoff: datetime) -> Counter[str]:
@@ -162,7 +167,9 @@ class Retention:
     async def _dead_letters(
         self, connection: Executor, cutoff: datetime, place: Place
     ) -> tuple[Counter[str], Place | None]:
-        letters = await self._rows(connection, self.queries.old_dead_letters, cutoff, *place, self.batch)
+        letters = [
+            dict(row) for row in await connection.fetch(self.queries.old_dead_letters, cutoff, *place, self.batch)
+        ]
         arrivals = await connection.fetch(self.queries.arrivals, [letter["delivery_id"] for letter in letters])
         arrived = {row["delivery_id"]: row["arrived_at"] for row in arrivals}
         gone = forgettable_dead_letters(letters, arrived, cutoff)
@@ -172,7 +179,7 @@ class Retention:
     async def _deliveries(
         self, connection: Executor, cutoff: datetime, place: Place
     ) -> tuple[Counter[str], Place | None]:
-        held = await self._rows(connection, self.queries.hold_old_families, cutoff, *place, self.batch)
+        held = [dict(row) for row in await connection.fetch(self.queries.hold_old_families, cutoff, *place, self.batch)]
         letters = await connection.fetch(self.queries.with_dead_letter, [row["id"] for row in held])
         gone = forgettable_deliveries(held, {row["id"] for row in letters}, cutoff)
         counts = await connection.fetchrow(self.queries.remove_deliveries, gone)
@@ -183,18 +190,6 @@ class Retention:
         gone = await connection.fetch(self.queries.remove_actions, cutoff, self.batch)
         return Counter(action=len(gone)), place if len(gone) == self.batch else None
 
-    async def _rows(self, connection: Executor, query: str, *values: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in await connection.fetch(query, *values)]
-
     def _behind(self, seen: Sequence[Place]) -> Place | None:
         """Where the next batch begins; None after one that was not full."""
         return max(seen) if len(seen) == self.batch else None
-
-
-def _tell(removed: Counter[str]) -> None:
-    if removed["dead_letter"]:
-        log.info("old dead letters removed", count=removed["dead_letter"])
-    if removed["delivery"]:
-        log.info("old deliveries removed", count=removed["delivery"], attempts=removed["attempt"])
-    if removed["action"]:
-        log.info("old actions removed", count=removed["action"])
