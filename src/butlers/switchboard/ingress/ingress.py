@@ -29,7 +29,7 @@ from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress.admission import WAITS, Admission, Outcome
 from butlers.switchboard.ingress.authority import authorize
-from butlers.switchboard.ingress.submission import Placed, Submission, dedupe_identity
+from butlers.switchboard.ingress.submission import Offer, Placed, Submission
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
@@ -114,23 +114,14 @@ class Ingress:
         if control.pinned_target is not None:
             await self._check_target(control.pinned_target)
         with self._telemetry.span(INGEST, parent=control.trace_context, source_channel=source.channel):
-            context = RequestContext(
-                request_id=self._new_id(),
+            offer = Offer(
+                envelope=envelope,
+                submitted_by=submitted_by,
                 received_at=self._clock.now(),
-                source_channel=source.channel,
-                source_endpoint_identity=source.endpoint_identity,
-                source_sender_identity=envelope.sender.identity,
-                source_thread_identity=envelope.event.external_thread_id,
+                started=started,
                 trace_context=control.trace_context or self._telemetry.inject(),
             )
-            submission = Submission(
-                envelope=envelope,
-                context=context,
-                identity=dedupe_identity(envelope, submitted_by=submitted_by),
-                submitted_by=submitted_by.name,
-                started=started,
-            )
-            placed = await self._committer.submit(submission)
+            placed = await self._committer.submit(offer)
         if placed.request_id is None:
             raise self._admission.refusal()
         return IngestReply(request_id=placed.request_id, duplicate=placed.outcome is None)
@@ -150,8 +141,9 @@ class Ingress:
             there = ", ".join(sorted(known - NOT_ROUTABLE))
             raise invalid("control.pinned_target", f"is no butler here; there are {there}")
 
-    async def _commit(self, submissions: Sequence[Submission]) -> Sequence[Placed]:
+    async def _commit(self, offers: Sequence[Offer]) -> Sequence[Placed]:
         """One transaction for the whole batch; returns what became of each."""
+        submissions = [Submission.of(offer, self._new_id()) for offer in offers]
         first_of_key: dict[str, Submission] = {}
         for submission in submissions:
             first_of_key.setdefault(submission.identity.key, submission)

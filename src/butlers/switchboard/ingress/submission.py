@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, Self
 from uuid import UUID
 
 from pydantic_core import to_json
@@ -64,12 +65,40 @@ def dedupe_identity(envelope: IngestEnvelope, *, submitted_by: Caller) -> Dedupe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A message as it came to the door; what else its row needs is made for a whole batch (decision 0070)."""
+
+    envelope: IngestEnvelope
+    submitted_by: Caller
+    received_at: datetime
+    started: float  # on the monotonic clock
+    trace_context: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
     envelope: IngestEnvelope
     context: RequestContext
     identity: DedupeIdentity
     submitted_by: str
     started: float  # on the monotonic clock
+
+    @classmethod
+    def of(cls, offer: Offer, request_id: UUID) -> Self:
+        envelope, caller = offer.envelope, offer.submitted_by
+        context = RequestContext(
+            request_id=request_id,
+            received_at=offer.received_at,
+            source_channel=envelope.source.channel,
+            source_endpoint_identity=envelope.source.endpoint_identity,
+            source_sender_identity=envelope.sender.identity,
+            source_thread_identity=envelope.event.external_thread_id,
+            trace_context=offer.trace_context,
+        )
+        identity = dedupe_identity(envelope, submitted_by=caller)
+        return cls(
+            envelope=envelope, context=context, identity=identity, submitted_by=caller.name, started=offer.started
+        )
 
     def row(self, *, shed: bool, signal_pending: bool) -> tuple[Any, ...]:
         """Its values, in the order of the query `admit_events`. JSON goes as text: in an array of a column, a list
