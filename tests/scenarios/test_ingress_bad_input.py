@@ -329,3 +329,23 @@ async def test_where_a_token_is_required_nobody_enters_without_one(
         accepted = await post(running, document, **running.bearer())
         assert accepted.status_code == 202
         await running.until(running.answers)
+
+
+async def test_a_chat_message_that_cannot_be_stored_as_it_is_does_not_stop_the_others(running: RunningSystem) -> None:
+    await running.says("I paid\x00 the rent")
+    await running.says("I slept badly")
+
+    async def stored() -> list[str]:
+        rows = await running.database.fetch(
+            "select normalized_text from switchboard.message_inbox"
+            " where request_context ->> 'source_channel' = 'telegram' order by received_at"
+        )
+        return [row["normalized_text"] for row in rows] if len(rows) == 2 else []
+
+    assert await running.until(stored) == ["I paid\ufffd the rent", "I slept badly"]
+    assert len(await running.until(lambda: _two_answers(running))) == 2
+
+
+async def _two_answers(running: RunningSystem) -> list[str]:
+    answers = await running.answers()
+    return answers if len(answers) >= 2 else []

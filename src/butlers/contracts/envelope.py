@@ -21,6 +21,7 @@ MAX_IDENTITY = 512
 MAX_COUNT = 2**63 - 1  # what a bigint column holds
 _HUGE_NUMBER = re.compile(rb"\d[eE]\+?\d{2}|\d{200}")  # might be read as infinity
 _SUSPICIOUS = (b"\\u0000", b"Infinity", b"NaN")  # JSON made of data may hold what cannot be stored
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
 
 
@@ -139,6 +140,17 @@ def _holds(value: Any, unwanted: Callable[[Any], bool]) -> bool:
     if isinstance(value, list):
         return any(_holds(item, unwanted) for item in value)
     return unwanted(value)
+
+
+def storable(value: Any) -> Any:
+    """The same JSON data as PostgreSQL stores it: NUL and lone surrogates become U+FFFD, infinity and NaN null."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {storable(key): storable(item) for key, item in value.items()}
+    return [storable(item) for item in value] if isinstance(value, list) else value
 
 
 def holds_nul(value: Any) -> bool:

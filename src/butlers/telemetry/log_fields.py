@@ -14,6 +14,7 @@ IDS = frozenset(
         "action_id",
         "job_id",
         "connector_id",
+        "external_event_id",
         "dedupe_key",
         "trace_id",
     }

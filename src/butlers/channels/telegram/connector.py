@@ -18,9 +18,18 @@ from butlers.channels.connector import Counters, IngestPort, Standing, state_aft
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.telegram.bot_api import refusal, unreachable
 from butlers.clock import Clock
+from butlers.contracts.envelope import storable
 from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
 from butlers.contracts.ingest import Control, Event, IngestEnvelope, Payload, Sender, Source
-from butlers.errors import ClassifiedError, SenderRefused, TargetUnavailable, ValidationError
+from butlers.errors import (
+    ClassifiedError,
+    InternalError,
+    OverloadRejected,
+    SenderRefused,
+    TargetUnavailable,
+    TimeoutExceeded,
+    ValidationError,
+)
 from butlers.http_client import BoundedAsyncClient, authorities
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
 from butlers.serving.server import is_loopback
@@ -30,11 +39,13 @@ log = get_logger("butlers.channels.telegram.connector")
 
 POLL_S = 25  # how long Telegram holds an empty poll
 _PATIENCE = RetryPolicy(max_attempts=1_000_000, initial_delay=0.5, max_delay=30.0)
+MOST_ATTEMPTS = 5  # at one update that the ingest door cannot take although nothing is away
 _ALLOWED = ("message", "edited_message")
 
 
 def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -> IngestEnvelope | None:
-    """An update as ingest.v1, or None for what carries no text."""
+    """An update as ingest.v1, or None for what carries no text. What cannot be stored is replaced, not refused."""
+    update = storable(update)
     message = update.get("message") or update.get("edited_message")
     if not isinstance(message, Mapping):
         return None
@@ -51,7 +62,7 @@ def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -
             observed_at=observed_at,
         ),
         sender=Sender(identity=str(sender["id"]), display_name=_display_name(sender)),
-        payload=Payload(raw=dict(update) | {"message": message}, normalized_text=text.replace("\x00", "")),
+        payload=Payload(raw=dict(update) | {"message": message}, normalized_text=text),
         control=Control(policy_tier="interactive"),
     )
 
@@ -88,6 +99,7 @@ class TelegramConnector:
         self._bot = ""
         self._known = asyncio.Event()
         self._failures: int = 0  # in a row
+        self._attempts: int = 0  # at the update that is next
         self._problem: ClassifiedError | None = None
         self._checkpoint: ConnectorCheckpoint | None = None
         self.counters = Counters()
@@ -133,6 +145,7 @@ class TelegramConnector:
             raise TargetUnavailable("Telegram's answer holds no list of updates")
         for update in updates:
             await self._hand_in(update)
+            self._attempts = 0
             # What has no number cannot be confirmed; the next one that has confirms it, too.
             number = update.get("update_id") if isinstance(update, Mapping) else None
             if isinstance(number, int):
@@ -149,10 +162,21 @@ class TelegramConnector:
             reply = await self._ingest.ingest(envelope)
         except SenderRefused:
             return  # counted and listed at the door; there is nothing to come back to
-        except (ValidationError, KeyError, ValueError, TypeError, AttributeError) as error:
+        except (ValidationError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             # Not our format, and it never will be: polling it again would block everything behind it.
             self.counters.messages_failed += 1
             log.error("update cannot be read", error=error)
+            return
+        except (TargetUnavailable, TimeoutExceeded, OverloadRejected):
+            raise  # something is away or full: this says nothing about the update
+        except Exception as error:
+            self._attempts += 1
+            if self._attempts < MOST_ATTEMPTS:
+                raise InternalError(f"an update could not be handed in ({type(error).__name__})") from error
+            self.counters.messages_failed += 1
+            log.error(
+                "update given up", error=error, attempts=self._attempts, external_event_id=update.get("update_id")
+            )
             return
         self.counters.messages_ingested += 1
         self.counters.dedupe_accepted += not reply.duplicate

@@ -15,6 +15,7 @@ from butlers.butler.modules import PackageChannelModule
 from butlers.channels.connector import HeartbeatReporter, Standing, make_connector
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.registry import channel_of, written_names
+from butlers.contracts.envelope import holds_nul, invalid
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose.base import Butler
@@ -114,6 +115,9 @@ class _DirectDoor:
         self._submitted_by = connector
 
     async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
+        """Like the other doors, which read JSON: what PostgreSQL cannot store is refused before anything happens."""
+        if holds_nul(envelope.payload.raw):
+            raise invalid("payload.raw", "must not contain NUL characters")
         return await self._ingress.accept(envelope, submitted_by=self._submitted_by)
 
     async def beat(self, envelope: HeartbeatEnvelope) -> HeartbeatReply:
