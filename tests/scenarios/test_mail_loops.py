@@ -42,7 +42,7 @@ async def test_a_ping_pong_without_headers_stops_within_five_rounds(running: Run
         last = await arrives(running, f"I am out of office, note number {rounds}")
     assert rounds >= 3  # a person who writes a few times in a row is answered
     assert last["lifecycle_state"] == "errored"
-    assert "lest two machines answer each other" in last["lifecycle_error"]["message"]
+    assert "so that two machines do not answer each other for ever" in last["lifecycle_error"]["message"]
     kept = "select count(*) from switchboard.message_inbox where normalized_text like '%out of office%'"
     assert await running.database.fetchval(kept) >= rounds + 1  # the mail that is not answered is stored
 

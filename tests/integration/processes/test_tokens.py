@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,3 +129,15 @@ async def test_looking_makes_no_data_directory(tmp_path):
         assert completed.returncode == 2
         assert completed.stderr == "butlers: there is no token for 'ann'\n"
     assert not (tmp_path / "unknown").exists()
+
+
+async def test_a_token_of_the_systems_own_is_revoked_only_by_force(tmp_path: Path) -> None:
+    where = ("--data-dir", tmp_path)
+    for name in ("operator", "switchboard"):
+        assert butlers_here("token", "issue", name, "--role", "operator", "--force", *where).returncode == 0
+        refused = butlers_here("token", "revoke", name, *where)
+        assert refused.returncode == 2
+        assert f"butlers token issue {name} --force" in refused.stderr
+        assert butlers_here("token", "show", name, *where).returncode == 0
+        assert butlers_here("token", "revoke", name, "--force", *where).returncode == 0
+        assert butlers_here("token", "show", name, *where).returncode == 2

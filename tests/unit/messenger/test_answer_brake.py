@@ -55,7 +55,7 @@ def test_the_refusal_is_final_and_says_why() -> None:
     refused = verdicts[-1]
     assert isinstance(refused, Refused)
     assert (refused.rule, refused.error.retryable) == ("mail_loop", False)
-    assert "4 in a row automatic answers to this correspondent are enough" in refused.error.message
+    assert "the limit of automatic answers to this correspondent is 4 in a row" in refused.error.message
 
 
 def test_other_messages_draw_from_no_brake() -> None:

@@ -24,7 +24,7 @@ Keep = Annotated[bool, typer.Option("--keep", help="Leave the system running at 
 
 
 def demo(as_json: Json = False, keep: Keep = False) -> int:
-    """Take the tour: start everything in a temporary directory, drive real traffic, show what was seen."""
+    """Start everything in a temporary directory, drive real traffic, show what was seen."""
     return asyncio.run(_demo(as_json=as_json, keep=keep))
 
 
@@ -35,16 +35,19 @@ async def _demo(*, as_json: bool, keep: bool) -> int:
     if current is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, current.cancel)
     folder = Path(tempfile.mkdtemp(prefix="butlers-demo-"))
-    tour = Demo(folder, SystemClock(), _progress)
+    shown = Demo(folder, SystemClock(), _progress)
     seen: list[Line] = []
     try:
-        async for line in tour.lines(keep=keep):
+        async for line in shown.lines(keep=keep):
             seen.append(line)
             print(_readable(line), file=sys.stderr if as_json else sys.stdout, flush=True)
     finally:
         if not keep:
-            await tour.instance.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            await shown.instance.close()
+            if all(line.passed for line in seen):
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                print(f"butlers: logs and data of the failed demo stay in {folder}", file=sys.stderr)
     passed = sum(line.passed for line in seen)
     if as_json:
         print(json.dumps({"passed": passed, "total": len(seen), "lines": [line.to_json() for line in seen]}))

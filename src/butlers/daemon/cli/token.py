@@ -15,6 +15,7 @@ from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.exits import exiting
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
+from butlers.daemon.settings import Settings
 from butlers.errors import FieldError, ValidationError
 from butlers.operations.operation import Role
 from butlers.roster import load_roster
@@ -26,6 +27,7 @@ _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
 Name = Annotated[str, typer.Argument(help="The caller the token stands for.")]
+Force = Annotated[bool, typer.Option("--force", help="Also for the system's own members.")]
 
 
 @app.command("issue")
@@ -40,14 +42,14 @@ def issue(
     sender: Annotated[
         list[str] | None, typer.Option(help="Whom it may speak for there; repeat it. Without: everybody there.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also for the system's own members.")] = False,
+    force: Force = False,
     data_dir: DataDir = None,
     config: Config = None,
     as_json: Json = False,
 ) -> int:
     """Make a token; an earlier one of the same name stops working at once."""
     settings = settings_from(data_dir=data_dir, config=config)
-    if not force and name in {OPERATOR, *RESERVED, *load_roster(settings.roster_dir)}:
+    if not force and name in _own_members(settings):
         raise ValidationError(f"{name!r} is the system's own: a new token would take its place (--force does it)")
     if not _NAME.fullmatch(name):
         raise ValidationError(f"{name!r} cannot name a caller: use letters, digits, and . _ - between them")
@@ -103,8 +105,15 @@ def show(name: Name, data_dir: DataDir = None, config: Config = None, as_json: J
 
 @app.command("revoke")
 @exiting
-def revoke(name: Name, data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
+def revoke(
+    name: Name, force: Force = False, data_dir: DataDir = None, config: Config = None, as_json: Json = False
+) -> int:
     """Make a token worthless; running services notice at once."""
+    if not force and name in _own_members(settings_from(data_dir=data_dir, config=config)):
+        raise ValidationError(
+            f"{name!r} is the system's own: without its token it cannot call the others"
+            f" (--force revokes it all the same; `butlers token issue {name} --force` makes a new one)"
+        )
     tokens = _tokens(_places(data_dir, config))
     if tokens.secret_of(name) is None or not tokens.revoke(name):
         raise _unknown(name)
@@ -124,6 +133,10 @@ def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False
         for row in rows:
             print(_line(row))
     return 0
+
+
+def _own_members(settings: Settings) -> set[str]:
+    return {OPERATOR, *RESERVED, *load_roster(settings.roster_dir)}
 
 
 def _unknown(name: str) -> ValidationError:

@@ -206,10 +206,11 @@ def _brake_draws(request: AdmissionRequest, brake: AnswerBrake, budgets: Budgets
 
 def _braked(name: str, brake: AnswerBrake) -> Refused:
     whom = "in this thread" if name.startswith(f"{_BRAKE}thread:") else "to this correspondent"
-    often = f"{brake.per_day:g} a day" if name.startswith(_BRAKE_PER_DAY) else f"{brake.burst:g} in a row"
+    limit = f"{brake.per_day:g} a day" if name.startswith(_BRAKE_PER_DAY) else f"{brake.burst:g} in a row"
     text = (
-        f"not answered, lest two machines answer each other: {often} automatic answers {whom} are enough; "
-        "the mail is kept; raise delivery.answer_brake if a person writes that often"
+        f"not answered, so that two machines do not answer each other for ever: the limit of automatic answers {whom}"
+        f" is {limit}; the mail is stored; if a person writes that often, raise [delivery.answer_brake] in Messenger's"
+        " butler.toml"
     )
     return Refused(rule="mail_loop", error=OverloadRejected(text, retryable=False))
 
