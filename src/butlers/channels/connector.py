@@ -32,6 +32,8 @@ from butlers.telemetry import get_logger
 
 log = get_logger("butlers.connectors.heartbeat")
 
+FAILURES_UNTIL_ERROR = 5  # in a row
+
 
 class IngestPort(Protocol):
     async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
@@ -57,9 +59,6 @@ class Standing:
     error_message: str | None = None
     remedy: str = ""  # what the operator can do about it
     checkpoint: ConnectorCheckpoint | None = None
-
-
-FAILURES_UNTIL_ERROR = 5  # in a row
 
 
 def state_after(failures: int, *, final: bool = False) -> ConnectorState:
@@ -132,6 +131,9 @@ class HeartbeatReporter:
 
     def envelope(self, endpoint: str) -> HeartbeatEnvelope:
         standing = self._connector.standing()
+        problem = standing.error_message  # and what to do, for the operator who lists the connectors
+        if problem is not None and standing.remedy:
+            problem = f"{problem}; {standing.remedy}"[:2_000]
         return HeartbeatEnvelope(
             connector=ConnectorIdentity(
                 connector_type=self._connector.connector_type,
@@ -141,7 +143,7 @@ class HeartbeatReporter:
             ),
             status=ConnectorStatus(
                 state=standing.state,
-                error_message=_with_remedy(standing),
+                error_message=problem,
                 uptime_s=self._clock.monotonic() - self._born,
             ),
             counters=ConnectorCounters(**asdict(self._connector.counters)),
@@ -149,13 +151,6 @@ class HeartbeatReporter:
             capabilities=self._connector.capabilities,
             sent_at=self._clock.now(),
         )
-
-
-def _with_remedy(standing: Standing) -> str | None:
-    """What is wrong and what to do, for whoever lists the connectors."""
-    if standing.error_message is None or not standing.remedy:
-        return standing.error_message
-    return f"{standing.error_message}; {standing.remedy}"[:2_000]
 
 
 def make_connector(settings: ChannelSettings, ingest: IngestPort) -> Connector:

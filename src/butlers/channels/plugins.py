@@ -124,15 +124,10 @@ def problem_with(channel: object, settings: ChannelSettings) -> str | None:
     for method in _ASYNC_METHODS:
         if not inspect.iscoroutinefunction(getattr(channel, method, None)):
             return f"it needs an async method {method}"
-    if not _takes_our_calls(channel):
+    methods: Any = channel
+    try:
+        inspect.signature(methods.attempt).bind(object(), timeout_s=1.0, wire=object())
+        inspect.signature(methods.find).bind(object())
+    except (TypeError, ValueError):
         return "it must take attempt(outgoing, *, timeout_s, wire) and find(outgoing)"
     return None
-
-
-def _takes_our_calls(channel: Any) -> bool:
-    try:
-        inspect.signature(channel.attempt).bind(object(), timeout_s=1.0, wire=object())
-        inspect.signature(channel.find).bind(object())
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
@@ -128,12 +127,9 @@ class Parking:
         return {"delivery_id": str(action.subject_id)}
 
     async def _closed(self, connection: Executor, action: PendingAction) -> None:
-        status = "expired" if action.status == "expired" else "failed"
-        why = (
-            "nobody decided in time"
-            if status == "expired"
-            else f"rejected: {action.decision_reason or 'no reason given'}"
-        )
+        status, why = "failed", f"rejected: {action.decision_reason or 'no reason given'}"
+        if action.status == "expired":
+            status, why = "expired", "nobody decided in time"
         await connection.execute(self.queries.close_parked, action.subject_id, self.clock.now(), status, why)
         self.observer.decided(action.tool_args, action.status)
 
@@ -151,29 +147,26 @@ class Parking:
         """Let deliveries go on whose contact has an identifier by now; how many."""
         addressed = 0
         for row in await self.database.fetch(self.queries.missing_identifiers):
-            if (address := await self._identifier(row)) is not None:
-                async with self.database.transaction() as connection:
-                    addressed += await self._fulfil(connection, row, address)
+            if (address := await self._identifier(row)) is None:
+                continue
+            async with self.database.transaction() as connection:
+                # The action before the delivery: decisions take their locks in this order, too.
+                result = {"delivery_id": str(row["id"])}
+                if not await self.approvals.fulfil(connection, row["action_id"], by="messenger", result=result):
+                    continue
+                parked = await connection.fetchrow(self.queries.parked_delivery, row["id"])
+                if parked is not None:
+                    await self._address(connection, parked, address)
+                    addressed += 1
         return addressed
 
     async def _identifier(self, row: Record) -> str | None:
         return await self.preparation.contacts.identifier(row["contact_id"], row["channel"])
 
-    async def _fulfil(self, connection: Executor, row: Record, address: str) -> bool:
-        # The action before the delivery: decisions take their locks in this order, too.
-        result = {"delivery_id": str(row["id"])}
-        if not await self.approvals.fulfil(connection, row["action_id"], by="messenger", result=result):
-            return False
-        parked = await connection.fetchrow(self.queries.parked_delivery, row["id"])
-        if parked is None:
-            return False
-        await self._address(connection, parked, address)
-        return True
-
     async def _address(self, connection: Executor, row: Record, address: str) -> None:
         """Give it its address and its proper key, and let it meet the rules that need an address."""
         new, now = self.preparation.addressed(restored(row), address), self.clock.now()
-        await self.admission.lock(connection)  # its proper key must not appear while another is judged by it
+        await self.admission.lock(connection)  # its proper key must not appear while another is decided by it
         meanwhile = f"{row['idempotency_key']}::addressed"
         await connection.execute(
             self.queries.address_parked, new.id, new.target, new.address, new.ordering_key, meanwhile, now
@@ -181,9 +174,10 @@ class Parking:
         state = await self.admission.read(connection, [new], now)
         match before_admission(new, self.admission.policy, state):
             case Known() as known:
-                await self._close(connection, new.id, f"the same message went out as {known.delivery_id}")
+                why = f"the same message went out as {known.delivery_id}"
+                await connection.execute(self.queries.close_parked, new.id, now, "failed", why)
             case Refused() as refused:
-                await self._close(connection, new.id, refused.error.message)
+                await connection.execute(self.queries.close_parked, new.id, now, "failed", refused.error.message)
             case None:
                 await connection.execute(self.queries.rekey, new.id, new.idempotency_key)
                 await self._go_on(connection, new, now)
@@ -198,9 +192,6 @@ class Parking:
             leave = f", and rule {ruling.rule_id} allows it" if ruling is not None else ""
             why = f"the contact has an identifier now{leave}"
             await connection.execute(self.queries.release_parked, new.id, now, why)
-
-    async def _close(self, connection: Executor, delivery_id: UUID, why: str) -> None:
-        await connection.execute(self.queries.close_parked, delivery_id, self.clock.now(), "failed", why)
 
 
 def tool_args(new: NewDelivery) -> dict[str, Any]:

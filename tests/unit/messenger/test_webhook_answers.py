@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.channels.webhook.answers import Answer, decoded, judge, retry_after
+from butlers.channels.webhook.answers import Answer, decoded, result_of, retry_after
 from butlers.errors import TargetUnavailable, ValidationError
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -21,7 +21,7 @@ OUTGOING = Outgoing(delivery_id=OURS, idempotency_key="key", intent="send", targ
 
 
 def judged(status: int, said: Any = None, **more: Any) -> AttemptResult:
-    return judge(Answer(status=status, said=said, **more), OUTGOING)
+    return result_of(Answer(status=status, said=said, **more), OUTGOING)
 
 
 def refused(status: int, said: Any = None, **more: Any) -> NotSent:
@@ -183,7 +183,7 @@ names = st.sampled_from(["id", "delivery_id", "error", "scope"])
 
 @given(st.integers(200, 599), st.dictionaries(names, json_like) | st.none() | json_like)
 def test_no_answer_whatever_breaks_the_judge(status: int, said: Any) -> None:
-    result = judge(Answer(status=status, said=decoded(json.dumps(said).encode())), OUTGOING)
+    result = result_of(Answer(status=status, said=decoded(json.dumps(said).encode())), OUTGOING)
     assert isinstance(result, Sent | NotSent)
     if isinstance(result, Sent):
         assert "\x00" not in result.provider_delivery_id

@@ -1,7 +1,7 @@
 """Any gateway that takes a message as an HTTP POST: the shipped adapter for `sms` and `chat`.
 
     POST url          {delivery_id, idempotency_key, channel, intent, recipient, message, subject?, emoji?}, signed
-    the answer        read by `webhook_answers`
+    the answer        read by `answers.py`
 
 Like every adapter it counts a message as gone from the moment its body begins to leave. A gateway that keeps our
 `Idempotency-Key` makes the second attempt safe: `idempotent = true` says so, and `resend_is_safe` passes it on.
@@ -20,7 +20,7 @@ import httpx2
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.channels.plugins import ChannelSettings
-from butlers.channels.webhook.answers import Answer, decoded, judge, retry_after
+from butlers.channels.webhook.answers import Answer, decoded, result_of, retry_after
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded
 from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, authorities, reason
 from butlers.messenger.receipts import signed_headers
@@ -82,7 +82,7 @@ class WebhookChannel:
             return _unanswered(TimeoutExceeded(f"the gateway gave no answer within {timeout_s:g} s"), left)
         except httpx2.HTTPError as error:
             return _unanswered(TargetUnavailable(f"the gateway is unreachable ({reason(error)})"), left)
-        return judge(answer, outgoing)
+        return result_of(answer, outgoing)
 
     async def find(self, outgoing: Outgoing) -> str | None:
         """Ask the status address; only the gateway's own yes counts."""
@@ -90,7 +90,8 @@ class WebhookChannel:
             return None
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
-                url = _filled(self._webhook.status_url, outgoing)
+                url = self._webhook.status_url.replace("{delivery_id}", quote(str(outgoing.delivery_id), safe=""))
+                url = url.replace("{idempotency_key}", quote(outgoing.idempotency_key, safe=""))
                 answer = await self._exchange("GET", url, b"", self._signed(b""))
         except (TimeoutError, httpx2.HTTPError):
             return None
@@ -111,7 +112,10 @@ class WebhookChannel:
         async with self._client.stream(
             method, url, content=body or None, headers=dict(headers), extensions=extensions
         ) as response:
-            said = decoded(await _limited(response))
+            try:
+                said = decoded(await response.aread())
+            except UnreadableAnswer:  # too long to be a gateway's: then its status speaks
+                said = None
             waits = retry_after(response.headers.get("Retry-After"), now=self._clock.now())
             return Answer(status=response.status_code, said=said, retry_after=waits)
 
@@ -134,7 +138,7 @@ def read_settings(settings: ChannelSettings) -> WebhookSettings:
     if "signing_key" not in settings.secrets:
         remedy = 'name the variable that holds it: options_env = { signing_key = "..." }'
         raise settings.mistake("options_env.signing_key", "is required: messages are signed", remedy)
-    if not _fits_a_header(settings.secrets.get("api_key", "")):
+    if not all("!" <= character <= "~" for character in settings.secrets.get("api_key", "")):
         remedy = "check the variable for blanks and line ends"
         raise settings.mistake("options_env.api_key", "must be printable ASCII without blanks", remedy)
     idempotent = settings.options.get("idempotent", False)
@@ -165,25 +169,6 @@ def message_body(channel: str, outgoing: Outgoing) -> dict[str, Any]:
 
 def _unanswered(error: ClassifiedError, left: bool) -> NotSent:
     return NotSent(error=error, certainty=Certainty.UNCERTAIN if left else Certainty.NOT_SENT)
-
-
-async def _limited(response: httpx2.Response) -> bytes:
-    """What it says; nothing when that is too long to be a gateway's: then its status speaks."""
-    try:
-        return await response.aread()
-    except UnreadableAnswer:
-        return b""
-
-
-def _filled(url: str, outgoing: Outgoing) -> str:
-    known = {"{delivery_id}": str(outgoing.delivery_id), "{idempotency_key}": outgoing.idempotency_key}
-    for placeholder, value in known.items():
-        url = url.replace(placeholder, quote(value, safe=""))
-    return url
-
-
-def _fits_a_header(secret: str) -> bool:
-    return all("!" <= character <= "~" for character in secret)
 
 
 def _address(settings: ChannelSettings, option: str) -> str:

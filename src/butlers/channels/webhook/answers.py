@@ -32,7 +32,7 @@ _BIGGEST_ID = 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back, whoever said it."""
+    """What came back, from the gateway or from a front end."""
 
     status: int
     said: Mapping[str, Any] | None  # the gateway's own words; None: not JSON, so not the gateway's
@@ -62,7 +62,7 @@ class Answer:
         return f"HTTP {self.status}" + (f": {given}" if coded else "")
 
 
-def judge(answer: Answer, outgoing: Outgoing) -> AttemptResult:
+def result_of(answer: Answer, outgoing: Outgoing) -> AttemptResult:
     """What an answer means for the delivery."""
     if 200 <= answer.status < 300:
         return _taken(answer)
@@ -70,11 +70,15 @@ def judge(answer: Answer, outgoing: Outgoing) -> AttemptResult:
         return _conflict(answer, outgoing)
     if answer.status >= 500 and not answer.disowns:
         return _uncertain(answer, f"the gateway, or something on the way to it, answered {answer.reason}")
+    throttle = None
+    if answer.status == 429 and answer.retry_after is not None:
+        of_recipient = answer.said is not None and answer.said.get("scope") == "recipient"
+        throttle = Throttle(scope="target" if of_recipient else "channel", seconds=answer.retry_after)
     return NotSent(
         error=refusal(answer),
         answered=True,
         response={"status": answer.status},
-        throttle=_throttle(answer),
+        throttle=throttle,
         recipient_gone=answer.status == 410,
     )
 
@@ -128,13 +132,6 @@ def _conflict(answer: Answer, outgoing: Outgoing) -> AttemptResult:
 def _uncertain(answer: Answer, what: str) -> NotSent:
     error = TargetUnavailable(what, retry_after=answer.retry_after)
     return NotSent(error=error, certainty=Certainty.UNCERTAIN, response={"status": answer.status})
-
-
-def _throttle(answer: Answer) -> Throttle | None:
-    if answer.status != 429 or answer.retry_after is None:
-        return None
-    of_recipient = answer.said is not None and answer.said.get("scope") == "recipient"
-    return Throttle(scope="target" if of_recipient else "channel", seconds=answer.retry_after)
 
 
 def decoded(content: bytes) -> Mapping[str, Any] | None:
