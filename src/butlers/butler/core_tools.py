@@ -26,6 +26,8 @@ from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS,
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
+PAGE = 50
+
 
 class Done(Result):
     status: str = Field(description="ok")
@@ -133,7 +135,6 @@ class StateStore:
 
 
 Tracer = Callable[[UUID], Awaitable[dict[str, Any]]]
-PAGE = 50
 
 
 class TriggerArguments(Value):

@@ -43,6 +43,9 @@ A failed route.execute or notify also carries its whole response, with the deliv
 A tool that waits for a person's approval answers status "pending_approval" with the action_id.
 Give idempotency_key where a tool takes it: a repeat then changes nothing. Lists come in pages: hand next_cursor back.
 """
+# The SDK judges Host and Origin at the MCP doors; receipts are signed, and may come through a proxy with any Host.
+GUARDED_ELSEWHERE = ("/mcp", "/webhooks/")
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class McpDoor:
@@ -184,11 +187,6 @@ def _transport_security(loopback_only: bool) -> TransportSecuritySettings:
         allowed_hosts=[f"{name}:*" for name in names],
         allowed_origins=[f"http://{name}:*" for name in names],
     )
-
-
-# The SDK judges Host and Origin at the MCP doors; receipts are signed, and may come through a proxy with any Host.
-GUARDED_ELSEWHERE = ("/mcp", "/webhooks/")
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def build_app(

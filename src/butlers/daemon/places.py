@@ -18,6 +18,14 @@ from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig, check_credentials
 from butlers.storage.private_folder import make_private
 
+_PORTS_OF = {
+    "telegram": "telegram_simulator",
+    "smtp": "smtp_simulator",
+    "imap": "imap_simulator",
+    "mail_control": "mail_control",
+    "calendar": "calendar_simulator",
+}
+
 
 class Places:
     def __init__(self, root: Path) -> None:
@@ -124,15 +132,6 @@ def _alive(file: Path) -> dict[str, Any]:
 def _read_number(lock: IO[str]) -> str:
     lock.seek(0)
     return lock.read(20).strip() or "unknown"
-
-
-_PORTS_OF = {
-    "telegram": "telegram_simulator",
-    "smtp": "smtp_simulator",
-    "imap": "imap_simulator",
-    "mail_control": "mail_control",
-    "calendar": "calendar_simulator",
-}
 
 
 def found_ports(settings: Settings, running: Mapping[str, Any], ours: Collection[str]) -> Settings:

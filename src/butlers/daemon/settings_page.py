@@ -65,6 +65,7 @@ Secrets never stand in the file. A key that ends in `_env` names the environment
 variables of every enabled scope must have a value, those of a disabled scope are not looked at. When none of a
 provider's variables is set and `simulators` is `auto`, the provider is simulated.
 """
+_COLUMNS = ("key", "type", "default", "meaning")
 
 
 def page() -> str:
@@ -73,9 +74,6 @@ def page() -> str:
     ports = _table(("name", "port"), _ports())
     sections = (f"### `{header}`\n\n{_table(_COLUMNS, rows)}" for header, rows in _sections(ButlerConfig))
     return "\n".join([_INTRODUCTION, settings, _PORTS.format(prefix=PORT_PREFIX), ports, _ROSTER, *sections])
-
-
-_COLUMNS = ("key", "type", "default", "meaning")
 
 
 def _settings() -> Iterator[tuple[str, ...]]:

@@ -47,6 +47,23 @@ from butlers.operations.operation import (
 
 Document = Mapping[str, Any]
 DEFAULT_BUTLER = "messenger"  # whose actions are meant when nobody is named
+MAX_USES = 1_000_000
+_BUTLER = Parameter(
+    name="butler",
+    annotation=Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
+    default=MESSENGER,
+    description="whose actions",
+)
+_ACTION = Option("action_id", "An action's id, as `approvals list` prints it.", positional=True)
+_RULE = Option("rule_id", "A rule's id, as `approvals rules list` prints it.")
+_TOOL = Option("tool_name", "Only calls of this tool.", "--tool")
+_WHOSE = Option("butler", "Whose actions.")
+_BOUNDS = (
+    Option("expires_at", "RFC 3339 moment at which the rule ends.", "--expires"),
+    Option("max_uses", "How many calls it lets pass."),
+    Option("description", "What it is for."),
+    _WHOSE,
+)
 
 
 def print_actions(document: Document) -> Iterator[str]:
@@ -118,7 +135,6 @@ def _said(constraint: Document) -> str:
     return f"{constraint['type']}:{json.dumps(constraint['value'], ensure_ascii=False)}"
 
 
-MAX_USES = 1_000_000
 Reason = Annotated[str, StringConstraints(max_length=2_000)]
 Limit = Annotated[int, Field(ge=1, le=500)]
 
@@ -230,14 +246,6 @@ class RuleList(Page):
     rules: list[Row] = Field(description="the rules: tool, constraints, bounds and uses")
 
 
-_BUTLER = Parameter(
-    name="butler",
-    annotation=Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
-    default=MESSENGER,
-    description="whose actions",
-)
-
-
 def _of_butler(name: str) -> Any:
     """The butler whose actions are meant carries the operation out."""
     return {"parameters": (_BUTLER,), "target": lambda given: Target(butler=given.pop("butler"), operation=name)}
@@ -286,17 +294,6 @@ def _parse_constraints(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise ValidationError(f"--arg {text!r} must be {wanted}")
     return constraints
 
-
-_ACTION = Option("action_id", "An action's id, as `approvals list` prints it.", positional=True)
-_RULE = Option("rule_id", "A rule's id, as `approvals rules list` prints it.")
-_TOOL = Option("tool_name", "Only calls of this tool.", "--tool")
-_WHOSE = Option("butler", "Whose actions.")
-_BOUNDS = (
-    Option("expires_at", "RFC 3339 moment at which the rule ends.", "--expires"),
-    Option("max_uses", "How many calls it lets pass."),
-    Option("description", "What it is for."),
-    _WHOSE,
-)
 
 LIST: Final = Operation(
     name="list_pending_actions",

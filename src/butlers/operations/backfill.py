@@ -37,6 +37,12 @@ from butlers.operations.operation import (
 )
 
 Delta = Annotated[int, Field(ge=0, le=1_000_000_000)]  # of one batch
+_JOB = Option("job_id", "A job's id, as `backfill list` prints it.")
+_CHANGES: Final = {
+    JobAction.PAUSE: "Let a job rest until it is resumed.",
+    JobAction.CANCEL: "End a job for good.",
+    JobAction.RESUME: "Queue a job again that was paused or reached its cost cap.",
+}
 
 
 class NewJob(Value):
@@ -131,14 +137,6 @@ def _stands(document: Document) -> Iterator[str]:
 def _created(document: Document) -> Iterator[str]:
     yield from _stands(document)
     yield Hint("follow it with: butlers backfill list")
-
-
-_JOB = Option("job_id", "A job's id, as `backfill list` prints it.")
-_CHANGES: Final = {
-    JobAction.PAUSE: "Let a job rest until it is resumed.",
-    JobAction.CANCEL: "End a job for good.",
-    JobAction.RESUME: "Queue a job again that was paused or reached its cost cap.",
-}
 
 
 def _deed(given: dict[str, Any]) -> Target:

@@ -28,6 +28,8 @@ from butlers.operations.operation import (
     post,
 )
 
+_BUTLER = Option("butler", "A butler's name.", metavar="BUTLER")
+
 
 class HoldArguments(Value):
     butler: Identity = Field(description="the butler, by its name")
@@ -60,8 +62,6 @@ def _state(document: Document) -> Iterator[str]:
     held = document["held"]
     yield f"{document['butler']}: {'held by ' + held['operator'] if held else document['eligibility_state']}"
 
-
-_BUTLER = Option("butler", "A butler's name.", metavar="BUTLER")
 
 HOLD: Final = Operation(
     name="butler.hold",

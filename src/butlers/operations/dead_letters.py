@@ -40,6 +40,7 @@ from butlers.operations.operation import (
 )
 
 _ID = "the dead letter, by its id"
+_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `dead-letters list` prints it.")
 
 
 class ListArguments(Value):
@@ -77,9 +78,6 @@ class DeadLetterResult(Result):
     original_envelope: Row = Field(description="the notify.v1 that was asked for")
     all_attempt_outcomes: list[Row] = Field(description="everything that was tried")
     replay_eligibility: Row = Field(description="whether it may be sent again, and if not, why")
-
-
-_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `dead-letters list` prints it.")
 
 
 def _ended_badly(sent: Document) -> bool:

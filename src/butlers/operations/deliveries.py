@@ -42,6 +42,7 @@ from butlers.operations.operation import (
 
 Settlement = Literal["confirmed_sent", "send_again"]
 _ID = "the delivery, by its id"
+_DELIVERY = Option("delivery_id", "A delivery id, as `deliveries list` prints it.")
 
 
 class SearchArguments(Value):
@@ -191,9 +192,6 @@ class DeliveryStats(Result):
     p50_ms: float | None = Field(description="median milliseconds from asking to the end, of the delivered")
     p95_ms: float | None = Field(description="the same at the 95th percentile")
     groups: list[Row] = Field(description="the same figures by the property that was asked for")
-
-
-_DELIVERY = Option("delivery_id", "A delivery id, as `deliveries list` prints it.")
 
 
 def _with_note(get: Get, given: Document, found: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from butlers.contracts.delivery_state import ENDED
 from butlers.operations.operation import Hint, milliseconds, seconds, when
 
 Document = Mapping[str, Any]
+_COUNTED = (*ENDED, "open")
 
 
 def deliveries(document: Document) -> Iterator[str]:
@@ -118,9 +119,6 @@ def _stats_line(name: str, row: Document) -> str:
         f"{name:<20}  {row['total']} in all{': ' if counts else ''}{counts}; success {_share(row['success_rate'])}, "
         f"retried {_share(row['retry_rate'])}, p50 {_ms(row['p50_ms'])}, p95 {_ms(row['p95_ms'])}"
     )
-
-
-_COUNTED = (*ENDED, "open")
 
 
 def queue(document: Document) -> Iterator[str]:

@@ -18,6 +18,12 @@ from butlers.errors import ValidationError
 
 Document = Mapping[str, Any]
 Get = Callable[..., dict[str, Any]]  # path, parameters: what the running system answers
+SWITCHBOARD: Final = "switchboard"
+MESSENGER: Final = "messenger"
+PAGE: Final = 50
+LONGEST_PAGE: Final = 500
+USUAL = timedelta(days=1)
+LONGEST = timedelta(days=31)  # percentiles are taken over every single row
 
 
 class Hint(str):
@@ -79,12 +85,6 @@ def milliseconds(number: float) -> str:
 def seconds(number: float) -> str:
     """Tenths while they matter."""
     return f"{number:.1f} s" if number < 10 else f"{number:.0f} s"
-
-
-SWITCHBOARD: Final = "switchboard"
-MESSENGER: Final = "messenger"
-PAGE: Final = 50
-LONGEST_PAGE: Final = 500
 
 
 class Role(StrEnum):
@@ -238,10 +238,6 @@ def object_schema(*returns: type[BaseModel]) -> dict[str, Any]:
     kind: Any = Union[returns]  # noqa: UP007  one or several
     schema: dict[str, Any] = TypeAdapter(kind).json_schema(by_alias=True)
     return {"type": "object"} | schema
-
-
-USUAL = timedelta(days=1)
-LONGEST = timedelta(days=31)  # percentiles are taken over every single row
 
 
 class TimeRangeArguments(Value):

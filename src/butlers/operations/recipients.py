@@ -34,6 +34,19 @@ from butlers.operations.operation import (
     post,
 )
 
+_NAMED = (
+    Option("channel", f"{listed(outbound_names())}.", positional=True, metavar="CHANNEL"),
+    Option("target", "The recipient's address on that channel.", positional=True),
+)
+_UNSUPPRESS = Command(
+    words="deliveries unsuppress",
+    help="Write to a recipient again.",
+    prints=lines.released,
+    options=_NAMED,
+    route=1,
+    takes_dashes=True,
+)
+
 
 class RecipientListArguments(Value):
     channel: Channel | None = Field(default=None, description="only this channel")
@@ -66,19 +79,6 @@ class RecipientReleased(Result):
     released: Row = Field(description="the rule that held until now")
     released_by: str = Field(description="who decided it")
 
-
-_NAMED = (
-    Option("channel", f"{listed(outbound_names())}.", positional=True, metavar="CHANNEL"),
-    Option("target", "The recipient's address on that channel.", positional=True),
-)
-_UNSUPPRESS = Command(
-    words="deliveries unsuppress",
-    help="Write to a recipient again.",
-    prints=lines.released,
-    options=_NAMED,
-    route=1,
-    takes_dashes=True,
-)
 
 LIST: Final = Operation(
     name="messenger_recipient_list",

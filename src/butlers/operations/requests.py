@@ -41,6 +41,11 @@ _COMMANDS = {
     "retry": "retry {id} --reason WHY",
     "force_complete": "force-complete {id} --annotation NOTE --reason WHY",
 }
+_ID = "the id that the request got at the door: a UUID of version 7"
+_REASON = "why, for the record"
+_REQUEST = Option("request_id", "A request's id, as `requests list` prints it.")
+_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
+_OF_REQUEST = Option("request_id", "Only about this request.", "--request")
 
 
 def print_dead_letters(document: Document) -> Iterator[str]:
@@ -129,10 +134,6 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-_ID = "the id that the request got at the door: a UUID of version 7"
-_REASON = "why, for the record"
-
-
 class Action(StrEnum):
     MANUAL_REROUTE = "manual_reroute"
     CANCEL = "cancel"
@@ -211,11 +212,6 @@ class DeadLettersResult(Result):
     dead_letters: list[Row] | None = Field(default=None, description="the dead letters of the page")
     dead_letter: Row | None = Field(default=None, description="the one that was asked for, whole")
     next_cursor: str | None = Field(default=None, description="hand it back for the next page; null: the last one")
-
-
-_REQUEST = Option("request_id", "A request's id, as `requests list` prints it.")
-_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
-_OF_REQUEST = Option("request_id", "Only about this request.", "--request")
 
 
 def _action(

@@ -36,6 +36,7 @@ from butlers.operations.operation import (
 )
 
 Levels = Mapping[str, Any]
+_ENDS = ("parsed", "errored", "open", "shed", "decided_by_a_person")
 
 
 def service_levels(document: Document) -> Iterator[str]:
@@ -74,9 +75,6 @@ def _percentiles(row: Levels) -> str:
 
 def _rate(rate: float | None) -> str:
     return "unknown" if rate is None else f"{rate:.2%}"
-
-
-_ENDS = ("parsed", "errored", "open", "shed", "decided_by_a_person")
 
 
 ExtractionStatus = Literal["pending", "confirmed", "dismissed", "expired", "refused", "any"]

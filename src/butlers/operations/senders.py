@@ -37,6 +37,10 @@ from butlers.operations.operation import (
 
 WrittenChannel = Annotated[str, OneOf(written_names)]
 PairingChannel = Annotated[str, OneOf(pairing_names)]
+_SENDER = (
+    Option("channel", f"{listed(written_names())}.", positional=True, metavar="CHANNEL", choices=written_names),
+    Option("identity", "A Telegram user's number, or a mail address.", positional=True, metavar="IDENTITY"),
+)
 
 
 class PairingsArguments(Value):
@@ -125,11 +129,6 @@ def _owner_code(document: Document) -> Iterator[str]:
     yield document["code"]
     yield Hint(f"send it to the bot: the chat that sends it becomes the owner's; good until {document['expires_at']}")
 
-
-_SENDER = (
-    Option("channel", f"{listed(written_names())}.", positional=True, metavar="CHANNEL", choices=written_names),
-    Option("identity", "A Telegram user's number, or a mail address.", positional=True, metavar="IDENTITY"),
-)
 
 REFUSED: Final = Operation(
     name="senders.refused",

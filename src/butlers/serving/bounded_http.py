@@ -20,6 +20,8 @@ from butlers.serving.peer_account import with_account
 KEPT_BACK = 512  # file descriptors for the database, files, pipes, and calls of our own
 FEWEST = 64  # connections, on a machine that gives hardly any descriptors
 WANTED_FILES = 16_384
+_FAREWELL_S: Final = 2.0  # how long a closed connection may take to let go of its last bytes
+_DRAINED: Final = 64 * 2**20  # bytes of a body that nobody wants any more: the client is to see its answer first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +131,6 @@ class Connections:
                 guest.give_way()
                 return True
         return False
-
-
-_FAREWELL_S: Final = 2.0  # how long a closed connection may take to let go of its last bytes
-_DRAINED: Final = 64 * 2**20  # bytes of a body that nobody wants any more: the client is to see its answer first
 
 
 class _TooMuch(Exception):

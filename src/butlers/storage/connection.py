@@ -29,14 +29,6 @@ DATABASE_AWAY: tuple[type[Exception], ...] = (
     asyncpg.InsufficientResourcesError,
     asyncpg.OperatorInterventionError,
 )
-
-
-def is_away(error: BaseException) -> bool:
-    """Whether the server, and not the statement or its values, is the trouble."""
-    # The driver counts values it cannot encode among its interface errors; those are nobody's absence.
-    return isinstance(error, DATABASE_AWAY) and not isinstance(error, ValueError)
-
-
 _NOT_YET = (
     OSError,
     TimeoutError,
@@ -44,6 +36,12 @@ _NOT_YET = (
     asyncpg.TooManyConnectionsError,
     asyncpg.PostgresConnectionError,  # it hangs up
 )
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the server, and not the statement or its values, is the trouble."""
+    # The driver counts values it cannot encode among its interface errors; those are nobody's absence.
+    return isinstance(error, DATABASE_AWAY) and not isinstance(error, ValueError)
 
 
 async def open_connection(

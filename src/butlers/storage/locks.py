@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_SUFFIX = ".alive"
+
 
 class FileLock:
     """One holder of a lock on a file: shared with others, or exclusive."""
@@ -63,9 +65,6 @@ def holding(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-_SUFFIX = ".alive"
 
 
 class WorkerLock:

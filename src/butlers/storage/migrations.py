@@ -32,6 +32,23 @@ from butlers.storage.queries import fill_schema
 _FILE_NAME = re.compile(r"\b(?P<version>\d{4})_(?P<title>[a-z0-9_]+)\.sql")
 _LOCK = int.from_bytes(hashlib.sha256(b"butlers migrations").digest()[:8], signed=True)
 _PATIENCE = 3600.0  # seconds; a migration may rewrite a large table, or wait for another process that does
+_SCHEMA_EXISTS = "select to_regnamespace(quote_ident($1)) is not null"
+_CREATE_RECORDS = """
+create table if not exists {schema}.schema_migrations (
+    component  text        not null,
+    version    integer     not null,
+    title      text        not null,
+    checksum   text        not null,
+    applied_at timestamptz not null default now(),
+    primary key (component, version)
+);
+"""
+_SELECT_RECORDS = """
+select version, checksum from {schema}.schema_migrations where component = $1 order by version
+"""
+_INSERT_RECORD = """
+insert into {schema}.schema_migrations (component, version, title, checksum) values ($1, $2, $3, $4)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,25 +227,3 @@ def _record_of(migration_set: MigrationSet, migration: Migration) -> AppliedMigr
         version=migration.version,
         title=migration.title,
     )
-
-
-_SCHEMA_EXISTS = "select to_regnamespace(quote_ident($1)) is not null"
-
-_CREATE_RECORDS = """
-create table if not exists {schema}.schema_migrations (
-    component  text        not null,
-    version    integer     not null,
-    title      text        not null,
-    checksum   text        not null,
-    applied_at timestamptz not null default now(),
-    primary key (component, version)
-);
-"""
-
-_SELECT_RECORDS = """
-select version, checksum from {schema}.schema_migrations where component = $1 order by version
-"""
-
-_INSERT_RECORD = """
-insert into {schema}.schema_migrations (component, version, title, checksum) values ($1, $2, $3, $4)
-"""

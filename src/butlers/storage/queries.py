@@ -20,6 +20,8 @@ from typing import Self
 from butlers.errors import ConfigurationError
 
 LONGEST_IDENTIFIER = 63  # bytes; PostgreSQL cuts longer names off without a word
+_HEADER = re.compile(r"^-- name:[ \t]*(?P<name>\S*)[ \t]*$", re.MULTILINE)
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def quote_identifier(name: str) -> str:
@@ -34,10 +36,6 @@ def quote_identifier(name: str) -> str:
 def fill_schema(sql: str, schema: str) -> str:
     """SQL text with its `{schema}` placeholders replaced by the quoted schema name."""
     return sql.replace("{schema}", quote_identifier(schema))
-
-
-_HEADER = re.compile(r"^-- name:[ \t]*(?P<name>\S*)[ \t]*$", re.MULTILINE)
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Queries(Mapping[str, str]):

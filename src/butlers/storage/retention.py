@@ -9,6 +9,16 @@ from datetime import date, datetime
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import quote_identifier
 
+_ATTACHED = """
+select child.relname as name
+from pg_inherits
+join pg_class child on child.oid = pg_inherits.inhrelid
+join pg_class parent on parent.oid = pg_inherits.inhparent
+join pg_namespace on pg_namespace.oid = parent.relnamespace
+where pg_namespace.nspname = $1 and parent.relname = $2
+order by child.relname
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthPartition:
@@ -112,17 +122,6 @@ def _qualified(schema: str, name: str) -> str:
 
 def _utc(month: date) -> str:
     return f"{month:%Y-%m-%d} 00:00:00+00"
-
-
-_ATTACHED = """
-select child.relname as name
-from pg_inherits
-join pg_class child on child.oid = pg_inherits.inhrelid
-join pg_class parent on parent.oid = pg_inherits.inhparent
-join pg_namespace on pg_namespace.oid = parent.relnamespace
-where pg_namespace.nspname = $1 and parent.relname = $2
-order by child.relname
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

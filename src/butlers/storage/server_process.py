@@ -28,6 +28,11 @@ _NOBODYS_PID = 2**22  # one more than the largest process id there can be
 _PROBE_TIMEOUT = 2.0  # seconds a server has to answer
 _MAY_I_ENCRYPT = struct.pack("!ii", 8, 80877103)  # the protocol's SSLRequest: the shortest question there is
 _LONGEST_FILE = 10_000  # bytes of a file of ours in the server's folder
+_LOOK_EVERY_S = 0.2
+_SETTLED_S = 30.0  # a server that lived this long is not in a loop of crashes
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 4.0  # after the death of a server that had started
+_LONGEST_AFTER_FAILED_START_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,13 +164,6 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-_LOOK_EVERY_S = 0.2
-_SETTLED_S = 30.0  # a server that lived this long is not in a loop of crashes
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 4.0  # after the death of a server that had started
-_LONGEST_AFTER_FAILED_START_S = 30.0
 
 
 class Server(Protocol):

@@ -27,6 +27,9 @@ from butlers.errors import ConfigurationError
 
 # An operator who wants the server apart from everything else makes a user "butlers".
 _PREFERRED_ACCOUNTS = ("butlers", "postgres", "nobody")
+HERE = "/proc/self/cwd"  # the server's name for its own folder, good without the right to enter the folders above
+COPIES = Path("/var/lib/butlers")
+_PARTS = ("bin/initdb", "bin/pg_ctl", "bin/postgres", "lib", "share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +84,6 @@ def _first_known_account(*, source: str) -> pwd.struct_passwd:
         key="postgres",
         remedy="create a system user named butlers, run as an ordinary user, or set DATABASE_URL",
     )
-
-
-HERE = "/proc/self/cwd"  # the server's name for its own folder, good without the right to enter the folders above
-COPIES = Path("/var/lib/butlers")
-_PARTS = ("bin/initdb", "bin/pg_ctl", "bin/postgres", "lib", "share")
 
 
 def run_program(

@@ -15,6 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+# Of the six attributes that every delivery metric has to offer, the last two exist only once something has ended.
+_DELIVERY = "channel intent identity_scope origin_butler"
+_ENDED = f"{_DELIVERY} outcome error_class"
+# Which rule of admission refused or put off: one of a handful of names, never a recipient or a bucket.
+_REFUSED = f"{_ENDED} rule"
+_TARGET = "channel identity_scope"
+
 
 class Kind(StrEnum):
     COUNTER = "counter"  # only ever grows
@@ -208,12 +215,6 @@ BUFFER: tuple[Metric, ...] = (
 
 # --- Messenger -------------------------------------------------------------------------------------------------------
 
-# Of the six attributes that every delivery metric has to offer, the last two exist only once something has ended.
-_DELIVERY = "channel intent identity_scope origin_butler"
-_ENDED = f"{_DELIVERY} outcome error_class"
-# Which rule of admission refused or put off: one of a handful of names, never a recipient or a bucket.
-_REFUSED = f"{_ENDED} rule"
-_TARGET = "channel identity_scope"
 
 DELIVERY_REQUESTED = _counter("butlers.messenger.delivery_requested", "{delivery}", "Deliveries asked for", _DELIVERY)
 DELIVERY_DEDUPLICATED = _counter(

@@ -48,6 +48,19 @@ from butlers.telemetry.redaction import Redaction
 
 QUIET_S = 600.0  # a warning or an error that says the same again is written once in this time
 _REMEMBERED = 1_000  # different lines
+_FIELDS_KEY = "butlers_fields"
+_SPACE = re.compile(r"\s")
+_LONGEST_VALUE = 200
+_LONGEST_MESSAGE = 300
+_DEEPEST_CAUSE = 5
+_DEEPEST_FRAMES = 20
+_WORDS = 1_000
+_USUAL = frozenset({str, int, UUID, type(None)})  # looked up faster than the whole list is gone through
+_CHATTY = frozenset({"httpx2", "httpcore2", "mcp"})
+_WITH_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "fastapi")
+# What handlers of others (a test's, a debugger's) may ask a record for.
+_NOWHERE: Mapping[str, Any] = vars(logging.LogRecord("", 0, "", 0, "", None, None))
+_PLAIN_REDACTION = Redaction()
 
 
 class RotatingFile(WatchedFileHandler):
@@ -107,17 +120,6 @@ class Repeats:
         return True
 
 
-_FIELDS_KEY = "butlers_fields"
-_SPACE = re.compile(r"\s")
-_LONGEST_VALUE = 200
-_LONGEST_MESSAGE = 300
-_DEEPEST_CAUSE = 5
-_DEEPEST_FRAMES = 20
-_WORDS = 1_000
-_USUAL = frozenset({str, int, UUID, type(None)})  # looked up faster than the whole list is gone through
-_CHATTY = frozenset({"httpx2", "httpcore2", "mcp"})
-_WITH_OWN_HANDLERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "fastapi")
-
 Field = str | int | float | bool | UUID | Enum | datetime | None
 
 
@@ -166,10 +168,6 @@ class _Line(logging.LogRecord):
         self.exc_info = (type(error), error, error.__traceback__) if error else None
         self.created = SystemClock().now().timestamp()
         self.butlers_fields = fields
-
-
-# What handlers of others (a test's, a debugger's) may ask a record for.
-_NOWHERE: Mapping[str, Any] = vars(logging.LogRecord("", 0, "", 0, "", None, None))
 
 
 def get_logger(name: str, **bound: Field) -> Logger:
@@ -253,9 +251,6 @@ class JsonLines(logging.Formatter):
         if len(text) > _LONGEST_VALUE or _SPACE.search(text):
             return f"[withheld: {len(text)} characters]"
         return self._redaction(text)
-
-
-_PLAIN_REDACTION = Redaction()
 
 
 def describe_exception(

@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 from butlers.telemetry.catalogue import Metric
 
 Attributes = Mapping[str, str | bool | int]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,9 +67,6 @@ class Distribution:
 
     def points(self) -> list[Point]:
         return list(self._points.values())
-
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Exposition(Collector):

@@ -43,6 +43,19 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 
 _MAY_HOLD_ONE = re.compile(r"[:=\s]|sk-|eyJ")  # each pattern needs one of these
+# A run of letters is looked at from its beginning only, so that none is read twice.
+_SHAPES = re.compile(
+    r"(?<![\w-])(?:"
+    r"sk-[A-Za-z0-9_-]{20,}"  # keys of model providers
+    r"|gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"  # of code hosts
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"  # of Slack
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)|AIza[\w-]{35}"  # of clouds
+    r"|\d{6,12}:[A-Za-z0-9_-]{34,}"  # of Telegram bots
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"  # signed web tokens
+    r")"
+)
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----")
+_KEY_ENDS = "PRIVATE KEY-----"
 
 
 class Redaction:
@@ -96,21 +109,6 @@ def password_in(url: str) -> str | None:
         return unquote(urlsplit(url).password or "") or None
     except ValueError:
         return None
-
-
-# A run of letters is looked at from its beginning only, so that none is read twice.
-_SHAPES = re.compile(
-    r"(?<![\w-])(?:"
-    r"sk-[A-Za-z0-9_-]{20,}"  # keys of model providers
-    r"|gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}"  # of code hosts
-    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"  # of Slack
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)|AIza[\w-]{35}"  # of clouds
-    r"|\d{6,12}:[A-Za-z0-9_-]{34,}"  # of Telegram bots
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"  # signed web tokens
-    r")"
-)
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----")
-_KEY_ENDS = "PRIVATE KEY-----"
 
 
 class SecretFilter:

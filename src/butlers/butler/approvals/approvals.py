@@ -28,6 +28,9 @@ from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.approvals")
+_BATCH = 100
+
 
 class ActionReader:
     def __init__(self, *, database: Database, queries: Queries) -> None:
@@ -68,11 +71,6 @@ class ActionReader:
             "oldest_requested_at": min((row["oldest"] for row in waiting), default=None),
             "next_expires_at": min((row["next_expiry"] for row in waiting), default=None),
         }
-
-
-log = get_logger("butlers.approvals")
-
-_BATCH = 100
 
 
 class Approvals:

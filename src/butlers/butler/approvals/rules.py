@@ -26,6 +26,7 @@ _FREE_TEXT = frozenset(
 _ONCE_ONLY = frozenset({"idempotency_key", "key", "request_id", "delivery_id", "not_after", "due_at", "trace_context"})
 # Whose account speaks is never left open: a rule that does not name it is about the usual one.
 _USUAL = {"identity_scope": "bot"}
+_LATEST_EVENTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +106,6 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
-
-
-_LATEST_EVENTS = 20
 
 
 class RuleBook:

@@ -34,6 +34,9 @@ from butlers.operations.approvals import (
 )
 from butlers.operations.operation import SWITCHBOARD, DecidedArguments, NoArguments, Role
 
+_SUMMARY = 300  # characters
+_VALUE = 80
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalTools:
@@ -136,10 +139,6 @@ def _who(caller: Caller, arguments: DecidedArguments) -> str:
     if caller.role is Role.BUTLER and caller.name == SWITCHBOARD:
         return named
     raise invalid("decided_by", "only switchboard may decide in another's name")
-
-
-_SUMMARY = 300  # characters
-_VALUE = 80
 
 
 def gate_tools(tools: Iterable[AnyTool], *, approvals: Approvals, runner: ActionRunner) -> list[AnyTool]:

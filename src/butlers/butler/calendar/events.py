@@ -16,6 +16,9 @@ Policy = Literal["suggest", "reject", "allow"]
 SUGGESTIONS = 3
 SEARCH = timedelta(days=7)  # how far from the wanted time a suggestion may lie, either way
 _QUARTER_S = 900
+# Private properties of an event: fingerprints of the wish it came from and of the last change we made.
+WISH = "butlers_wish"
+CHANGE = "butlers_change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +145,6 @@ def _without(slot: Slot, taken: list[Slot]) -> Iterator[Slot]:
 
 Event = dict[str, Any]
 Moment = datetime | date
-
-# Private properties of an event: fingerprints of the wish it came from and of the last change we made.
-WISH = "butlers_wish"
-CHANGE = "butlers_change"
 
 
 def event_id_of(key: str) -> str:

@@ -29,6 +29,13 @@ from butlers.serving.server import is_loopback
 _RATE = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _QUOTA = frozenset({"quotaExceeded", "dailyLimitExceeded"})
 _QUOTA_WAIT_S = 3600.0
+_EARLY_S = 60.0
+_USUAL_LIFE_S = 3600.0
+CALENDAR_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
+PATIENCE_S = 10.0  # the longest wait between two attempts
+PAGE_SIZE = 250
+MOST_PAGES = 20
+_SILENT = {"sendUpdates": "none"}
 
 
 def json_of(response: httpx2.Response) -> dict[str, Any]:
@@ -92,10 +99,6 @@ def _retry_after(response: httpx2.Response) -> float | None:
     return float(given) if given.isascii() and given.isdigit() and len(given) < 9 else None
 
 
-_EARLY_S = 60.0
-_USUAL_LIFE_S = 3600.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     client_id: str = field(repr=False)
@@ -155,13 +158,7 @@ def _refusal(response: httpx2.Response, reason: str) -> ClassifiedError:
     return described(response)
 
 
-CALENDAR_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
-PATIENCE_S = 10.0  # the longest wait between two attempts
-PAGE_SIZE = 250
-MOST_PAGES = 20
-
 _EXISTS, _GONE, _CHANGED = 409, 410, 412
-_SILENT = {"sendUpdates": "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,25 @@ from butlers.errors import ClassificationError, ClassifiedError
 from butlers.storage.database import Database
 from butlers.telemetry import get_logger
 
+log = get_logger("butlers.memory")
+SOURCE = "memory:consolidation"
+SUREST = 0.8  # a model's reading is never as sure as what somebody stores on purpose
+TASK = """\
+You read what happened to an assistant and keep what is worth remembering. The message is a JSON array of episodes:
+`episode` (a number), `speaker`, `said` and `answered`.
+
+Answer with one JSON object and nothing else:
+{"facts": [{"episode": 1, "subject": "...", "predicate": "...", "content": "...", "permanence": "...",
+            "confidence": 0.7}],
+ "corrections": [{"episode": 1, "content": "..."}]}
+
+facts: lasting statements about people and things, taken from `said` alone. For "I" and "my" the subject is the
+speaker as given. The predicate names one respect ("lives in", "allergy to nuts") and the content what holds in it.
+permanence: permanent, stable, standard, volatile or ephemeral. confidence: 0 to 1.
+corrections: wishes about how the assistant should act, each as one instruction.
+Keep no passwords, codes or card numbers. With nothing to keep, both lists are empty."""
+_FENCE = "```"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -90,8 +109,6 @@ def facts_of(episode: Episode) -> list[NewFact]:
         for said in statements(episode.content, episode.speaker)
     ]
 
-
-log = get_logger("butlers.memory")
 
 Outcome = Literal["read", "unreadable", "reader away"]
 
@@ -160,25 +177,6 @@ class Consolidation:
         tally.update(consolidated=len(ours), facts=len(facts), rules=sum(made))
 
 
-SOURCE = "memory:consolidation"
-SUREST = 0.8  # a model's reading is never as sure as what somebody stores on purpose
-
-TASK = """\
-You read what happened to an assistant and keep what is worth remembering. The message is a JSON array of episodes:
-`episode` (a number), `speaker`, `said` and `answered`.
-
-Answer with one JSON object and nothing else:
-{"facts": [{"episode": 1, "subject": "...", "predicate": "...", "content": "...", "permanence": "...",
-            "confidence": 0.7}],
- "corrections": [{"episode": 1, "content": "..."}]}
-
-facts: lasting statements about people and things, taken from `said` alone. For "I" and "my" the subject is the
-speaker as given. The predicate names one respect ("lives in", "allergy to nuts") and the content what holds in it.
-permanence: permanent, stable, standard, volatile or ephemeral. confidence: 0 to 1.
-corrections: wishes about how the assistant should act, each as one instruction.
-Keep no passwords, codes or card numbers. With nothing to keep, both lists are empty."""
-
-_FENCE = "```"
 _Number = Annotated[int, Field(ge=1)]
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=r"\S")]
 _Content = Annotated[str, StringConstraints(min_length=1, max_length=MAX_CONTENT, pattern=r"\S")]

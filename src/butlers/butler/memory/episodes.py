@@ -34,6 +34,7 @@ EPISODE_CLAIMS = ClaimTable(
     quarantined="dead",
     updated=None,
 )
+OF_ITSELF = "memory:"  # the memory's own sessions; remembering them would feed it its own words
 
 
 class Episodes:
@@ -134,7 +135,6 @@ def _claims_on(episodes: Sequence[Episode], token: UUID) -> list[Claim]:
     return [Claim(key=(episode.id,), token=token) for episode in episodes]
 
 
-OF_ITSELF = "memory:"  # the memory's own sessions; remembering them would feed it its own words
 SCHEDULED, TOLD, CORRECTED = 0.3, 0.5, 0.7  # importance
 
 

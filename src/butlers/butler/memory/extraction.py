@@ -36,6 +36,44 @@ _CORRECTION = re.compile(
     r"((?:never|always|don't|do not|stop|next time,?|instead of) .{3,200})$",
     re.IGNORECASE,
 )
+# What somebody has one of, and keeps for years; any other "my X is Y" is more likely a passing state.
+_LASTING = frozenset(
+    {"name", "surname", "nickname", "address", "email", "phone", "number", "doctor", "dentist", "landlord", "insurer"}
+    | {"wife", "husband", "partner", "boss", "employer", "job", "profession", "nationality", "language", "plate"}
+    | {"bank", "school", "team"}
+)
+_SECRET = frozenset(
+    {"password", "passcode", "passphrase", "pin", "code", "cvv", "secret", "token", "key", "iban", "card"}
+)
+# "My head is killing me" says nothing about a head.
+_PASSING = frozenset(
+    {"not", "so", "too", "very", "just", "still", "also", "already", "really", "going", "getting", "being", "making"}
+    | {"doing", "killing", "coming", "broken", "here", "there", "late", "ready", "done", "gone", "fine", "good", "bad"}
+    | {"ok", "okay", "sick", "ill", "tired", "full", "empty", "better", "worse"}
+)
+_POINTING = frozenset(
+    {"it", "this", "that", "he", "she", "they", "we", "you", "there", "here", "what", "who", "which", "everything"}
+    | {"everyone", "nobody"}
+)
+_REMARK = re.compile(
+    r" (?:because|since|but|although|when|if|so|very much|a lot|too|now|(?:last|this|next) (?:year|month|week))\b"
+    r"| [-–(]",
+    re.IGNORECASE,
+)
+_OPINIONS = {
+    "like": "likes",
+    "love": "loves",
+    "enjoy": "likes",
+    "adore": "loves",
+    "hate": "hates",
+    "dislike": "dislikes",
+    "detest": "hates",
+}
+_VERB = r"(?:really |absolutely |also |just )?(like|love|enjoy|adore|hate|dislike|detest)"
+_NAME = r"(?-i:[A-Z][\w-]+(?: [A-Z][\w-]+){0,2})"
+_MINE = r"my [\w-]+(?: [\w-]+)?"
+_SOMEBODY = rf"(I|{_MINE}|{_NAME})"
+_REST = r"(.{1,120})$"
 
 
 def plain_sentences(text: str) -> list[str]:
@@ -76,46 +114,6 @@ class Pattern:
 
     form: re.Pattern[str]
     read: Callable[[re.Match[str], str], Iterator[Statement]]
-
-
-# What somebody has one of, and keeps for years; any other "my X is Y" is more likely a passing state.
-_LASTING = frozenset(
-    {"name", "surname", "nickname", "address", "email", "phone", "number", "doctor", "dentist", "landlord", "insurer"}
-    | {"wife", "husband", "partner", "boss", "employer", "job", "profession", "nationality", "language", "plate"}
-    | {"bank", "school", "team"}
-)
-_SECRET = frozenset(
-    {"password", "passcode", "passphrase", "pin", "code", "cvv", "secret", "token", "key", "iban", "card"}
-)
-# "My head is killing me" says nothing about a head.
-_PASSING = frozenset(
-    {"not", "so", "too", "very", "just", "still", "also", "already", "really", "going", "getting", "being", "making"}
-    | {"doing", "killing", "coming", "broken", "here", "there", "late", "ready", "done", "gone", "fine", "good", "bad"}
-    | {"ok", "okay", "sick", "ill", "tired", "full", "empty", "better", "worse"}
-)
-_POINTING = frozenset(
-    {"it", "this", "that", "he", "she", "they", "we", "you", "there", "here", "what", "who", "which", "everything"}
-    | {"everyone", "nobody"}
-)
-_REMARK = re.compile(
-    r" (?:because|since|but|although|when|if|so|very much|a lot|too|now|(?:last|this|next) (?:year|month|week))\b"
-    r"| [-–(]",
-    re.IGNORECASE,
-)
-_OPINIONS = {
-    "like": "likes",
-    "love": "loves",
-    "enjoy": "likes",
-    "adore": "loves",
-    "hate": "hates",
-    "dislike": "dislikes",
-    "detest": "hates",
-}
-_VERB = r"(?:really |absolutely |also |just )?(like|love|enjoy|adore|hate|dislike|detest)"
-_NAME = r"(?-i:[A-Z][\w-]+(?: [A-Z][\w-]+){0,2})"
-_MINE = r"my [\w-]+(?: [\w-]+)?"
-_SOMEBODY = rf"(I|{_MINE}|{_NAME})"
-_REST = r"(.{1,120})$"
 
 
 def statements(text: str, speaker: str) -> list[Statement]:

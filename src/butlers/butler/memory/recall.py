@@ -31,6 +31,8 @@ RULE_CONFIDENCE: Mapping[Maturity, float] = {
     "proven": 0.95,
     "anti_pattern": 0.8,
 }
+CANDIDATES = 200  # of each kind
+_SHORTEST_PREFIX = 3  # letters; shorter words must match whole
 
 
 def days_between(since: datetime, now: datetime) -> float:
@@ -64,10 +66,6 @@ def maturity_after(current: Maturity, helpful: int, harmful: int) -> Maturity:
     if current == "anti_pattern":
         return earned if helpful > harmful else current
     return max(current, earned, key=_LADDER.index)
-
-
-CANDIDATES = 200  # of each kind
-_SHORTEST_PREFIX = 3  # letters; shorter words must match whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,18 @@ from dataclasses import dataclass, field
 
 # Safe to remove anywhere: inside of a JSON text an escape character is never written as itself.
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+_SYNTHETIC = "<synthetic>"  # the model name of messages that the program itself made up
+_INPUT_PARTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_TOOLS = frozenset({"command_execution", "mcp_tool_call", "web_search", "file_change", "collab_tool_call"})
+_NO_TOOLS = (
+    *("--sandbox", "read-only"),
+    *("--config", "features.shell_tool=false"),
+    *("--config", 'web_search="disabled"'),
+    *("--config", "mcp_servers={}"),
+)
+_FORBIDDEN = {
+    "permission": {"*": "deny"} | dict.fromkeys(("bash", "edit", "read", "webfetch", "external_directory"), "deny")
+}
 
 
 @dataclass(slots=True)
@@ -82,10 +94,6 @@ def number(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-_SYNTHETIC = "<synthetic>"  # the model name of messages that the program itself made up
-_INPUT_PARTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-
-
 def _claude_arguments(model: str | None) -> list[str]:
     chosen = ["--model", model] if model else []
     return ["-p", "--output-format", "stream-json", "--verbose", "--tools", "", "--strict-mcp-config", *chosen]
@@ -146,17 +154,6 @@ CLAUDE = Dialect(
 )
 
 
-_TOOLS = frozenset({"command_execution", "mcp_tool_call", "web_search", "file_change", "collab_tool_call"})
-
-
-_NO_TOOLS = (
-    *("--sandbox", "read-only"),
-    *("--config", "features.shell_tool=false"),
-    *("--config", 'web_search="disabled"'),
-    *("--config", "mcp_servers={}"),
-)
-
-
 def _codex_arguments(model: str | None) -> list[str]:
     chosen = ["--model", model] if model else []
     return ["exec", "--json", "--skip-git-repo-check", "--ephemeral", *_NO_TOOLS, *chosen, "-"]
@@ -196,11 +193,6 @@ CODEX = Dialect(
     environment=frozenset({"OPENAI_API_KEY", "OPENAI_BASE_URL", "CODEX_API_KEY", "CODEX_HOME"}),
     read=_codex_read,
 )
-
-
-_FORBIDDEN = {
-    "permission": {"*": "deny"} | dict.fromkeys(("bash", "edit", "read", "webfetch", "external_directory"), "deny")
-}
 
 
 def _arguments(model: str | None) -> list[str]:

@@ -36,6 +36,7 @@ _COMMAND = re.compile(
     r"|requests [a-z][a-z-]*|why|trace|requests)\b"
 )
 _WHERE_OPTIONS = {"data_dir": "--data-dir", "config": "--config"}
+_WHERE = ("data_dir", "config", "as_json")  # which system and which language: no part of the question
 
 
 def located(line: str, where: str) -> str:
@@ -59,7 +60,6 @@ def _given(context: typer.Context) -> Iterator[str]:
 
 Document = dict[str, Any]
 Lines = Callable[[Document], Iterable[str]]
-_WHERE = ("data_dir", "config", "as_json")  # which system and which language: no part of the question
 
 
 def asking(

@@ -23,6 +23,14 @@ from butlers.daemon.settings import Settings
 from butlers.roster import ButlerConfig
 
 RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
+ADDRESS = "email"  # no secret: the address that everybody knows
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "modules.telegram.user.token_env": "telegram_token",
+        "modules.email.user.address_env": ADDRESS,
+        "modules.email.user.password_env": "email_password",
+    }
+)
 
 
 class Accounts(Protocol):
@@ -104,16 +112,6 @@ def _scopes(accounts: Accounts, config: ButlerConfig, channel: Channel) -> Itera
                     source=config.source,
                 ),
             )
-
-
-ADDRESS = "email"  # no secret: the address that everybody knows
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "modules.telegram.user.token_env": "telegram_token",
-        "modules.email.user.address_env": ADDRESS,
-        "modules.email.user.password_env": "email_password",
-    }
-)
 
 
 async def owner_credentials(

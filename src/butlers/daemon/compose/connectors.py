@@ -23,6 +23,7 @@ from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
 
 NOWHERE = "none"  # the master of an installation whose jobs somebody else starts
+MONTHS_CHECK_S = 3600.0
 
 
 def pipeline_jobs(process: Process) -> RunJob:
@@ -59,9 +60,6 @@ def service_levels_job(process: Process) -> Job:
         return await run("service-levels", Interval(start=end - timedelta(hours=1), end=end))
 
     return levels
-
-
-MONTHS_CHECK_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

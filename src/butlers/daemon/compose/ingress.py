@@ -36,6 +36,9 @@ from butlers.switchboard.senders.gate import SenderGate, SenderMessages, SenderP
 from butlers.switchboard.senders.records import Policy, SenderRecords, shown
 from butlers.switchboard.senders.tools import SenderTools
 
+FORGET_EVERY_S = 3600.0
+DRAIN_S = 5.0
+
 
 def add_admission(butler: Butler) -> Admission:
     admission = Admission(
@@ -170,10 +173,6 @@ def _standing_check(standing: Callable[[], Standing]) -> Check:
         return Finding.degraded(f"{found.error_message or found.state}.", remedy=remedy)
 
     return check
-
-
-FORGET_EVERY_S = 3600.0
-DRAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from butlers.daemon.compose.base import Butler
 
 EXPIRE_S, RECOVER_S = 5.0, 2.0
+CLIENTS = {"google": GoogleCalendar}
 
 
 def approval_migrations(config: ButlerConfig) -> list[MigrationSet]:
@@ -98,9 +99,6 @@ def add_memory(butler: Butler) -> tuple[list[Tool], dict[str, Job]]:
     butler.spawner.observe(memory.recorder().record)
     reader = LocalReader() if butler.spawner.runtime_name == "local" else ModelReader(butler.spawner)
     return MemoryTools(butler=butler.name, memory=memory).tools(), memory.jobs(reader)
-
-
-CLIENTS = {"google": GoogleCalendar}
 
 
 def calendar_module(process: Process, config: ButlerConfig) -> tuple[Module, list[Tool]] | None:

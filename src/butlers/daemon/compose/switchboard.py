@@ -38,6 +38,9 @@ from butlers.switchboard.requests.reader import RequestReader
 from butlers.switchboard.requests.signals import Signals, ended_of
 from butlers.switchboard.tools import SwitchboardTools
 
+RETENTION_CHECK_S = 3600.0
+SIGNAL_DRAIN_S = 5.0
+
 
 def operator_audit(butler: Butler) -> OperatorAudit:
     process = butler.process
@@ -95,10 +98,6 @@ def _aftermath(butler: Butler, queries: Queries, buffer: DurableBuffer, signals:
             buffer.offer(MessageRef(**dict(following)))
 
     return ended
-
-
-RETENTION_CHECK_S = 3600.0
-SIGNAL_DRAIN_S = 5.0
 
 
 def migration_sets(config: ButlerConfig) -> list[MigrationSet]:

@@ -17,6 +17,12 @@ from butlers.clock import Clock
 from butlers.daemon.demo.instance import Instance, clean_environment
 from butlers.errors import ButlersError, TimeoutExceeded
 
+_DAY = timedelta(days=1)
+_PATIENCE_S = 600.0  # Spark takes ten seconds alone on two cores, and minutes beside other work
+CHAT = 4711
+CRASH_CHATS = tuple(range(4720, 4730))  # several, because one recipient is not to be flooded
+IN_FLIGHT = 40
+
 
 def event(update_id: str, chat: int, text: str, *, observed_at: datetime) -> dict[str, Any]:
     return {
@@ -43,10 +49,6 @@ def bad_inputs(good: dict[str, Any]) -> list[tuple[str, Any, str | None]]:
         ("invalid UTF-8", b'{"schema_version": "\xff\xfe"}', None),
         ("wrong token", good, "not-a-token"),
     ]
-
-
-_DAY = timedelta(days=1)
-_PATIENCE_S = 600.0  # Spark takes ten seconds alone on two cores, and minutes beside other work
 
 
 async def answers_delivered(data_dir: Path, since: datetime) -> int:
@@ -80,11 +82,6 @@ async def _run_job(job: str, data_dir: Path, since: datetime, argument: str) -> 
         raise ButlersError(f"{job} ended with exit code {process.returncode}: {last[-1:]}")
     document: dict[str, Any] = json.loads(said)
     return document
-
-
-CHAT = 4711
-CRASH_CHATS = tuple(range(4720, 4730))  # several, because one recipient is not to be flooded
-IN_FLIGHT = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
