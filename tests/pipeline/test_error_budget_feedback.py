@@ -244,14 +244,14 @@ def test_the_long_budget_tightens_and_keeps_and_never_loosens(
     before: Standing, windows: Windows, spent: Strain | None, mode: str, reason: str | None
 ) -> None:
     judgement = decide_mode(CHANNEL, windows, before, POLICY, NOW, strain=spent)
-    assert (judgement.assessment.mode, judgement.stance_reason) == (mode, reason)
+    assert (judgement.assessment.mode, judgement.mode_reason) == (mode, reason)
     assert judgement.changes_mode is (mode != before.mode)
     assert judgement.is_news or (mode, reason) == (before.mode, before.reason)
 
 
 def test_a_judgement_by_the_long_budget_is_written_once() -> None:
     first = decide_mode(CHANNEL, Windows(), Standing(), POLICY, NOW, strain=LEAK)
-    after = Standing(mode=BudgetMode.TIGHT, burn_rate=None, since=first.since, reason=first.stance_reason)
+    after = Standing(mode=BudgetMode.TIGHT, burn_rate=None, since=first.since, reason=first.mode_reason)
     again = decide_mode(CHANNEL, Windows(), after, POLICY, NOW + timedelta(hours=1), strain=LEAK)
     assert (first.is_news, again.is_news, again.since) == (True, False, NOW)
     assert again.assessment.reason is Reason.TOO_FEW_EVENTS

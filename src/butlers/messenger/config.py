@@ -132,7 +132,7 @@ class ErrorBudgetSection(Section):
     short_window_s: float = Field(default=300.0, gt=0, description="the recent past, in seconds")
     long_window_s: float = Field(default=3600.0, gt=0, description="the longer view, in seconds")
     min_events: int = Field(default=20, ge=1, description="fewer ended deliveries say nothing")
-    hold_s: float = Field(default=120.0, ge=0, description="seconds a stance is kept at least")
+    hold_s: float = Field(default=120.0, ge=0, description="seconds a mode is kept at least")
 
     @model_validator(mode="after")
     def _cannot_flap(self) -> Self:

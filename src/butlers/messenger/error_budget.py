@@ -121,14 +121,14 @@ class ModeDecision:
     def is_news(self) -> bool:
         """Whether there is anything to write."""
         moved = _moved(self.before.burn_rate, self.assessment.burn_rate)
-        return self.changes_mode or moved or self.stance_reason != self.before.reason
+        return self.changes_mode or moved or self.mode_reason != self.before.reason
 
     @property
     def reason(self) -> str:
         return LONG_BUDGET_SPENT if self.strain is not None else self.assessment.reason.value
 
     @property
-    def stance_reason(self) -> str | None:
+    def mode_reason(self) -> str | None:
         """Why the mode was taken; another reason takes its place only where the long budget comes in or goes."""
         if self.changes_mode or self.strain is not None or self.before.reason == LONG_BUDGET_SPENT:
             return self.reason

@@ -66,12 +66,12 @@ class Preflight:
             new = await self._prepare(caller, raw)
         except ValidationError as error:
             return _invalid(error)
-        state, verdict = await self.admission.preview(new)
-        if isinstance(verdict, Refused) and verdict.rule == "suppressed":
-            return self._facts(new, state) | _told("suppressed", rule=verdict.rule, error=verdict.error)
-        if isinstance(verdict, Refused) and isinstance(verdict.error, ValidationError):
-            return _invalid(verdict.error, rule=verdict.rule)
-        answer = self._facts(new, state) | await self._verdict(new, verdict)
+        state, decision = await self.admission.preview(new)
+        if isinstance(decision, Refused) and decision.rule == "suppressed":
+            return self._facts(new, state) | _told("suppressed", rule=decision.rule, error=decision.error)
+        if isinstance(decision, Refused) and isinstance(decision.error, ValidationError):
+            return _invalid(decision.error, rule=decision.rule)
+        answer = self._facts(new, state) | await self._described(new, decision)
         problem = self._unsendable(new, state) if answer["would_be_admitted"] else None
         return answer if problem is None else _invalid(problem, rule="adapter")
 
@@ -106,15 +106,15 @@ class Preflight:
             "stance": state.budgets.modes.get(new.channel, "normal"),
         }
 
-    async def _verdict(self, new: NewDelivery, verdict: Known | Admitted | Refused) -> dict[str, Any]:
-        if isinstance(verdict, Known):
-            return _told("deduplicated", rule="idempotency", delivery_id=verdict.delivery_id)
+    async def _described(self, new: NewDelivery, decision: Known | Admitted | Refused) -> dict[str, Any]:
+        if isinstance(decision, Known):
+            return _told("deduplicated", rule="idempotency", delivery_id=decision.delivery_id)
         if new.target is None:
             return _told("pending_missing_identifier", rule="target")
         if await self._must_wait(new):
             return _told("pending_approval", rule="approval")
-        if isinstance(verdict, Refused):
-            return _told("rejected", rule=verdict.rule, error=verdict.error)
+        if isinstance(decision, Refused):
+            return _told("rejected", rule=decision.rule, error=decision.error)
         return _told("admitted")
 
     async def _must_wait(self, new: NewDelivery) -> bool:

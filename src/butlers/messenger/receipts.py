@@ -211,8 +211,8 @@ class ReceiptIntake:
         await self._note(connection, subject.id, "suppressed", f"bounced for good: {reason}", now)
         return True
 
-    async def _note(self, connection: Executor, delivery_id: UUID, verdict: str, detail: str, now: datetime) -> None:
-        decision = {"at": now.isoformat(), "rule": "provider receipt", "verdict": verdict, "detail": detail}
+    async def _note(self, connection: Executor, delivery_id: UUID, outcome: str, detail: str, now: datetime) -> None:
+        decision = {"at": now.isoformat(), "rule": "provider receipt", "verdict": outcome, "detail": detail}
         await connection.execute(self._queries.note_decision, delivery_id, [decision], now)
 
 

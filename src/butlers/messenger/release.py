@@ -100,15 +100,15 @@ class Readmission:
         batch, passed, late = AdmissionBatch(), [], []
         policy = self.admission.policy
         for one in released:
-            verdict = rules.admit(one.request, limits=policy.limits, breaker=policy.breaker, budgets=budgets, now=now)
-            if isinstance(verdict, Refused):
-                late.append((one.id, verdict))
+            decision = rules.admit(one.request, limits=policy.limits, breaker=policy.breaker, budgets=budgets, now=now)
+            if isinstance(decision, Refused):
+                late.append((one.id, decision))
                 shares = rules.wanting(one.request, limits=policy.limits, budgets=budgets, now=now)
                 batch.keep_shares(one.request, shares, now)
                 continue
             passed.append(one.id)
-            batch.charge(one.request, verdict, now)
-            rules.apply(budgets, one.request, verdict)
+            batch.charge(one.request, decision, now)
+            rules.apply(budgets, one.request, decision)
         await self.admission.write(connection, batch, now)
         await connection.execute(self.queries.admit_released, passed, now)
         if late:
@@ -172,9 +172,9 @@ class Release:
         if original is None or standing is None:
             raise invalid("dead_letter_id", "its delivery is gone")
         now = self.clock.now()
-        verdict = assess(dict(letter), standing, self.policy, now)
-        if not verdict["eligible"]:
-            raise invalid("dead_letter_id", f"cannot be replayed: {', '.join(verdict['reasons'])}")
+        eligibility = assess(dict(letter), standing, self.policy, now)
+        if not eligibility["eligible"]:
+            raise invalid("dead_letter_id", f"cannot be replayed: {', '.join(eligibility['reasons'])}")
         count = letter["replay_count"] + 1
         decision = Decision(at=now, rule="replay", verdict="replayed", detail=f"replay {count}, asked for by {by}")
         new = replace(

@@ -37,7 +37,7 @@ from butlers.reliability.error_budget import BudgetMode, BudgetPolicy, burn_rate
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
-from butlers.telemetry.catalogue import CIRCUIT_STATE, ERROR_BUDGET_BURN, MESSENGER_QUEUE_DEPTH, STANCE
+from butlers.telemetry.catalogue import BUDGET_MODE, CIRCUIT_STATE, ERROR_BUDGET_BURN, MESSENGER_QUEUE_DEPTH
 
 log = get_logger("butlers.messenger")
 
@@ -49,7 +49,7 @@ RATE_RULES: Final = ("throttle", "in_flight", "global", "channel", "recipient", 
 
 ReportRow = Mapping[str, Any]
 _CIRCUIT = {"closed": 0, "half-open": 1, "open": 2}
-_STANCE = {BudgetMode.NORMAL: 0, BudgetMode.TIGHT: 1}
+_MODE_NUMBERS = {BudgetMode.NORMAL: 0, BudgetMode.TIGHT: 1}
 _ENDINGS = (*FINISHED, "uncertain", "excused")
 
 
@@ -200,13 +200,13 @@ class ServiceLevels:
         """Decide and show until cancelled."""
         while True:
             try:
-                await self.judge()
+                await self.decide_modes()
                 await self.show()
             except Exception as error:
                 log.error("service levels were not judged", error=error)
             await self._clock.sleep(DECIDE_EVERY_S)
 
-    async def judge(self) -> list[ModeDecision]:
+    async def decide_modes(self) -> list[ModeDecision]:
         """Take the mode that each channel's error budget asks for; returns the changes that this call made."""
         now = self._clock.now()
         windows, standings, long = await self._windows(now), await self._standings(), await self._long_windows()
@@ -235,7 +235,7 @@ class ServiceLevels:
             (channel, scope), standing = split_name(name), standings.get(name, Standing())
             burn = UNKNOWN_BURN if standing.burn_rate is None else standing.burn_rate
             self._telemetry.gauge(ERROR_BUDGET_BURN, burn, channel=channel, identity_scope=scope)
-            self._telemetry.gauge(STANCE, _STANCE[standing.mode], channel=channel, identity_scope=scope)
+            self._telemetry.gauge(BUDGET_MODE, _MODE_NUMBERS[standing.mode], channel=channel, identity_scope=scope)
             self._telemetry.gauge(CIRCUIT_STATE, _CIRCUIT[standing.state], channel=channel, identity_scope=scope)
         unfinished = await _rows(self._database, self._queries.unfinished_by_status)
         for status, deliveries in by_status(unfinished).items():
@@ -295,7 +295,7 @@ class ServiceLevels:
             now,
             before.mode.value,
             before.since,
-            decision.stance_reason,
+            decision.mode_reason,
         )
         return written is not None
 

@@ -1,4 +1,4 @@
-"""When two requests are the same request, and what the second one gets.
+"""Keys: when two requests are the same request.
 
 A key is `<kind>-<sha256>`. What is hashed is each field with its length in front, so that text moved from one field
 to its neighbour makes another key, and the kind, so that keys of different kinds never meet.
@@ -16,11 +16,8 @@ A blank subject is no subject. A replay keeps the key it descends from, visibly:
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
 from hashlib import sha256
-from types import MappingProxyType
 
 _REPLAY = "::replay-"
 
@@ -103,47 +100,6 @@ def root_key(key: str) -> str:
     while len(parts) > 1 and parts[-1].isascii() and parts[-1].isdigit():
         parts.pop()
     return _REPLAY.join(parts)
-
-
-class Verdict(StrEnum):
-    """What a request gets whose key may already be known."""
-
-    NEW = "new"  # the key is unknown: go on
-    COALESCE = "coalesce"  # the original is running: wait for its result with it
-    RETURN_RESULT = "return_result"  # the original has ended: its result, as it was
-    REPORT_STATUS = "report_status"  # the original waits for somebody's decision: say so, do not wait
-
-
-VERDICTS: Mapping[str, Verdict] = MappingProxyType(
-    {
-        # a delivery
-        "pending": Verdict.COALESCE,
-        "in_progress": Verdict.COALESCE,
-        "awaiting_retry": Verdict.COALESCE,
-        "delivered": Verdict.RETURN_RESULT,
-        "failed": Verdict.RETURN_RESULT,
-        "dead_lettered": Verdict.RETURN_RESULT,
-        "expired": Verdict.RETURN_RESULT,
-        "uncertain": Verdict.REPORT_STATUS,
-        "pending_approval": Verdict.REPORT_STATUS,
-        "pending_missing_identifier": Verdict.REPORT_STATUS,
-        # a routed request
-        "accepted": Verdict.COALESCE,
-        "processing": Verdict.COALESCE,
-        "processed": Verdict.RETURN_RESULT,
-        "errored": Verdict.RETURN_RESULT,
-    }
-)
-
-
-def judge(stored_status: str | None) -> Verdict:
-    """What to do, given the status stored under the key (`None`: nothing is stored).
-
-    A status nobody listed is reported, because the one thing a duplicate must never do is to send again.
-    """
-    if stored_status is None:
-        return Verdict.NEW
-    return VERDICTS.get(stored_status, Verdict.REPORT_STATUS)
 
 
 def _identifier(text: str) -> str:

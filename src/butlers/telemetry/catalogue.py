@@ -285,7 +285,9 @@ RECORDS_REMOVED = _counter(
     "Old records that were removed: delivery, attempt, receipt, dead_letter, action",
     "record",
 )
-STANCE = _gauge("butlers.messenger.stance", "{stance}", "0 normal, 1 tight: how strictly a provider is used", _TARGET)
+BUDGET_MODE = _gauge(
+    "butlers.messenger.stance", "{stance}", "0 normal, 1 tight: how strictly a provider is used", _TARGET
+)
 
 MESSENGER: tuple[Metric, ...] = (
     DELIVERY_REQUESTED,
@@ -308,7 +310,7 @@ MESSENGER: tuple[Metric, ...] = (
     MESSENGER_QUEUE_DEPTH,
     ERROR_BUDGET_BURN,
     RECORDS_REMOVED,
-    STANCE,
+    BUDGET_MODE,
 )
 
 # --- What every butler does ------------------------------------------------------------------------------------------

@@ -109,18 +109,18 @@ async def test_a_burning_budget_makes_strict_and_a_clean_short_window_relaxes_ag
 ) -> None:
     levels = ledger.levels()
     await ledger.attempts(good=45, bad=5)  # 10 % where 1 % is allowed
-    (change,) = await levels.judge()
+    (change,) = await levels.decide_modes()
     assert (change.channel, change.assessment.mode) == ("telegram.bot", BudgetMode.TIGHT)
     assert change.assessment.reason is Reason.BUDGET_BURNING
     state = await ledger.state("telegram.bot")
     assert (state["stance"], state["stance_since"]) == ("tight", NOW)
     assert state["burn_rate"] == pytest.approx(10.0)
-    assert await levels.judge() == []
+    assert await levels.decide_modes() == []
 
     # The fault is over: the long window still holds it, the short one is clean.
     ledger.clock.advance(400)
     await ledger.attempts(good=30, bad=0, started=ledger.clock.now())
-    (back,) = await levels.judge()
+    (back,) = await levels.decide_modes()
     assert (back.assessment.mode, back.assessment.reason) == (BudgetMode.NORMAL, Reason.RECOVERED)
     state = await ledger.state("telegram.bot")
     assert (state["stance"], state["stance_since"], state["burn_rate"]) == ("normal", ledger.clock.now(), 0.0)
@@ -136,12 +136,12 @@ async def test_a_burning_budget_makes_strict_and_a_clean_short_window_relaxes_ag
 async def test_silence_keeps_strict_for_the_hold_and_no_longer(ledger: Ledger) -> None:
     levels = ledger.levels(policy=BudgetPolicy(short_window_s=60, hold_s=120))
     await ledger.attempts(good=0, bad=30, started=ago(1))
-    assert len(await levels.judge()) == 1
+    assert len(await levels.decide_modes()) == 1
     ledger.clock.advance(119)
-    assert await levels.judge() == []
+    assert await levels.decide_modes() == []
     assert (await ledger.state("telegram.bot"))["burn_rate"] is None
     ledger.clock.advance(1)
-    (change,) = await levels.judge()
+    (change,) = await levels.decide_modes()
     assert (change.assessment.mode, change.assessment.reason) == (BudgetMode.NORMAL, Reason.TOO_FEW_EVENTS)
 
 
@@ -150,7 +150,7 @@ async def test_one_channel_does_not_pay_for_another(ledger: Ledger) -> None:
     for _ in range(30):
         await ledger.attempt(mail, "failed", **UNAVAILABLE, retryable=True)
     await ledger.attempts(good=30, bad=0)
-    assert [change.channel for change in await ledger.levels().judge()] == ["email.bot"]
+    assert [change.channel for change in await ledger.levels().decide_modes()] == ["email.bot"]
     assert (await ledger.state("telegram.bot"))["stance"] == "normal"
 
 
@@ -161,7 +161,7 @@ async def test_the_circuit_of_a_channel_is_left_alone(ledger: Ledger) -> None:
         NOW,
     )
     await ledger.attempts(good=0, bad=30)
-    assert len(await ledger.levels().judge()) == 1
+    assert len(await ledger.levels().decide_modes()) == 1
     state = await ledger.state("telegram.bot")
     assert (state["state"], state["generation"], state["trip_reason"]) == ("open", 3, "away")
     assert state["stance"] == "tight"
@@ -169,7 +169,7 @@ async def test_the_circuit_of_a_channel_is_left_alone(ledger: Ledger) -> None:
 
 async def test_many_processes_judge_at_once_and_one_of_them_changes_the_stance(ledger: Ledger) -> None:
     await ledger.attempts(good=0, bad=30)
-    judged = await asyncio.gather(*(ledger.levels().judge() for _ in range(8)))
+    judged = await asyncio.gather(*(ledger.levels().decide_modes() for _ in range(8)))
     assert sum(map(len, judged)) == 1
 
 
@@ -189,13 +189,13 @@ async def test_a_stance_that_changed_while_we_judged_is_not_overwritten(ledger: 
 async def test_a_burn_that_did_not_move_is_not_written_again(ledger: Ledger) -> None:
     levels = ledger.levels()
     await ledger.attempts(good=30, bad=0)
-    await levels.judge()
+    await levels.decide_modes()
     before = await ledger.state("telegram.bot")
     ledger.clock.advance(15)
-    await levels.judge()
+    await levels.decide_modes()
     assert await ledger.state("telegram.bot") == before
     await ledger.attempts(good=0, bad=1, started=ledger.clock.now())
-    await levels.judge()
+    await levels.decide_modes()
     assert (await ledger.state("telegram.bot"))["burn_rate"] == pytest.approx(100 / 31, abs=1e-6)
 
 
@@ -221,7 +221,7 @@ async def test_gauges_show_stance_burn_circuit_and_depth(ledger: Ledger) -> None
     assert (shown["circuit_state", "email"], shown["queue_depth", "pending_approval"]) == (0, 0)
 
     await ledger.attempts(good=0, bad=30)
-    await levels.judge()
+    await levels.decide_modes()
     await ledger.database.execute(f"update {SCHEMA}.channel_states set state = 'open' where name = 'telegram.bot'")
     await levels.show()
     shown = gauges(ledger)

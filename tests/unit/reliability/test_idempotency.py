@@ -10,13 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from butlers.reliability.idempotency import (
-    VERDICTS,
-    Verdict,
     caller_key,
     content_key,
     delivery_key,
     event_key,
-    judge,
     replay_key,
     root_key,
     window_number,
@@ -169,27 +166,6 @@ def test_only_a_suffix_is_taken_for_a_replay():
     assert root_key("x::replay-1y") == "x::replay-1y"
     assert root_key("x::replay-") == "x::replay-"
     assert root_key("x::replay-1::replay-2") == "x"
-
-
-@pytest.mark.parametrize("status", ["delivered", "failed", "dead_lettered", "expired", "processed", "errored"])
-def test_a_duplicate_of_something_ended_gets_its_result(status):
-    assert judge(status) is Verdict.RETURN_RESULT
-
-
-@pytest.mark.parametrize("status", ["pending", "in_progress", "awaiting_retry", "accepted", "processing"])
-def test_a_duplicate_of_something_running_joins_it(status):
-    assert judge(status) is Verdict.COALESCE
-
-
-@pytest.mark.parametrize("status", ["uncertain", "pending_approval", "pending_missing_identifier"])
-def test_a_duplicate_of_something_that_waits_for_a_decision_is_told_so(status):
-    assert judge(status) is Verdict.REPORT_STATUS
-
-
-def test_only_an_unknown_key_is_new():
-    assert judge(None) is Verdict.NEW
-    assert judge("a status of next year") is Verdict.REPORT_STATUS
-    assert Verdict.NEW not in VERDICTS.values()
 
 
 # Letters that make field borders visible if fields were simply joined.

@@ -97,7 +97,7 @@ class DeadLetterTools:
             if delivery_id is not None:
                 detail = f"given up by {person}: {arguments.reason}"
                 await self.records.add_decision(
-                    connection, delivery_id, at=now, rule="discard", verdict="discarded", detail=detail
+                    connection, delivery_id, at=now, rule="discard", outcome="discarded", detail=detail
                 )
         if delivery_id is None:
             await self._letter(arguments.dead_letter_id)
@@ -125,7 +125,7 @@ class DeadLetterTools:
             )
             await connection.execute(queries.mark_dead_lettered, arguments.delivery_id, now, summary)
             await self.records.add_decision(
-                connection, arguments.delivery_id, at=now, rule="quarantine", verdict="dead_lettered", detail=summary
+                connection, arguments.delivery_id, at=now, rule="quarantine", outcome="dead_lettered", detail=summary
             )
         self.wake()
         log.info("delivery quarantined", delivery_id=arguments.delivery_id, caller=person)

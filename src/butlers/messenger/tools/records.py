@@ -53,9 +53,9 @@ class DeliveryRecords:
         return dict(row) if row is not None else None
 
     async def add_decision(
-        self, executor: Executor, delivery_id: UUID, *, at: datetime, rule: str, verdict: str, detail: str
+        self, executor: Executor, delivery_id: UUID, *, at: datetime, rule: str, outcome: str, detail: str
     ) -> None:
-        line = {"at": at.isoformat(), "rule": rule, "verdict": verdict, "detail": detail}
+        line = {"at": at.isoformat(), "rule": rule, "verdict": outcome, "detail": detail}
         await executor.execute(self.queries.add_decision, delivery_id, [line])
 
 

@@ -201,8 +201,8 @@ class Rollout:
         row = await self.database.fetchrow(self.queries.version_figures, key, since, DECIDING_CALLS)
         return Figures(**dict(row)) if row else Figures(requests=0, failed=0, unsure=0, corrected=0)
 
-    def _counted_since(self, judged_from: datetime, canary: CanarySection) -> datetime:
-        return max(judged_from, self.clock.now() - timedelta(seconds=canary.window_s))
+    def _counted_since(self, counted_from: datetime, canary: CanarySection) -> datetime:
+        return max(counted_from, self.clock.now() - timedelta(seconds=canary.window_s))
 
 
 def _to_wire(figures: Figures) -> dict[str, Any]:

@@ -44,8 +44,8 @@ class Asker(Spawner):
     """Sessions that answer one question each, recorded as all sessions are."""
 
     async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
-        wish = Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
-        return await self._session(wish)
+        request = Wish(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
+        return await self._session(request)
 
 
 def build_askers(
