@@ -7,13 +7,14 @@ the files and checks them all.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any, Literal
 
+from croniter import CroniterError, croniter
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from butlers.butler.cron import cron_problem
-
 RuntimeKind = Literal["local", "codex", "claude", "opencode"]
+_ANY_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
@@ -110,3 +111,20 @@ class ButlerSection(Section):
         if len(names) != len(set(names)):
             raise ValueError("schedule names must be unique")
         return value
+
+
+def cron_problem(cron: str) -> str | None:
+    """What is wrong with a cron expression of five fields, in UTC; None: it names moments that really come."""
+    if len(cron.split()) != 5 or not croniter.is_valid(cron):
+        return "must be a cron expression of five fields"
+    try:
+        next_run(cron, _ANY_MOMENT)
+    except CroniterError:
+        return "names a moment that never comes"
+    return None
+
+
+def next_run(cron: str, after: datetime) -> datetime:
+    """The first moment after `after` that a cron expression names."""
+    following: datetime = croniter(cron, after).get_next(datetime)
+    return following

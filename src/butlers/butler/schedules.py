@@ -21,8 +21,7 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.butler.activity import Report, unreported
-from butlers.butler.config import ScheduleSection
-from butlers.butler.cron import cron_problem, next_run
+from butlers.butler.config import ScheduleSection, cron_problem, next_run
 from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import parse_arguments

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.cron import next_run
+from butlers.butler.config import next_run
 
 CRONS = ["5 * * * *", "15 0 * * *", "30 1 * * *", "0 */6 * * *", "0 4 * * *", "*/5 * * * *"]
 
