@@ -22,7 +22,11 @@ def recorded(tree: ast.AST, *recorders: str) -> Iterator[str]:
 
 
 def _is_recording(called: ast.expr, recorders: tuple[str, ...]) -> bool:
-    on_telemetry = isinstance(called, ast.Attribute) and last_name(called.value).lstrip("_") == "telemetry"
+    """On the telemetry of a butler, or on Messenger's observer, which adds the labels of a delivery."""
+    on_telemetry = isinstance(called, ast.Attribute) and last_name(called.value).lstrip("_") in (
+        "telemetry",
+        "observer",
+    )
     return on_telemetry and last_name(called) in recorders
 
 

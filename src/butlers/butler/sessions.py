@@ -42,7 +42,7 @@ Observer = Callable[[EndedSession], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class SessionRequest:
     """What a session is for."""
 
     prompt: Prompt
@@ -92,22 +92,24 @@ class Spawner:
     async def instruct(self, task: str, *, trigger_source: str) -> RuntimeResult:
         """Carry out what an operator wrote: a schedule's prompt, or a trigger."""
         prompt = Prompt(system=f"{self._instructions}\n\n{task}".strip(), text=NO_MESSAGE)
-        return await self._session(Wish(prompt=prompt, said=task, trigger_source=trigger_source))
+        return await self._session(SessionRequest(prompt=prompt, said=task, trigger_source=trigger_source))
 
     async def answer(self, text: str, *, trigger_source: str, request_id: UUID, speaker: str = OWNER) -> RuntimeResult:
         """Answer what somebody wrote. The text is data, whatever it says."""
         prompt = Prompt(system=self._instructions, text=text)
         return await self._session(
-            Wish(prompt=prompt, said=text, trigger_source=trigger_source, speaker=speaker, request_id=request_id)
+            SessionRequest(
+                prompt=prompt, said=text, trigger_source=trigger_source, speaker=speaker, request_id=request_id
+            )
         )
 
     async def ask(self, task: str, data: str, *, trigger_source: str) -> RuntimeResult:
         """A question of the program's own about data, without the instructions that are meant for conversations."""
         prompt = Prompt(system=task, text=data)
-        return await self._session(Wish(prompt=prompt, said=data, trigger_source=trigger_source))
+        return await self._session(SessionRequest(prompt=prompt, said=data, trigger_source=trigger_source))
 
-    async def _session(self, wish: Wish) -> RuntimeResult:
-        trigger_source, request_id = wish.trigger_source, wish.request_id
+    async def _session(self, request: SessionRequest) -> RuntimeResult:
+        trigger_source, request_id = request.trigger_source, request.request_id
         async with self._slots:
             session_id = self._new_id()
             await self._database.execute(
@@ -120,19 +122,19 @@ class Spawner:
                 self._clock.now(),
             )
             about = {"session_id": str(session_id), "trigger_source": trigger_source, "runtime": self._runtime.name}
-            result = await self._reported(about, request_id, self._run(session_id, wish.prompt))
-        await self._tell(session_id, wish, result)
+            result = await self._reported(about, request_id, self._run(session_id, request.prompt))
+        await self._tell(session_id, request, result)
         return result
 
-    async def _tell(self, session_id: UUID, wish: Wish, result: RuntimeResult) -> None:
+    async def _tell(self, session_id: UUID, request: SessionRequest, result: RuntimeResult) -> None:
         """The answer is there; whoever fails to take note of it must not spoil it."""
         ended = EndedSession(
             session_id=session_id,
-            trigger_source=wish.trigger_source,
-            request_id=wish.request_id,
+            trigger_source=request.trigger_source,
+            request_id=request.request_id,
             runtime=self._runtime.name,
-            speaker=wish.speaker,
-            said=wish.said,
+            speaker=request.speaker,
+            said=request.said,
             answered=result.text,
         )
         for observer in self._observers:

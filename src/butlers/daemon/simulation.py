@@ -164,7 +164,7 @@ class SimulatorProcess:
             await process.wait()
 
     async def _failure(self, error: Mapping[str, str]) -> ConfigurationError:
-        """What the child said, or its last words, or that it said nothing."""
+        """What the child reported, or its last lines, or that it reported nothing."""
         await self.stop()
         if "problem" in error:
             return ConfigurationError(

@@ -22,7 +22,7 @@ from butlers.errors import ConfigurationError
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 
 T = TypeVar("T")
-_PORT_PATIENCE_S = 5.0  # a predecessor may still be saying its last words
+_PORT_PATIENCE_S = 5.0  # a predecessor may still be closing its connections
 
 
 async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock, stop: asyncio.Event) -> None:

@@ -118,20 +118,23 @@ class Observer:
         """One span for each step of the admission that the delivery came to."""
         if (timing := self.timings.pop(new.id, None)) is None:
             return
+        about: dict[str, Any] = {"request_id": new.notify.request_id, "channel": new.notify.delivery.channel}
+        outcome = "known" if isinstance(entry, Known) else "new"
+        with self.telemetry.span(IDEMPOTENCY_CHECK, between=timing.before("read"), outcome=outcome, **about):
+            pass
+        if isinstance(entry, Known):
+            return
         rule = entry.rule if isinstance(entry, Refused) else None
-        steps: list[tuple[SpanName, Step, dict[str, Any]]] = [
-            (IDEMPOTENCY_CHECK, "read", {"outcome": "known" if isinstance(entry, Known) else "new"})
-        ]
-        if not isinstance(entry, Known):
-            outcome = "refused" if rule else "admitted"
-            decided = {"identity_scope": new.identity_scope, "outcome": outcome, "rule": rule}
-            steps.append((RATE_LIMIT_CHECK, "decided", decided))
+        decided: dict[str, Any] = {
+            "identity_scope": new.identity_scope,
+            "outcome": "refused" if rule else "admitted",
+            "rule": rule,
+        }
+        with self.telemetry.span(RATE_LIMIT_CHECK, between=timing.before("decided"), **decided, **about):
+            pass
         if isinstance(entry, Taken):
-            steps.append((PERSISTENCE_WRITE, "written", {"delivery_id": str(new.id)}))
-        request_id, channel = new.notify.request_id, new.notify.delivery.channel
-        for name, step, facts in steps:
-            took = timing.before(step)
-            with self.telemetry.span(name, request_id=request_id, between=took, channel=channel, **facts):
+            written = timing.before("written")
+            with self.telemetry.span(PERSISTENCE_WRITE, between=written, delivery_id=str(new.id), **about):
                 pass
 
     def _refused(self, new: NewDelivery, refused: Refused) -> None:

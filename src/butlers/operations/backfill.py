@@ -139,27 +139,27 @@ def _created(document: Document) -> Iterator[str]:
     yield Hint("follow it with: butlers backfill list")
 
 
-def _deed(given: dict[str, Any]) -> Target:
-    return Target(butler=PAUSE.butler, operation=f"backfill.{given.pop('deed')}")
+def _changed_by(given: dict[str, Any]) -> Target:
+    return Target(butler=PAUSE.butler, operation=f"backfill.{given.pop('action')}")
 
 
-def _change(deed: JobAction, description: str) -> Operation:
-    path = "/backfill/{job_id}/{deed}"
-    deeds = (Parameter(name="deed", annotation=JobAction),)
-    all_of_them = post(path, "Pause, cancel or resume a backfill job", parameters=deeds, target=_deed)
+def _change(kind: JobAction, description: str) -> Operation:
+    path = "/backfill/{job_id}/{action}"
+    actions = (Parameter(name="action", annotation=JobAction),)
+    all_of_them = post(path, "Pause, cancel or resume a backfill job", parameters=actions, target=_changed_by)
     return Operation(
-        name=f"backfill.{deed}",
+        name=f"backfill.{kind}",
         description=description,
         arguments=JobArguments,
         returns=JobResult,
         hints=ACTS,
         roles=OPERATORS,
-        routes=(all_of_them,) if deed is JobAction.PAUSE else (),
+        routes=(all_of_them,) if kind is JobAction.PAUSE else (),
         commands=tuple(
-            Command(f"backfill {action}", help, _stands, (_JOB,), fixed={"deed": action})
+            Command(f"backfill {action}", help, _stands, (_JOB,), fixed={"action": action})
             for action, help in _CHANGES.items()
         )
-        if deed is JobAction.PAUSE
+        if kind is JobAction.PAUSE
         else (),
     )
 

@@ -137,9 +137,9 @@ def limits(document: Document) -> Iterator[str]:
     flight = document["in_flight"]
     yield f"{'in flight':<16}  {flight['consumed']} of {_known(flight['total'])}"
     for name, layer in document["channels"].items():
-        stance = "" if layer["stance"] == "normal" else f", {layer['stance']} (configured {layer['configured']:g})"
+        mode = "" if layer["stance"] == "normal" else f", {layer['stance']} (configured {layer['configured']:g})"
         wait = f", told to wait until {when(layer['throttled_until'])}" if layer["throttled_until"] else ""
-        yield f"{_layer(name, layer)}{stance}{wait}"
+        yield f"{_layer(name, layer)}{mode}{wait}"
     recipients = document["recipients"]
     held = f"{_number(recipients['at_limit'], 'recipient')} at the limit"
     yield f"{'recipients':<16}  {recipients['total']:g} a minute each; {held}"

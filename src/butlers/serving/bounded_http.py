@@ -20,7 +20,7 @@ from butlers.serving.peer_account import with_account
 KEPT_BACK = 512  # file descriptors for the database, files, pipes, and calls of our own
 FEWEST = 64  # connections, on a machine that gives hardly any descriptors
 WANTED_FILES = 16_384
-_FAREWELL_S: Final = 2.0  # how long a closed connection may take to let go of its last bytes
+_LINGER_S: Final = 2.0  # how long a closed connection may take to let go of its last bytes
 _DRAINED: Final = 64 * 2**20  # bytes of a body that nobody wants any more: the client is to see its answer first
 
 
@@ -179,7 +179,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._book.waits(self, self._address)
         self._count(len(data))
         super().data_received(data)
-        self._judge()
+        self._check()
 
     def _count(self, received: int) -> None:
         self._without_content += received
@@ -188,7 +188,7 @@ class BoundedHttp(HttpToolsProtocol):
         elif self.cycle is not None and self.cycle.response_complete:
             self._drained += received
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         """What the parser keeps to itself until it is whole is bounded by how much it was given."""
         if self.transport.is_closing():
             return
@@ -262,7 +262,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._unread, self._heard_at = unread, now
         silent, limits = now - self._heard_at, self._limits
         if unread or self.transport.is_closing():
-            if silent > (_FAREWELL_S if self.transport.is_closing() else limits.body_idle_s):
+            if silent > (_LINGER_S if self.transport.is_closing() else limits.body_idle_s):
                 self.transport.abort()
         elif self._at_work():
             return

@@ -65,7 +65,7 @@ class Guard:
         self._own_host, self._json_bodies, self._own_account = own_host, json_bodies, own_account
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        refusal = self._judge(scope) if scope["type"] == "http" else None
+        refusal = self._check(scope) if scope["type"] == "http" else None
         if refusal is None:
             await self._app(scope, receive, send)
             return
@@ -74,7 +74,7 @@ class Guard:
         await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _judge(self, scope: Any) -> Refusal | None:
+    def _check(self, scope: Any) -> Refusal | None:
         path: str = scope["path"]
         query: bytes = scope["query_string"]
         if b"%00" in query or b"\x00" in query or ("\x00" in path and not path.startswith(self._name_parts)):

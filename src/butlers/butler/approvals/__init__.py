@@ -1,4 +1,4 @@
-"""Deeds that wait for a person.
+"""Calls that wait for a person.
 
                          a rule allows it
     gated call ──request──────────────────────────> Allowed: goes on at once, one use of the rule is spent

@@ -113,7 +113,7 @@ class Approvals:
 
     async def request(self, connection: Executor, wanted: Wanted, *, now: datetime) -> Allowed | MustWait:
         """May it happen? In the caller's transaction: a use of a rule and a new action come and go with it."""
-        # What waits already goes on waiting: if a newer rule let a repeat pass, approving it would do the deed twice.
+        # What waits already goes on waiting: if a newer rule let a repeat pass, approving it would act twice.
         if (known := await self._known(connection, wanted.key)) is not None:
             return known
         rule_id = await self.rules.spend(

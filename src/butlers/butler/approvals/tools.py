@@ -152,7 +152,7 @@ def _gated(tool: AnyTool, approvals: Approvals, runner: ActionRunner) -> Tool:
             f"{tool.name} cannot be gated: it takes an envelope and judges its callers itself",
             source="butler.toml",
             key="modules.approvals.gated_tools",
-            remedy="gate the tools that do the deed",
+            remedy="gate the tools that act",
         )
     runner.take(tool)
     return replace(

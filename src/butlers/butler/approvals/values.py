@@ -22,7 +22,7 @@ NO_RULE = "no such rule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A deed that somebody asks for."""
+    """A gated call that a caller asks for."""
 
     tool_name: str
     tool_args: Mapping[str, Any]
@@ -53,7 +53,7 @@ class MustWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingAction:
-    """One deed and what became of it."""
+    """One gated call and what became of it."""
 
     id: UUID
     tool_name: str
@@ -87,7 +87,7 @@ async def _nothing(_connection: Executor, _action: PendingAction) -> None:
 class Hooks:
     """What a decision moves, in the decision's own transaction; whatever they raise undoes the decision.
 
-    `on_approved` returns what came of it when the deed is done with the release, or None when it is still to happen.
+    `on_approved` returns what came of it when the release carries it out, or None when it is still to happen.
     `on_closed` is called when nothing will come of the action: rejected or expired.
     """
 

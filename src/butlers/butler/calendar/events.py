@@ -17,7 +17,7 @@ SUGGESTIONS = 3
 SEARCH = timedelta(days=7)  # how far from the wanted time a suggestion may lie, either way
 _QUARTER_S = 900
 # Private properties of an event: fingerprints of the wish it came from and of the last change we made.
-WISH = "butlers_wish"
+REQUESTED = "butlers_wish"
 CHANGE = "butlers_change"
 
 

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import httpx2
 
-from butlers.butler.calendar.events import CHANGE, WISH, Event, Slot, fingerprint, is_cancelled, mark_of, marked
+from butlers.butler.calendar.events import CHANGE, REQUESTED, Event, Slot, fingerprint, is_cancelled, mark_of, marked
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
@@ -233,12 +233,12 @@ class GoogleCalendar:
 
     async def insert(self, event_id: str, body: Event) -> tuple[Event, bool]:
         """The event, and whether it is new: an id that exists already is the same wish, come again."""
-        event = marked(body | {"id": event_id}, WISH, fingerprint(body))
+        event = marked(body | {"id": event_id}, REQUESTED, fingerprint(body))
         path = f"{self._calendar}/events"
         response = await self._call("POST", path, params=_SILENT, json=event, also=(_EXISTS,))
         if response.status_code != _EXISTS:
             return json_of(response), True
-        return same_wish(await self.get(event_id), body), False
+        return same_request(await self.get(event_id), body), False
 
     async def patch(self, event_id: str, changes: Event, *, etag: str) -> Event:
         """Change an event unless somebody else has since `etag`; what we changed ourselves, unanswered, is done."""
@@ -323,9 +323,9 @@ class GoogleCalendar:
             raise unanswered(error, self._timeout_s) from error
 
 
-def same_wish(event: Event, body: Event) -> Event:
+def same_request(event: Event, body: Event) -> Event:
     """The event that an earlier call made, provided that it asked for the same."""
-    if mark_of(event, WISH) != fingerprint(body):
+    if mark_of(event, REQUESTED) != fingerprint(body):
         raise invalid("idempotency_key", "was used for another event")
     if is_cancelled(event):
         raise invalid("idempotency_key", "was used for an event that has been deleted since")

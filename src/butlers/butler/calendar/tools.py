@@ -51,7 +51,7 @@ from butlers.butler.calendar.events import (
     slot_of,
     takes_time,
 )
-from butlers.butler.calendar.google import GoogleCalendar, same_wish
+from butlers.butler.calendar.google import GoogleCalendar, same_request
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import Tool, ToolLine, tools_of
 from butlers.clock import Clock
@@ -165,7 +165,7 @@ class CalendarTools:
         event_id = event_id_of(f"{self._butler}:{key}") if key else self._new_id().hex
         async with self._writing:
             if key and (known := await self._calendar.find(event_id)):
-                return {"status": "exists", "event": shown(same_wish(known, body))}
+                return {"status": "exists", "event": shown(same_request(known, body))}
             slot = slot_between(wanted.start, wanted.end, await self._calendar.time_zone())
             if wanted.takes_time and (refused := await self._refusal(slot, wanted.allow_conflict)):
                 return refused

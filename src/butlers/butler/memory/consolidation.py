@@ -87,9 +87,9 @@ class LocalReader:
         return Reading(
             facts=tuple(fact for episode in episodes for fact in facts_of(episode)),
             corrections=tuple(
-                Correction(content=wish, episode_id=episode.id)
+                Correction(content=correction, episode_id=episode.id)
                 for episode in episodes
-                for wish in dict.fromkeys(corrections(episode.content))
+                for correction in dict.fromkeys(corrections(episode.content))
             ),
         )
 
@@ -172,8 +172,8 @@ class Consolidation:
             facts = [fact for fact in reading.facts if fact.source_episode_id in ours]
             for fact in facts:
                 await self._facts.store(connection, fact, now=now)
-            wishes = [wish for wish in reading.corrections if wish.episode_id in ours]
-            made = [await self._rules.note(connection, wish, now=now) for wish in wishes]
+            noted = [correction for correction in reading.corrections if correction.episode_id in ours]
+            made = [await self._rules.note(connection, correction, now=now) for correction in noted]
         tally.update(consolidated=len(ours), facts=len(facts), rules=sum(made))
 
 
@@ -228,14 +228,14 @@ def as_data(numbered: Mapping[int, Episode]) -> str:
 def understood(text: str, numbered: Mapping[int, Episode]) -> Reading:
     """What the model read, or `ClassificationError` when its answer is not in the form that was asked for."""
     answer = _parsed(text)
-    named = {fact.episode for fact in answer.facts} | {wish.episode for wish in answer.corrections}
+    named = {fact.episode for fact in answer.facts} | {correction.episode for correction in answer.corrections}
     if not named <= numbered.keys():
         raise ClassificationError("the model's answer names an episode that it was not given")
     return Reading(
         facts=tuple(_fact(fact, numbered[fact.episode]) for fact in answer.facts),
         corrections=tuple(
-            Correction(content=wish.content.strip(), episode_id=numbered[wish.episode].id)
-            for wish in answer.corrections
+            Correction(content=correction.content.strip(), episode_id=numbered[correction.episode].id)
+            for correction in answer.corrections
         ),
     )
 

@@ -72,7 +72,7 @@ _OPINIONS = {
 _VERB = r"(?:really |absolutely |also |just )?(like|love|enjoy|adore|hate|dislike|detest)"
 _NAME = r"(?-i:[A-Z][\w-]+(?: [A-Z][\w-]+){0,2})"
 _MINE = r"my [\w-]+(?: [\w-]+)?"
-_SOMEBODY = rf"(I|{_MINE}|{_NAME})"
+_PERSON = rf"(I|{_MINE}|{_NAME})"
 _REST = r"(.{1,120})$"
 
 
@@ -244,9 +244,9 @@ def _pattern(form: str, read: Callable[[re.Match[str], str], Iterator[Statement]
 
 PATTERNS: tuple[Pattern, ...] = (
     _pattern(rf"{LEAD}(my|{_MINE}(?:'s|')|{_NAME}(?:'s|')) birthday is (?:on )?{_REST}", _birthday),
-    _pattern(rf"{LEAD}{_SOMEBODY} (?:now )?(?:lives? in|(?:have |has )?moved to|am from|is from) {_REST}", _home),
-    _pattern(rf"{LEAD}{_SOMEBODY} (?:now )?works? (?:at|for) {_REST}", _work),
-    _pattern(rf"{LEAD}{_SOMEBODY}(?:'m| am| is|'s) (not )?allergic to {_REST}", _allergy),
+    _pattern(rf"{LEAD}{_PERSON} (?:now )?(?:lives? in|(?:have |has )?moved to|am from|is from) {_REST}", _home),
+    _pattern(rf"{LEAD}{_PERSON} (?:now )?works? (?:at|for) {_REST}", _work),
+    _pattern(rf"{LEAD}{_PERSON}(?:'m| am| is|'s) (not )?allergic to {_REST}", _allergy),
     _pattern(rf"{LEAD}I(?:'d)? (?:really )?prefer (.+?) (?:to|over) {_REST}", _preference),
     _pattern(
         rf"{LEAD}I (?:really )?(don't like|do not like|don't enjoy|can't stand|cannot stand|can't bear) {_REST}",

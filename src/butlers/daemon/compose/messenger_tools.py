@@ -38,7 +38,7 @@ def messenger_tools(butler: Butler, parts: Parts, levels: ServiceLevels) -> list
     return [
         *channels.tools(),
         *_operational(butler, parts),
-        *_deeds(butler, parts).tools(),
+        *_action_tools(butler, parts).tools(),
         *service.tools(),
         *ApprovalTools(approvals=parts.approvals).tools(),
     ]
@@ -71,7 +71,7 @@ def _operational(butler: Butler, parts: Parts) -> list[Tool]:
     ]
 
 
-def _deeds(butler: Butler, parts: Parts) -> ActionTools:
+def _action_tools(butler: Butler, parts: Parts) -> ActionTools:
     process, schema = butler.process, butler.config.schema_name
     release = Release(
         database=process.database,

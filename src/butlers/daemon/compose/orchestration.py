@@ -99,12 +99,12 @@ def _after(butler: Butler, routing: Routing) -> Callable[[ClaimedMessage, Decisi
     memory = memory_of(butler)
     if memory is None:
         return routing.extractor.offer
-    remembering = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
-    butler.add(Service(name="remembering", run=remembering.run))
+    memory_capture = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
+    butler.add(Service(name="remembering", run=memory_capture.run))
 
     def after(message: ClaimedMessage, decision: Decision) -> None:
         routing.extractor.offer(message, decision)
-        remembering.offer(message)
+        memory_capture.offer(message)
 
     return after
 

@@ -49,7 +49,7 @@ def add_routing(butler: Butler) -> Routing:
     extractor = _extractor(butler, askers[None] if askers else None)
     butler.add(Service(name="extraction", run=extractor.run))
     runtime = butler.config.butler.runtime
-    desk = RoutingTools(
+    rollout_tools = RoutingTools(
         rollout=rollout,
         runtime=runtime.type if askers else None,
         model=runtime.model if askers else None,
@@ -59,7 +59,7 @@ def add_routing(butler: Butler) -> Routing:
         threads=ConversationThreads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
         llm=llm,
         extractor=extractor,
-        tools=[*desk.tools(), *extractor.tools()],
+        tools=[*rollout_tools.tools(), *extractor.tools()],
     )
 
 

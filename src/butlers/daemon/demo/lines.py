@@ -190,7 +190,9 @@ class Demo:
         hops = [
             len(trace["routing"]["dispatches"]),
             len(trace["butlers"]["finance"]["route_inbox"]),
-            len([wish for wish in trace["notifications"] if wish["source_butler"] == "finance"]),
+            len(
+                [notification for notification in trace["notifications"] if notification["source_butler"] == "finance"]
+            ),
             len(delivery["attempts"]),
             len(delivery["receipts"]),
         ]
