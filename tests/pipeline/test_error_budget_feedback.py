@@ -225,7 +225,7 @@ def standing(mode: BudgetMode, *, ago_s: float, reason: str | None = None) -> St
 
 
 @pytest.mark.parametrize(
-    ("before", "windows", "spent", "stance", "reason"),
+    ("before", "windows", "spent", "mode", "reason"),
     [
         (Standing(), Windows(), LEAK, "tight", "long_budget_spent"),
         (Standing(), Windows(), None, "normal", None),
