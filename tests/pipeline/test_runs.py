@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from butlers.pipeline import runner
 from butlers.pipeline.connection import connect
 from butlers.pipeline.job import Job, JobContext, JobResult, Window
 from butlers.pipeline.process import main, run_in_process, understood
-from butlers.pipeline.runner import RunRequest, run_job
+from butlers.pipeline.runner import RunRequest, check_request, run_job
 from butlers.pipeline.runs import Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
 from butlers.pipeline.session import SessionSettings, essence
@@ -85,6 +86,34 @@ def _interrupted(_context: JobContext) -> JobResult:
     raise KeyboardInterrupt
 
 
+def test_runs_of_before_are_called_as_they_are_now(dsn: str):
+    """The migration, on a table as it was: with a run that ended under the former name."""
+    run = Run(
+        run_id=UUID(int=1), job="books", window=WINDOW, master="local[*]", host="here", pid=1, started_at=CLOCK.now()
+    )
+    with Runs(dsn).begin(run):
+        pass
+    renaming = files("butlers.pipeline").joinpath("migrations/0006_needs_attention.sql").read_text()
+    with connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE pipeline.pipeline_runs DROP CONSTRAINT pipeline_runs_outcome_check")
+        cursor.execute(
+            "ALTER TABLE pipeline.pipeline_runs ADD CONSTRAINT pipeline_runs_outcome_check"
+            " CHECK (outcome IN ('running', 'succeeded', 'dissatisfied', 'failed', 'died'))"
+        )
+        cursor.execute("UPDATE pipeline.pipeline_runs SET outcome = 'dissatisfied', ended_at = now()")
+        sql = "\n".join(line for line in renaming.splitlines() if not line.startswith("--"))
+        for statement in filter(str.strip, sql.replace("{schema}", "pipeline").split(";")):
+            cursor.execute(statement)
+        connection.commit()
+    assert [row["outcome"] for row in _runs(dsn)] == ["needs_attention"]
+
+
+def test_a_job_is_found_and_recorded_under_its_present_name():
+    session = SessionSettings(scratch=Path(), master="local[2]")
+    request = RunRequest(job="books", window=WINDOW, dsn="", lake=Path(), session=session)
+    assert check_request(request, CLOCK.now()).name == "reconciliation"
+
+
 def test_how_a_job_ends_is_written_down(spark: SparkSession, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     @contextmanager
     def the_session_of_the_tests(_name: str, _settings: SessionSettings) -> Iterator[SparkSession]:
@@ -95,7 +124,7 @@ def test_how_a_job_ends_is_written_down(spark: SparkSession, dsn: str, tmp_path:
     new_id = Uuid7Factory(CLOCK)
 
     def run(work: Callable[[JobContext], JobResult], **arguments: str) -> dict[str, object]:
-        job = Job(name="books", about="", run=work, arguments={"colour": "which"})
+        job = Job(name="reconciliation", about="", run=work, arguments={"colour": "which"})
         monkeypatch.setattr(runner, "find_job", lambda _name: job)
         session = SessionSettings(scratch=tmp_path, master="local[2]")
         request = RunRequest(job="books", window=WINDOW, dsn=dsn, lake=tmp_path, session=session, arguments=arguments)
@@ -121,7 +150,7 @@ def test_how_a_job_ends_is_written_down(spark: SparkSession, dsn: str, tmp_path:
     assert errors == [None, None, "configuration_error", "internal_error", "interrupted"]
     assert "test_runs.py" in json.dumps(rows[3]["error"])  # where it was raised
     first = rows[0]
-    assert first["arguments"] == {"colour": "red"}
+    assert (first["job"], first["arguments"]) == ("reconciliation", {"colour": "red"})
     assert first["details"] == {"asked": {"colour": "red"}}
     assert first["window_start"] == WINDOW.start.isoformat()
     assert first["spark_app_id"] == spark.sparkContext.applicationId

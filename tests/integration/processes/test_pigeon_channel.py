@@ -33,9 +33,9 @@ class Loft:
     roster: Path
     environment: dict[str, str]
 
-    def brings(self, ring: str, text: str) -> None:
+    def brings(self, ring: str, text: str, **more: str) -> None:
         with (self.folder / "in.jsonl").open("a", encoding="utf-8") as slips:
-            slips.write(json.dumps({"ring": ring, "from": "ann", "text": text}) + "\n")
+            slips.write(json.dumps({"ring": ring, "from": "ann", "text": text, **more}) + "\n")
 
     def sent(self) -> list[dict[str, Any]]:
         out = self.folder / "out.jsonl"
@@ -114,6 +114,18 @@ async def test_what_cannot_leave_is_tried_again_by_the_channels_own_policy(loft:
     assert len(attempts) > 1
     limits = json.dumps(await loft.instance.get("switchboard", "/api/deliveries/limits"))
     assert "pigeon.bot" in limits
+
+
+async def test_what_cannot_be_stored_is_refused_at_the_door_and_holds_nothing_up(loft: Loft) -> None:
+    async def stored() -> int:
+        return len((await loft.instance.get("switchboard", "/api/requests", limit=50))["requests"])
+
+    sent, rows = len(loft.sent()), await stored()
+    loft.brings("p-4", "note to self: count the eggs", weight="17\x00 g")
+    loft.brings("p-5", "note to self: buy some corn")
+    [*_earlier, answer] = await loft.answered(sent + 1)
+    assert "buy some corn" in answer["text"]
+    assert await stored() == rows + 1
 
 
 async def test_operators_see_it_like_every_other_channel(loft: Loft) -> None:

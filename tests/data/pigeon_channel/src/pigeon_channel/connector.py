@@ -11,7 +11,7 @@ from butlers.channels.plugins import ChannelSettings
 from butlers.clock import Clock
 from butlers.contracts.heartbeat import ConnectorCapabilities
 from butlers.contracts.ingest import Event, IngestEnvelope, Payload, Sender, Source
-from butlers.errors import SenderRefused
+from butlers.errors import SenderRefused, ValidationError
 
 LOOK_EVERY_S = 0.2
 
@@ -55,6 +55,9 @@ class PigeonConnector:
         try:
             reply = await self._ingest.ingest(envelope)
         except SenderRefused:
+            return
+        except ValidationError:  # it never will be good: the slips behind it must not wait for it
+            self.counters.messages_failed += 1
             return
         self.counters.messages_ingested += 1
         self.counters.dedupe_accepted += not reply.duplicate
