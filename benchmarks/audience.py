@@ -27,7 +27,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from benchmarks.planning import people
-from benchmarks.planning.house import HORIZON, Answers, answers, read_plan, run_job, settle
+from benchmarks.planning.recipients import HORIZON, Answers, answers, read_plan, run_job, settle
 from butlers.clock import SystemClock
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.service import MessageDeliveryService, OutboundStore

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from benchmarks.planning import people
-from benchmarks.planning.house import AT_THAT_TIME, HORIZON, answers, read_plan, run_job, run_within, settle
+from benchmarks.planning.recipients import AT_THAT_TIME, HORIZON, answers, read_plan, run_job, run_within, settle
 from pyspark.sql import DataFrame, SparkSession
 
 from butlers.errors import InternalError, ValidationError

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 from benchmarks.planning import people
-from benchmarks.planning.house import settle
+from benchmarks.planning.recipients import settle
 
 from butlers.clock import SystemClock
 from butlers.pipeline.job import jobs

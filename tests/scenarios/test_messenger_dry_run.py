@@ -14,7 +14,10 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
+from tests.scenarios.messenger_decisions import dispatch, dry_run, foretold, happened
 from tests.scenarios.messenger_door import deliver, fault, lineage, sends, wish
+from tests.scenarios.messenger_faults import KNOWN_CHAT, KNOWN_KEY, LIMITS, ORIGINS, Weather
+from tests.scenarios.messenger_intents import Wishes, on_record
 from tests.scenarios.messenger_time import (
     emptied,
     ended_attempts,
@@ -24,9 +27,6 @@ from tests.scenarios.messenger_time import (
     tool,
     turned_away,
 )
-from tests.scenarios.messenger_verdicts import dispatch, dry_run, foretold, happened
-from tests.scenarios.messenger_weather import KNOWN_CHAT, KNOWN_KEY, LIMITS, ORIGINS, Weather
-from tests.scenarios.messenger_wishes import Wishes, on_record
 from tests.system import OWNER_CHAT_ID, RunningSystem
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

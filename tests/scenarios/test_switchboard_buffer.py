@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.downstream import Downstream, after, downstream, ok
-from tests.scenarios.fanout_house import AT_HOME
+from tests.scenarios.fanout_system import AT_HOME
 from tests.scenarios.messenger_door import changed_roster
 from tests.scenarios.switchboard_door import all_finished, call, post, row, rows
 from tests.scenarios.switchboard_meter import Meter, gauge, left_behind

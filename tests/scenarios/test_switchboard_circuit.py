@@ -14,7 +14,7 @@ import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.downstream import after, downstream, ok
-from tests.scenarios.fanout_house import AT_HOME, House, planned
+from tests.scenarios.fanout_system import AT_HOME, House, planned
 from tests.scenarios.test_when_something_goes_away import SteppingClock
 from tests.system import RunningSystem, running_system
 

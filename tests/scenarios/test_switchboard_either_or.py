@@ -6,7 +6,7 @@ from pathlib import Path
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.downstream import downstream, error, ok
-from tests.scenarios.fanout_house import AT_HOME, House, planned
+from tests.scenarios.fanout_system import AT_HOME, House, planned
 from tests.scenarios.operator_door import act, in_state, letters
 from tests.system import running_system
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.scenarios.downstream import after, error, ok
-from tests.scenarios.fanout_house import House, house, served
+from tests.scenarios.fanout_system import House, house, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 __all__ = ["house", "served"]  # fixtures

@@ -16,7 +16,7 @@ import pytest_asyncio
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.requests.service_levels import rounded_up
 from tests.scenarios.downstream import Downstream, after, downstream, error, ok
-from tests.scenarios.fanout_house import AT_HOME
+from tests.scenarios.fanout_system import AT_HOME
 from tests.scenarios.messenger_door import changed_roster
 from tests.scenarios.operator_door import read, tool
 from tests.scenarios.switchboard_door import all_finished, post

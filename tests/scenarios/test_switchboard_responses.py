@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.scenarios.downstream import after, changed, error, ok
-from tests.scenarios.fanout_house import SAYS, House, house, served
+from tests.scenarios.fanout_system import SAYS, House, house, served
 from tests.scenarios.switchboard_door import post, rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,7 +13,7 @@ import pytest_asyncio
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.runtimes.stand_ins import CODEX, StandIn
 from tests.scenarios.downstream import after, downstream, error, ok
-from tests.scenarios.fanout_house import AT_HOME, House, planned
+from tests.scenarios.fanout_system import AT_HOME, House, planned
 from tests.scenarios.operator_door import letters
 from tests.scenarios.routing_model import RoutingModel, routed
 from tests.scenarios.switchboard_door import row, rows

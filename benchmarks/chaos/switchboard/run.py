@@ -65,7 +65,7 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 async def _through(storm: _Storm, injector: FaultInjector, arrivals: list[Arrival]) -> tuple[list[Kill], float | None]:
-    await storm.gather_house()
+    await storm.gather_evidence()
     await injector.begin()
     faults = asyncio.create_task(injector.run())
     try:
@@ -100,7 +100,7 @@ class _Storm:
     plan: Plan
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def gather_house(self) -> None:
+    async def gather_evidence(self) -> None:
         """Everybody is up and known to Switchboard before anything comes in."""
         await self._spawn()
         await self.rig.until_healthy("switchboard")

@@ -25,7 +25,7 @@ from butlers.messenger.receipts import ReceiptIntake
 from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from tests.integration.channels.receipt_rows import SCHEMA
-from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER
+from tests.integration.simulators.mail_state import ACCOUNTS, BUTLER
 
 OPERATOR = Caller(name="operator", role=Role.OPERATOR)
 POISON = "poison"

@@ -22,8 +22,8 @@ from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Se
 from butlers.clock import ManualClock, SystemClock
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.ids import Uuid7Factory
+from tests.integration.simulators.mail_state import ACCOUNTS, BUTLER, OWNER, fault
 from tests.integration.simulators.mail_support import controlling
-from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, OWNER, fault
 
 PASSWORD = ACCOUNTS[BUTLER]
 

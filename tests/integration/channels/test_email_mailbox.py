@@ -33,8 +33,8 @@ from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database
 from tests.integration.channels.receipt_rows import MIGRATIONS, SCHEMA, Rows
+from tests.integration.simulators.mail_state import ACCOUNTS, BUTLER, STRANGER
 from tests.integration.simulators.mail_support import controlling
-from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, STRANGER
 
 OPERATOR = Caller(name="operator", role=Role.OPERATOR)
 NOTHING = {"routed": 0, "duplicates": 0, "bounces": 0, "skipped": 0, "refused": 0, "failed": 0}

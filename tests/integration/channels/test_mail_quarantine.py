@@ -24,8 +24,8 @@ from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 from tests.integration.channels.mail_reader import OPERATOR, POISON, Door, mail_reader
 from tests.integration.channels.receipt_rows import MIGRATIONS, SCHEMA
+from tests.integration.simulators.mail_state import ACCOUNTS, BUTLER, STRANGER
 from tests.integration.simulators.mail_support import controlling
-from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER, STRANGER
 
 TOO_MUCH = "a\n" * 1_000_000  # takes more memory to take apart than the reader's parser has
 

@@ -8,7 +8,7 @@ import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database
-from tests.integration.messenger_tools.world import TABLES, World
+from tests.integration.messenger_tools.stored_state import TABLES, World
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from butlers.operations.http import HttpDoor, add_operations
 from butlers.operations.operation import Role
 from butlers.operations.table import OPERATIONS
 from butlers.switchboard.ingress.api import OperationCalls, may_decide
-from tests.integration.messenger_tools.world import SWITCHBOARD, World
+from tests.integration.messenger_tools.stored_state import SWITCHBOARD, World
 
 ROLES = {"operator": Role.OPERATOR, "health": Role.BUTLER, "phone": Role.CLIENT}
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from butlers.errors import ValidationError
-from tests.integration.messenger_tools.world import HEALTH, OPERATOR, START, SWITCHBOARD, World
+from tests.integration.messenger_tools.stored_state import HEALTH, OPERATOR, START, SWITCHBOARD, World
 
 
 async def listed(world: World, **filters: Any) -> list[str]:

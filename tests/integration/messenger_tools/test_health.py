@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from butlers.errors import ValidationError
-from tests.integration.messenger_tools.world import START, World
+from tests.integration.messenger_tools.stored_state import START, World
 
 
 async def bucket(world: World, name: str, tokens: float, *, limit: float, at: datetime = START) -> None:

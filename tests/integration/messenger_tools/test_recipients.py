@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from butlers.errors import ValidationError
-from tests.integration.messenger_tools.world import HEALTH, START, SWITCHBOARD, World
+from tests.integration.messenger_tools.stored_state import HEALTH, START, SWITCHBOARD, World
 
 
 async def test_a_recipient_is_suppressed_and_released(world: World):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from butlers.errors import ValidationError
-from tests.integration.messenger_tools.world import START, World
+from tests.integration.messenger_tools.stored_state import START, World
 
 
 def percentile(values: list[float], share: float) -> float | None:

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from butlers.errors import TargetUnavailable, ValidationError
-from tests.integration.messenger_tools.world import HEALTH, START, World
+from tests.integration.messenger_tools.stored_state import HEALTH, START, World
 
 # --- status ----------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.integration.messenger_tools.world import START, World
+from tests.integration.messenger_tools.stored_state import START, World
 
 
 def decision(rule: str, verdict: str, detail: str = "", *, after_s: float = 0) -> dict[str, str]:

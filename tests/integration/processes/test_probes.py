@@ -25,7 +25,7 @@ from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import answer_here, butlers_here, pretend_running
-from tests.integration.simulators.mail_world import ACCOUNTS, BUTLER
+from tests.integration.simulators.mail_state import ACCOUNTS, BUTLER
 from tests.ports import free_port
 from tests.system import running_system
 

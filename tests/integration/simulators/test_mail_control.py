@@ -11,8 +11,7 @@ import pytest
 from butlers.channels.email.simulator import FaultKind, MailSimulator, PendingFaults, Server, serve_mail
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
-from tests.integration.simulators.mail_support import DEADLINE, blocking
-from tests.integration.simulators.mail_world import (
+from tests.integration.simulators.mail_state import (
     ACCOUNTS,
     BUTLER,
     OWNER,
@@ -22,6 +21,7 @@ from tests.integration.simulators.mail_world import (
     mail,
     send,
 )
+from tests.integration.simulators.mail_support import DEADLINE, blocking
 
 __all__ = ["control", "mail"]  # fixtures
 

@@ -28,8 +28,7 @@ from butlers.channels.email.simulator.smtp import SmtpServer, SmtpSettings
 from butlers.clock import ManualClock, SystemClock
 from butlers.simulators.connection import Pauses
 from butlers.simulators.journal import FileJournal
-from tests.integration.simulators.mail_support import DEADLINE, blocking, poke
-from tests.integration.simulators.mail_world import (
+from tests.integration.simulators.mail_state import (
     ACCOUNTS,
     BUTLER,
     OWNER,
@@ -41,6 +40,7 @@ from tests.integration.simulators.mail_world import (
     mail,
     send,
 )
+from tests.integration.simulators.mail_support import DEADLINE, blocking, poke
 
 __all__ = ["control", "mail"]  # fixtures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.switchboard.fanout.house import Bench, new_bench
+from tests.unit.switchboard.fanout.fixture import Bench, new_bench
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from butlers.clock import SystemClock
 from butlers.errors import ErrorClass, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.reliability.circuit_breaker import BreakerState
 from butlers.switchboard.dispatch.reply import aggregate
-from tests.unit.switchboard.fanout.house import (
+from tests.unit.switchboard.fanout.fixture import (
     TWO,
     Bench,
     allowing,

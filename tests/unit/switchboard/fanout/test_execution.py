@@ -10,7 +10,7 @@ import pytest
 from butlers.errors import ErrorClass, TargetUnavailable
 from butlers.switchboard.dispatch.outcome import SegmentOutcome
 from butlers.switchboard.dispatch.reply import aggregate
-from tests.unit.switchboard.fanout.house import (
+from tests.unit.switchboard.fanout.fixture import (
     TWO,
     Bench,
     allowing,

@@ -1,6 +1,6 @@
 """Switchboard with specialists of somebody else (real MCP doors that answer as a test tells them), and plans for them.
 
-One system for all tests of a file: `from tests.scenarios.fanout_house import house, served`.
+One system for all tests of a file: `from tests.scenarios.fanout_system import house, served`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tests.scenarios.messenger_door import lineage, wish
-from tests.scenarios.messenger_weather import ADDRESSES, CHATS, KNOWN_CHAT, KNOWN_KEY, ORIGINS
+from tests.scenarios.messenger_faults import ADDRESSES, CHATS, KNOWN_CHAT, KNOWN_KEY, ORIGINS
 from tests.system import RunningSystem
 
 EMOJI = ("\N{THUMBS UP SIGN}", "\N{THUMBS UP SIGN}", "\N{WHITE HEAVY CHECK MARK}")  # Telegram does not know the last
