@@ -16,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -58,12 +59,13 @@ def read_specification(path: Path = SPECIFICATION) -> list[Scenario]:
     return [Scenario(id=row[0], requirement=row[2], title=row[3]) for row in rows]
 
 
+@cache
 def read_carriers(root: Path = ROOT) -> Carriers:
     """Every marked test below `tests/`."""
     carriers: defaultdict[str, list[str]] = defaultdict(list)
     for path in sorted((root / "tests").rglob("test_*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for test, identity in marked_tests(tree):
+        text = path.read_text(encoding="utf-8")
+        for test, identity in marked_tests(ast.parse(text)) if "mark.scenario" in text else ():
             carriers[identity].append(f"{path.relative_to(root).as_posix()}::{test}")
     return {identity: sorted(set(tests)) for identity, tests in sorted(carriers.items())}
 

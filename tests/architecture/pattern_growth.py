@@ -8,13 +8,21 @@ beginnings of what it matches, one after the other:
 
 A text of 4 n must take less than twice what is linear, compared with a text of n; half the length and an eighth of it
 tell most of them apart. Times are of the processor, the least of several; a suspicion is measured again before it is
-held against a pattern, and what takes next to nothing is not judged. Run as a program it measures all of `src` in a
-process of its own and prints as JSON what grows too fast.
+held against a pattern, and what takes next to nothing is not counted. Run as a program it prints as JSON what grows too
+fast:
+
+    python -m tests.architecture.pattern_growth             patterns of src that MEASURED does not name
+    python -m tests.architecture.pattern_growth --all       every pattern of src: a minute of the processor
+    python -m tests.architecture.pattern_growth --record    every pattern, and writes MEASURED anew
+    python -m tests.architecture.pattern_growth PATTERN ... those
+
+How a pattern grows depends on the pattern alone, so the default suite measures what is new, and the heavy one all.
 """
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import math
 import re
@@ -27,10 +35,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tests.architecture.patterns import Found, every_pattern, parsed
+from tests.architecture.patterns import ROOT, Found, every_pattern, parsed
+
+MEASURED = ROOT / "tests" / "data" / "measured_patterns.txt"  # digests of patterns that were found linear, one a line
 
 LONG, SHORT = 4_096, 1_024  # characters
-FLOOR_S = 0.000_8  # for the long text; what takes less is not judged
+FLOOR_S = 0.000_8  # for the long text; what takes less is not counted
 LIMIT_S = 1.0  # on the wall's clock; what takes longer is stopped, and a thousand times too slow
 MOST_GROWTH = 8.0  # linear is 4, quadratic is 16
 ROUNDS = 4  # of suspicion; what is slow beyond doubt needs no more than two
@@ -234,14 +244,27 @@ def too_fast(patterns: list[Found]) -> list[str]:
     return [complaint for found in patterns if (complaint := growth(found)) is not None]
 
 
-def main() -> int:
-    """Measures the patterns that it is given, or else all of `src`."""
-    given = [Found(place=f"argument {index}", pattern=text) for index, text in enumerate(sys.argv[1:], start=1)]
-    patterns, unseen = (given, []) if given else every_pattern()
-    complaints = too_fast(patterns)
-    print(json.dumps({"patterns": len(patterns), "unseen": unseen, "too_fast": complaints}))
-    return 1 if complaints or unseen else 0
+def digest(found: Found) -> str:
+    text = found.pattern if isinstance(found.pattern, str) else found.pattern.decode("latin-1")
+    kind = type(found.pattern).__name__
+    return hashlib.sha256(f"{kind} {found.flags} {text}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def main(arguments: list[str]) -> int:
+    if arguments and not arguments[0].startswith("--"):
+        given = [Found(place=f"argument {index}", pattern=text) for index, text in enumerate(arguments, start=1)]
+        print(json.dumps({"too_fast": (complaints := too_fast(given))}))
+        return bool(complaints)
+    patterns, unseen = every_pattern()
+    known = set() if arguments else set(MEASURED.read_text(encoding="ascii").split())
+    fresh = [found for found in patterns if digest(found) not in known]
+    complaints = too_fast(fresh)
+    if arguments == ["--record"] and not complaints:
+        MEASURED.write_text("".join(f"{line}\n" for line in sorted(map(digest, patterns))), encoding="ascii")
+    counts = {"patterns": len(patterns), "measured": len(fresh)}
+    print(json.dumps(counts | {"unseen": unseen, "too_fast": complaints}))
+    return bool(complaints or unseen)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "butlers"
 FOLDERS = ("src", "tests", "benchmarks")
 FUNCTIONS = frozenset({"compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn"})
+_MAY_CALL = re.compile(r"\bre\.|\bpytest\.")  # a file without either has no pattern, and need not be parsed
 UNKNOWN = "name"  # in the place of a value that only a running program knows
 # The `re` of 3.11.0 to 3.11.4 finds too little with these, and no other construct differs between 3.11 and 3.13.
 REFUSED = {"POSSESSIVE_REPEAT": "a possessive repeat", "ATOMIC_GROUP": "an atomic group"}
@@ -58,12 +60,18 @@ def unreadable(path: Path) -> Iterator[str]:
     return (place for place, _, pattern in _calls(path) if pattern is None)
 
 
-def _calls(path: Path, code: str | None = None) -> Iterator[tuple[str, ast.Call, str | bytes | None]]:
-    tree = ast.parse(path.read_text(encoding="utf-8") if code is None else code)
+@cache
+def _calls(path: Path, code: str | None = None) -> tuple[tuple[str, ast.Call, str | bytes | None], ...]:
+    text = path.read_text(encoding="utf-8") if code is None else code
+    if not _MAY_CALL.search(text):
+        return ()
+    tree = ast.parse(text)
     known = dict(_module_texts(tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (pattern := _pattern_argument(node)) is not None:
-            yield _place(path, node.lineno), node, _text_of(pattern, known)
+    return tuple(
+        (_place(path, node.lineno), node, _text_of(pattern, known))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and (pattern := _pattern_argument(node)) is not None
+    )
 
 
 def _pattern_argument(node: ast.Call) -> ast.expr | None:

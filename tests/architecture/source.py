@@ -22,6 +22,10 @@ class SourceFile:
     def module(self) -> str:
         return ".".join(("butlers", *Path(self.path).with_suffix("").parts)).removesuffix(".__init__")
 
+    @property
+    def references(self) -> tuple[tuple[int, str], ...]:
+        return _references_of(self.tree)
+
 
 @cache
 def source_files() -> tuple[SourceFile, ...]:
@@ -32,6 +36,11 @@ def source_files() -> tuple[SourceFile, ...]:
 def read_source(path: Path) -> SourceFile:
     text = path.read_text(encoding="utf-8")
     return SourceFile(path=path.relative_to(PACKAGE).as_posix(), text=text, tree=ast.parse(text))
+
+
+@cache
+def _references_of(tree: ast.Module) -> tuple[tuple[int, str], ...]:
+    return tuple(references(tree))
 
 
 def references(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pyspark.sql.types import DataType
 
 from butlers.telemetry.logs import Logger
-from tests.architecture.source import PACKAGE, ROOT, SourceFile, references, source_files
+from tests.architecture.source import PACKAGE, ROOT, SourceFile, source_files
 
 MAY_PRINT = {
     "daemon/cli/": "commands speak to people",
@@ -123,7 +123,7 @@ def test_the_checks_see_state() -> None:
 
 
 def uses_of(name: str) -> set[str]:
-    return {file.path for file in source_files() if name in {seen for _, seen in references(file.tree)}}
+    return {file.path for file in source_files() if name in {seen for _, seen in file.references}}
 
 
 def prints(file: SourceFile) -> bool:

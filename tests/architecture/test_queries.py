@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import asyncpg
@@ -67,12 +68,14 @@ def query_files() -> set[str]:
     return {path.as_posix() for path in paths}
 
 
+@cache
 def load(path: str) -> Queries:
     text, schema = (PACKAGE / path).read_text(encoding="utf-8"), SCHEMAS[path]
     filled = CLAIM_TABLES[path].fill(text, schema) if path in CLAIM_TABLES else text
     return Queries.parse(filled, source=path, schema=schema)
 
 
+@cache
 def used_names(tree: ast.AST) -> set[str]:
     """`claim_due` of `self._queries.claim_due` and of `queries["claim_due"]`."""
     attributes = {
@@ -90,6 +93,7 @@ def used_names(tree: ast.AST) -> set[str]:
     return attributes | keys
 
 
+@cache
 def owners(path: str) -> set[str]:
     """The files that a source file's queries come from: its own, and the nearest `queries.sql` above it."""
     own = Path(path).with_suffix(".sql").as_posix()

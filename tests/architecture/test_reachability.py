@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,8 +17,8 @@ ROSTER = ("finance", "general", "health", "messenger", "relationship", "switchbo
 # facts.md, section 4.
 CORE_TOOLS = {
     *("status", "trigger", "route.execute", "tick"),
-    *(f"state_{deed}" for deed in ("get", "set", "delete", "list")),
-    *(f"schedule_{deed}" for deed in ("list", "create", "update", "delete")),
+    *(f"state_{action}" for action in ("get", "set", "delete", "list")),
+    *(f"schedule_{action}" for action in ("list", "create", "update", "delete")),
     *("sessions_list", "sessions_get"),
 }
 SPEAKING_TOOLS = {"notify", "send_message", "remind"}
@@ -28,24 +28,24 @@ SWITCHBOARD_TOOLS = {
     "notify.dispatch",
     "register_butler",
     "butler.heartbeat",
-    *(f"butler.{deed}" for deed in ("hold", "release", "history")),
-    *(f"senders.{deed}" for deed in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
+    *(f"butler.{action}" for action in ("hold", "release", "history")),
+    *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     "list_butlers",
     "request.lineage",
-    *(f"request.{deed}" for deed in ("reroute", "cancel", "abort", "retry", "replay", "force_complete")),
+    *(f"request.{action}" for action in ("reroute", "cancel", "abort", "retry", "replay", "force_complete")),
     *("request.dead_letters", "request.audit", "audit.list", "audit.record"),
-    *(f"routing.{deed}" for deed in ("status", "rollback", "resume")),
-    *(f"extraction.{deed}" for deed in ("list", "confirm", "dismiss")),
+    *(f"routing.{action}" for action in ("status", "rollback", "resume")),
+    *(f"extraction.{action}" for action in ("list", "confirm", "dismiss")),
     "service_levels",
-    *(f"senders.{deed}" for deed in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
+    *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     *("connector.heartbeat", "connectors.list", "connectors.deregister", "create_backfill_job"),
-    *(f"backfill.{deed}" for deed in ("pause", "cancel", "resume", "list", "poll", "progress")),
+    *(f"backfill.{action}" for action in ("pause", "cancel", "resume", "list", "poll", "progress")),
 }
 
 MODULE_TOOLS = {
     *(f"memory_store_{kind}" for kind in ("episode", "fact", "rule")),
-    *(f"memory_{deed}" for deed in ("recall", "get", "forget", "confirm", "stats")),
-    *(f"calendar_{deed}_event" for deed in ("get", "create", "update", "delete")),
+    *(f"memory_{action}" for action in ("recall", "get", "forget", "confirm", "stats")),
+    *(f"calendar_{action}_event" for action in ("get", "create", "update", "delete")),
     *("calendar_list_events", "calendar_find_free_slots"),
 }
 
@@ -54,6 +54,8 @@ ON_SPARK = {"connector_stats_hourly_rollup", "connector_stats_daily_rollup", "co
 NATIVE_JOBS = {"eligibility_sweep", "memory_consolidation", "memory_episode_cleanup"} | ON_SPARK
 NOT_SCHEDULED_YET = {"remind", "service_levels"}  # until somebody asks for it
 
+
+Listed = Mapping[tuple[str, str], set[str]]  # by butler and path
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -67,33 +69,36 @@ async def running(
         yield system
 
 
-async def listed(running: RunningSystem, butler: str, path: str) -> set[str]:
-    return await running.listed_tools(butler, path=path)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def listed(running: RunningSystem) -> Listed:
+    """The tools at both doors of every butler."""
+    doors = [(butler, path) for butler in ROSTER for path in ("/mcp", "/mcp/llm")]
+    return {(butler, path): await running.listed_tools(butler, path=path) for butler, path in doors}
 
 
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-async def test_every_tool_is_served_at_both_doors(running: RunningSystem) -> None:
+async def test_every_tool_is_served_at_both_doors(running: RunningSystem, listed: Listed) -> None:
     assert set(running.urls) == set(ROSTER)
     for butler in running.system.butlers:
         names = set(butler.tools.names())
-        assert await listed(running, butler.name, "/mcp") == names
-        assert await listed(running, butler.name, "/mcp/llm") == {name.replace(".", "_") for name in names}
+        assert listed[butler.name, "/mcp"] == names
+        assert listed[butler.name, "/mcp/llm"] == {name.replace(".", "_") for name in names}
 
 
 @pytest.mark.slow
-async def test_every_butler_has_the_core_tools_and_only_messenger_cannot_speak(running: RunningSystem) -> None:
+async def test_every_butler_has_the_core_tools_and_only_messenger_cannot_speak(listed: Listed) -> None:
     for name in ROSTER:
-        tools = await listed(running, name, "/mcp")
+        tools = listed[name, "/mcp"]
         assert tools >= CORE_TOOLS, name
         # Messenger must not call notify recursively.
         assert tools & SPEAKING_TOOLS == (set() if name == "messenger" else SPEAKING_TOOLS), name
 
 
-async def test_switchboard_has_its_own_tools(running: RunningSystem) -> None:
-    own = await listed(running, "switchboard", "/mcp") - CORE_TOOLS - SPEAKING_TOOLS
+async def test_switchboard_has_its_own_tools(listed: Listed) -> None:
+    own = listed["switchboard", "/mcp"] - CORE_TOOLS - SPEAKING_TOOLS
     assert own == {"trace", *SWITCHBOARD_TOOLS, *MODULE_TOOLS}
 
 
