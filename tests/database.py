@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
@@ -33,6 +34,7 @@ from butlers.storage.queries import quote_identifier
 SESSION_DIRECTORY = "BUTLERS_TEST_SESSION_DIRECTORY"
 _PREFIX = "butlers-tests-"
 _QUIET = "quiet"
+_BUILT: set[tuple[str, str]] = set()  # (server, template) that this process has seen
 
 
 class ServerDirectory:
@@ -127,7 +129,9 @@ async def _on_server(server: EmbeddedPostgres, statement: str) -> None:
 
 
 async def _template(server: EmbeddedPostgres, migration_sets: Sequence[MigrationSet]) -> str:
-    name = f"template_{_fingerprint(migration_sets)}"
+    name = f"template_{_fingerprint(tuple(migration_sets))}"
+    if (server.uri(), name) in _BUILT:
+        return name
     connection = await open_connection(server.uri())
     try:
         # The lock is the session's: it ends with the connection, also when building fails.
@@ -136,6 +140,7 @@ async def _template(server: EmbeddedPostgres, migration_sets: Sequence[Migration
             await _build_template(server, connection, name, migration_sets)
     finally:
         await connection.close()
+    _BUILT.add((server.uri(), name))
     return name
 
 
@@ -152,7 +157,8 @@ async def _build_template(
     await connection.execute(f"alter database {quote_identifier(unfinished)} rename to {quote_identifier(name)}")
 
 
-def _fingerprint(migration_sets: Sequence[MigrationSet]) -> str:
+@cache
+def _fingerprint(migration_sets: tuple[MigrationSet, ...]) -> str:
     digest = hashlib.sha256()
     for migration_set in migration_sets:
         digest.update(f"{migration_set.schema}/{migration_set.component}".encode())
