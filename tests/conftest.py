@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx2._transports.default
 import pytest
 from hypothesis import settings
 
@@ -17,6 +19,10 @@ from tests.database import SESSION_DIRECTORY, ServerDirectory, cloned_database, 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("butlers", deadline=None)
 settings.load_profile("butlers")
+
+# A client of httpx2 reads all certificates of the machine, 50 ms each time; in tests they read them once.
+_transport: Any = httpx2._transports.default
+_transport.create_ssl_context = functools.cache(_transport.create_ssl_context)
 
 # Java for small data and a short life, also in processes that tests start: optimising costs more than it gains.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -29,6 +29,7 @@ from butlers.butler.toolbox import PendingApproval, ToolBox
 from butlers.channels.email.simulator import MailSimulator, serve_mail
 from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import Clock, SystemClock
+from butlers.daemon import system as system_module
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.places import Places
 from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
@@ -75,6 +76,8 @@ def _checked(call: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[..., Aw
 
 
 ToolBox.call = _checked(ToolBox.call)  # type: ignore[assignment, method-assign]
+# Collecting a test process's garbage before each start takes longer than the start.
+system_module.spared_collector = nullcontext  # type: ignore[assignment]
 
 
 @dataclass(slots=True, kw_only=True)
