@@ -1,7 +1,8 @@
 """Which tests share a process: those of a file, so that what a file's fixtures start is started once.
 
 Whole systems in processes of their own never run side by side: two are enough for two cores. All tests with Spark share
-one Java, and all of the architecture one reading of the source. pytest-xdist has marks for such groups, which pytest 9.2 made ineffective (it keeps a test's name elsewhere).
+one Java, and all of the architecture one reading of the source. pytest-xdist has marks for such groups, which pytest
+9.2 made ineffective (it keeps a test's name elsewhere).
 """
 
 from __future__ import annotations
