@@ -24,7 +24,7 @@ T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 @pytest.mark.timeout(240)
 def test_killed_again_and_again_nothing_is_lost_doubled_or_stuck(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.chaos", "messenger", "--kills", "3", "--messages", "150"]
+    command = [sys.executable, "-m", "benchmarks.chaos", "messenger", "--kills", "2", "--messages", "100"]
     completed = subprocess.run(
         [*command, "--seed", "7", "--keep", str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY, timeout=220
     )
@@ -34,7 +34,7 @@ def test_killed_again_and_again_nothing_is_lost_doubled_or_stuck(tmp_path: Path)
     goals = {name: reached for name, reached in report["goals"].items() if name != "recovery_p99_s"}
     assert goals == dict.fromkeys(goals, True), completed.stderr
     assert report["passed"] == (completed.returncode == 0) == all(report["goals"].values())
-    assert (report["messages"], report["kills"]) == (150, 3)
+    assert (report["messages"], report["kills"]) == (100, 2)
     assert (report["lost"], report["duplicates"], report["stuck"]) == (0, 0, 0)
     assert report["submissions"] > 150  # the caller had to ask again, and did
     assert report["recoveries"] > 0  # a kill found something open

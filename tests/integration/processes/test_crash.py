@@ -1,4 +1,4 @@
-"""kill -9 with 200 messages in flight: after the next start all are terminal, and each is answered once."""
+"""kill -9 with 100 messages in flight: after the next start all are terminal, and each is answered once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.processes.command import finished, quick_telegram, slow_t
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.slow]
 
-MESSAGES = 200
+MESSAGES = 100
 AT_MOST_UNCERTAIN = 5  # of those that were on the wire when the process died
 
 

@@ -56,7 +56,9 @@ def run_session(folder: Path, *options: str, kill: bool = False) -> subprocess.C
     }
     environment |= {"TMPDIR": str(folder / "t"), "PYTHONPATH": str(Path(__file__).parents[3])}
     environment |= {"KILL": "1"} if kill else {}
-    command = [sys.executable, "-m", "pytest", str(suite), "-q", "-p", "no:cacheprovider", *options]
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # most of the time of so short a session
+    plugins = ["-p", "pytest_asyncio.plugin", *(["-p", "xdist.plugin"] if "-n" in options else [])]
+    command = [sys.executable, "-m", "pytest", str(suite), "-q", "-p", "no:cacheprovider", *plugins, *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
@@ -78,7 +80,7 @@ def left_in(folder: Path) -> list[Path]:
     return list((folder / "t").glob("butlers-*"))
 
 
-@pytest.mark.parametrize("options", [["-p", "no:xdist"], ["-n", "2"]])
+@pytest.mark.parametrize("options", [[], ["-n", "2"]])
 def test_nothing_is_left_when_tests_fail(folder: Path, options: list[str]):
     done = run_session(folder, *options)
 
@@ -96,7 +98,7 @@ def test_nothing_is_left_when_a_worker_is_killed(folder: Path):
 
 
 def test_what_a_killed_session_leaves_is_cleared_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    done = run_session(folder, "-p", "no:xdist", kill=True)
+    done = run_session(folder, kill=True)
     abandoned = servers_in(folder)
     monkeypatch.setattr("tempfile.tempdir", str(folder / "t"))
     following = ServerDirectory()
