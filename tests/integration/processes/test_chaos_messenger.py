@@ -36,7 +36,7 @@ def test_killed_again_and_again_nothing_is_lost_doubled_or_stuck(tmp_path: Path)
     assert report["passed"] == (completed.returncode == 0) == all(report["goals"].values())
     assert (report["messages"], report["kills"]) == (100, 2)
     assert (report["lost"], report["duplicates"], report["stuck"]) == (0, 0, 0)
-    assert report["submissions"] > 150  # the caller had to ask again, and did
+    assert report["submissions"] > report["messages"]  # the caller had to ask again, and did
     assert report["recoveries"] > 0  # a kill found something open
 
 
