@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.channels.telegram.simulator.formatting import format_text
-from butlers.channels.telegram.splitting import parts
-from butlers.channels.telegram.text import marked
+from butlers.channels.telegram.text import marked, parts
 
 
 def html(message: str) -> str:

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from butlers.channels.telegram.simulator.formatting import format_text
-from butlers.channels.telegram.splitting import LIMIT, is_boundary, parts, split, utf16_length
-from butlers.channels.telegram.text import Marked, marked
+from butlers.channels.telegram.text import LIMIT, Marked, is_boundary, marked, parts, split, utf16_length
 
 
 def texts(message: str, limit: int = LIMIT) -> list[str]:

@@ -24,7 +24,7 @@ import httpx2
 from butlers.channels.adapter import AttemptResult, NotSent, Outgoing, Sent, Wire
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.telegram.bot_api import Answer, Call, Line, Phase, Silence, compose, refusal, refused, unreachable
-from butlers.channels.telegram.splitting import ParseMode
+from butlers.channels.telegram.text import ParseMode
 from butlers.errors import ValidationError
 from butlers.http_client import BoundedAsyncClient, authorities
 from butlers.serving.server import is_loopback

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from butlers.channels.adapter import Certainty, NotSent, Outgoing, Throttle, Wire
-from butlers.channels.telegram.splitting import ParseMode, parts
+from butlers.channels.telegram.text import ParseMode, parts
 from butlers.errors import ClassifiedError, FieldError, TargetUnavailable, TimeoutExceeded, ValidationError
 from butlers.http_client import reason
 from butlers.messenger.attempt import text

@@ -25,7 +25,7 @@ class Formatted:
 
 
 def utf16_length(text: str) -> int:
-    return len(text) + sum(character > "\uffff" for character in text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def byte_offset(source: str, index: int) -> int:
