@@ -28,12 +28,13 @@ import asyncpg
 import httpx2
 
 import butlers
+from butlers.channels.telegram import OWNER_CHAT
 from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import SystemClock
 from butlers.daemon.demo.instance import PortRange
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
-from butlers.daemon.simulation import OWNER_CHAT, Simulated, simulated_environment, simulated_settings
+from butlers.daemon.simulation import Simulated, simulated_environment, simulated_settings
 from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
 from butlers.roster import load_roster
@@ -140,7 +141,7 @@ async def walk(folder: Path) -> list[Step]:
 
 
 async def _system(stack: AsyncExitStack, folder: Path, telegram: TelegramSimulator) -> System:
-    clock, roster, simulated = SystemClock(), load_roster(shipped_roster()), Simulated(telegram=True, mail=True)
+    clock, roster, simulated = SystemClock(), load_roster(shipped_roster()), Simulated({"telegram", "mail"})
     server = EmbeddedPostgres(folder / "postgres", durable=False)
     await asyncio.to_thread(server.start)
     stack.push_async_callback(asyncio.to_thread, server.stop)
@@ -168,7 +169,11 @@ async def _answered(telegram: TelegramSimulator, text: str) -> None:
         async def lines() -> int:
             return len((await client.get(f"{control}/chats/{OWNER_CHAT}/transcript")).json()["messages"])
 
-        body = {"chat_id": int(OWNER_CHAT), "from": {"id": int(OWNER_CHAT), "first_name": "Ann"}, "text": text}
+        body = {
+            "chat_id": int(OWNER_CHAT),
+            "from": {"id": int(OWNER_CHAT), "first_name": "Ann"},
+            "text": text,
+        }
         (await client.post(f"{control}/messages", json=body)).raise_for_status()
         before = await lines()
         while await lines() == before:  # noqa: ASYNC110 - the simulator has no event for it

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from butlers.daemon.demo.instance import PortRange
-from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
+from butlers.daemon.settings import shipped_roster
 from butlers.roster import load_roster
+from butlers.simulators import simulator_ports
 
 HOST = "127.0.0.1"
 _FIRST, _END, _BLOCK = 20_000, 32_000, 100
@@ -37,7 +38,7 @@ def free_port() -> int:
 def free_offset() -> Iterator[int]:
     """A `--port-offset` with which every door and simulator of the shipped roster has a free port."""
     doors = [config.butler.port for config in load_roster(shipped_roster()).values()]
-    ports = PortRange([*doors, *SIMULATOR_PORTS.values()])
+    ports = PortRange([*doors, *simulator_ports().values()])
     try:
         yield ports.offset
     finally:

@@ -26,27 +26,22 @@ from pydantic_core import to_json
 
 from butlers.butler.identity import OPERATOR, Caller, Grant, TokenFile
 from butlers.butler.toolbox import PendingApproval, ToolBox
+from butlers.channels.email import OWNER_ADDRESS, SIMULATED_ADDRESS, SIMULATED_PASSWORD
 from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.telegram import OWNER_CHAT
 from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
 from butlers.clock import Clock, SystemClock
 from butlers.daemon import system as system_module
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.places import Places
-from butlers.daemon.settings import SIMULATOR_PORTS, Settings, shipped_roster
-from butlers.daemon.simulation import (
-    ADDRESS,
-    OWNER_ADDRESS,
-    OWNER_CHAT,
-    PASSWORD,
-    Simulated,
-    simulated_environment,
-    simulated_settings,
-)
+from butlers.daemon.settings import Settings, shipped_roster
+from butlers.daemon.simulation import Simulated, simulated_environment, simulated_settings
 from butlers.daemon.system import System, migration_sets
 from butlers.ids import Uuid7Factory
 from butlers.messenger.config import LimitsSection
 from butlers.operations.operation import Role
 from butlers.roster import ButlerConfig, load_roster
+from butlers.simulators import simulator_ports
 from butlers.simulators.calendar import CalendarSimulator, serve_calendar
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
@@ -55,7 +50,7 @@ from tests.database import cloned_database_uri
 HOST = "127.0.0.1"
 OWNER_CHAT_ID = int(OWNER_CHAT)
 DEADLINE_S = 60.0  # generous: machines are busy, and whoever looks again returns at once
-EVERY_PROVIDER = Simulated(telegram=True, mail=True, calendar=True)
+EVERY_PROVIDER = Simulated({"telegram", "mail", "calendar"})
 _LOOK_AGAIN_S = 0.01
 
 T = TypeVar("T")
@@ -251,7 +246,7 @@ class Providers:
 
     @classmethod
     async def serve(cls, stack: AsyncExitStack, clock: Clock) -> Self:
-        accounts = {ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD}
+        accounts = {SIMULATED_ADDRESS: SIMULATED_PASSWORD, OWNER_ADDRESS: SIMULATED_PASSWORD}
         # Each waits a little for its last answers: all of them at the same time.
         started: list[AsyncExitStack] = []
         stack.push_async_callback(_close_together, started)
@@ -275,7 +270,7 @@ class Providers:
             "imap_simulator": self.mail.imap_port,
             "calendar_simulator": self.calendar.port,
         }
-        assert ports.keys() == SIMULATOR_PORTS.keys()
+        assert ports.keys() == simulator_ports().keys() - {"webhook_simulator"}
         return ports
 
 

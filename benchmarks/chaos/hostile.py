@@ -27,10 +27,11 @@ from benchmarks.chaos.hostile_messages import as_mail, hostile_mails, hostile_te
 from benchmarks.chaos.report import Plan, say
 from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.butler.transport import McpTransport
+from butlers.channels.email import OWNER_ADDRESS, SIMULATED_ADDRESS
+from butlers.channels.telegram import OWNER_CHAT
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.demo.instance import Instance
 from butlers.daemon.places import Places
-from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, OWNER_CHAT
 from butlers.errors import ButlersError
 
 GOAL_MS = 200.0
@@ -113,7 +114,9 @@ class _Attack:
         async with httpx2.AsyncClient(timeout=120, trust_env=False) as http:
             for body in hostile_mails():
                 self.mails += 1
-                await self._mail(http, as_mail(body, number=self.mails, sender=OWNER_ADDRESS, recipient=ADDRESS))
+                await self._mail(
+                    http, as_mail(body, number=self.mails, sender=OWNER_ADDRESS, recipient=SIMULATED_ADDRESS)
+                )
             for text in hostile_texts():
                 self.texts += 1
                 await self.instance.say(int(OWNER_CHAT), text)
@@ -146,7 +149,7 @@ class _Attack:
 
     async def _mail(self, http: httpx2.AsyncClient, raw: bytes) -> None:
         address = f"{self.instance.url('telegram_simulator')}/control/mail/messages/raw"
-        parameters = {"to": ADDRESS, "from": OWNER_ADDRESS}
+        parameters = {"to": SIMULATED_ADDRESS, "from": OWNER_ADDRESS}
         headers = {"Content-Type": "message/rfc822"}
         response = await http.post(address, params=parameters, content=raw, headers=headers)
         response.raise_for_status()

@@ -27,10 +27,10 @@ from butlers.butler.identity import TokenFile
 from butlers.clock import Clock
 from butlers.daemon.demo.instance import PortRange, clean_environment
 from butlers.daemon.places import Places
-from butlers.daemon.settings import SIMULATOR_PORTS
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.operations.operation import Role
 from butlers.roster import load_roster
+from butlers.simulators import simulator_ports
 from butlers.storage.address import with_database
 from butlers.storage.connection import create_database_if_missing
 from butlers.storage.database import Database
@@ -123,7 +123,7 @@ async def rig(folder: Path, roster: Path, *, clock: Clock) -> AsyncIterator[Rig]
     """Database and simulators, running; no butler yet."""
     places = Places(folder)
     places.create()
-    usual = {name: config.butler.port for name, config in load_roster(roster).items()} | dict(SIMULATOR_PORTS)
+    usual = {name: config.butler.port for name, config in load_roster(roster).items()} | dict(simulator_ports())
     reserved = PortRange(list(usual.values()))
     async with AsyncExitStack() as stack:
         stack.callback(reserved.give_back)

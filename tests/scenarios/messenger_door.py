@@ -55,7 +55,7 @@ async def beside(running: RunningSystem, names: Sequence[str], **ports: int) -> 
         settings=settings,
         roster=running.roster,
         names=names,
-        environment=simulated_environment(Simulated(telegram=True, mail=True), running.roster, {}),
+        environment=simulated_environment(Simulated({"telegram", "mail"}), running.roster, {}),
         clock=running.clock,
         new_id=Uuid7Factory(running.clock),
     )

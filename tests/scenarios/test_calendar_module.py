@@ -104,7 +104,7 @@ async def test_other_butlers_may_not_touch_messengers_calendar(running: RunningS
 async def test_without_credentials_the_system_starts_and_the_tools_say_so(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
-    async with running_system(tmp_path, postgres_server, simulated=Simulated(telegram=True, mail=True)) as running:
+    async with running_system(tmp_path, postgres_server, simulated=Simulated({"telegram", "mail"})) as running:
         answer = await calendar(running, "get_event", event_id="abcde")
         assert "calendar" in (await call(running, "messenger", "status", {}))["modules"]
         assert (await control(running, "GET", "/requests"))["requests"] == []

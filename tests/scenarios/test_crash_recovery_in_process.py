@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from butlers.butler.specialist import Specialist
+from butlers.channels.telegram import OWNER_CHAT
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.places import Places
-from butlers.daemon.simulation import OWNER_CHAT
 from butlers.ids import Uuid7Factory
 from butlers.messenger.evidence import WireLog, path_of
 from butlers.reliability.idempotency import caller_key

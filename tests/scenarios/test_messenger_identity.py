@@ -116,7 +116,7 @@ async def test_a_missing_value_of_an_enabled_scope_stops_the_start_and_of_a_disa
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
     async with running_system(tmp_path, postgres_server, names=["messenger"], start=False) as running:
-        complete = simulated_environment(Simulated(telegram=True, mail=True), running.roster, {})
+        complete = simulated_environment(Simulated({"telegram", "mail"}), running.roster, {})
         assert complete.keys() == {"BUTLER_TELEGRAM_TOKEN", "BUTLER_EMAIL_ADDRESS", "BUTLER_EMAIL_PASSWORD"}
 
         def system(environment: dict[str, str]) -> System:

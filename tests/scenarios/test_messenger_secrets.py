@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from butlers.channels.email import SIMULATED_PASSWORD
 from butlers.channels.telegram.simulator import DEFAULT_TOKEN
-from butlers.daemon.simulation import PASSWORD
 from tests.scenarios.messenger_door import call, deliver, mails, rows, wish
 from tests.scenarios.messenger_time import running, system
 from tests.system import RunningSystem
@@ -19,7 +19,7 @@ KEY_BLOCK = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk=\n-----END OPE
 
 async def test_the_systems_own_secrets_are_taken_out_and_it_is_on_record(running: RunningSystem) -> None:
     """What a session that was talked into it would say: tokens of callers, of the bot, passwords."""
-    secrets = [running.token("operator"), running.token("switchboard"), DEFAULT_TOKEN, PASSWORD]
+    secrets = [running.token("operator"), running.token("switchboard"), DEFAULT_TOKEN, SIMULATED_PASSWORD]
     answer = await deliver(running, wish(f"Here you are: {', '.join(secrets)}. Anything else?"))
     assert answer["delivery"]["status"] == "delivered"
     marks = ", ".join(["[redacted]"] * len(secrets))

@@ -13,10 +13,11 @@ import pytest
 import pytest_asyncio
 
 from butlers.butler.health import Condition, Finding, Health, LastKnown
+from butlers.channels.email import SIMULATED_ADDRESS
 from butlers.channels.email.simulator import serve_mail
 from butlers.clock import SystemClock
 from butlers.daemon.services import STOPS_BELOW, disk_finding
-from butlers.daemon.simulation import ADDRESS, Simulated
+from butlers.daemon.simulation import Simulated
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import deliver, fault, wish
 from tests.system import HOST, RunningSystem, running_system
@@ -135,8 +136,8 @@ async def test_without_its_database_a_butler_is_alive_and_not_ready(
 async def test_a_wrong_imap_password_is_named_and_turns_nothing_off(
     tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
-    credentials = {"BUTLER_EMAIL_ADDRESS": ADDRESS, "BUTLER_EMAIL_PASSWORD": "mistyped"}
-    async with serve_mail(HOST, 0, 0, 0, clock=SystemClock(), accounts={ADDRESS: "right"}) as mail:
+    credentials = {"BUTLER_EMAIL_ADDRESS": SIMULATED_ADDRESS, "BUTLER_EMAIL_PASSWORD": "mistyped"}
+    async with serve_mail(HOST, 0, 0, 0, clock=SystemClock(), accounts={SIMULATED_ADDRESS: "right"}) as mail:
         settings: dict[str, Any] = {"imap_host": HOST, "imap_port": mail.imap_port, "bounce_poll_s": 0.1}
         settings |= {"smtp_host": HOST, "smtp_port": mail.smtp_port}
         async with running_system(
@@ -144,7 +145,7 @@ async def test_a_wrong_imap_password_is_named_and_turns_nothing_off(
             postgres_server,
             names=["messenger"],
             environment=credentials,
-            simulated=Simulated(telegram=True, mail=False, calendar=True),
+            simulated=Simulated({"telegram", "calendar"}),
             **settings,
         ) as running:
             line = await when_part_is(running, "messenger", "services", "degraded")

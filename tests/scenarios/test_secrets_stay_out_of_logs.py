@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from butlers.channels.email import SIMULATED_PASSWORD
 from butlers.channels.telegram.simulator import DEFAULT_TOKEN
-from butlers.daemon.simulation import PASSWORD
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.telemetry import configure_logging
 from tests.scenarios.messenger_door import (
@@ -70,7 +70,7 @@ async def test_credentials_tokens_and_payloads_are_never_logged(
         for secret in secrets:
             assert secret not in text, text
     # The simulator's password is an ordinary word, so it is looked for as a value of its own.
-    assert not [line for line in lines if f'"{PASSWORD}"' in line or f"{PASSWORD}@" in line]
+    assert not [line for line in lines if f'"{SIMULATED_PASSWORD}"' in line or f"{SIMULATED_PASSWORD}@" in line]
 
 
 async def _good_traffic(running: RunningSystem) -> None:
@@ -95,7 +95,7 @@ async def _provider_faults(running: RunningSystem) -> None:
     await _try(running, wish(MARK * 400))  # too long for Telegram
     await _try(running, wish(MARK, recipient=f"@{MARK}"))
     for phase, code in (("rcpt", 550), ("dot", 554), ("auth", 535)):
-        await mail_fault(running, phase=phase, kind="reply", code=code, text=f"no {MARK} for {PASSWORD}")
+        await mail_fault(running, phase=phase, kind="reply", code=code, text=f"no {MARK} for {SIMULATED_PASSWORD}")
         await _try(running, wish(MARK, channel="email"))
     await mail_fault(running, phase="dot", kind="drop_after")
     await _try(running, wish(MARK, channel="email", recipient=f"{MARK}@butlers.example"))

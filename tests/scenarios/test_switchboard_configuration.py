@@ -104,11 +104,11 @@ async def test_enabled_modules(tmp_path: Path, postgres_server: EmbeddedPostgres
 @pytest.mark.parametrize(
     ("variable", "simulated", "given"),
     [
-        ("BUTLER_TELEGRAM_TOKEN", Simulated(telegram=False, mail=True, calendar=False), {}),
-        ("BUTLER_EMAIL_ADDRESS", Simulated(telegram=True, mail=False, calendar=False), {}),
+        ("BUTLER_TELEGRAM_TOKEN", Simulated({"mail"}), {}),
+        ("BUTLER_EMAIL_ADDRESS", Simulated({"telegram"}), {}),
         (
             "BUTLER_EMAIL_PASSWORD",
-            Simulated(telegram=True, mail=False, calendar=False),
+            Simulated({"telegram"}),
             {"BUTLER_EMAIL_ADDRESS": "b@x"},
         ),
     ],

@@ -3,6 +3,7 @@
     Channel      name, address form, where an answer goes, how a conversation hangs together, credentials
     Inbound      what comes in by it: providers, what makes two events one, how a payload is read, the connector
     Outbound     what leaves by it: capabilities, default limits, retries and certainty, the adapter
+    Simulator    its provider, imitated on this machine: how it is served, and how a system is told to use it
 
 A channel's folder holds its `CHANNEL` value beside the code that needs a network or a library. The value names that
 code as "module:attribute", so that asking for a fact imports no client, no driver and no server.
@@ -122,6 +123,38 @@ class Outbound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """One port of a simulator."""
+
+    name: str  # as a running system announces it
+    port: str  # as --port and BUTLERS_PORT_... name it
+    usual: int  # its number, unless told otherwise
+    scheme: str = ""  # what stands before host:port
+
+    def at(self, host: str, port: int) -> str:
+        return f"{self.scheme}{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulator:
+    """A simulated provider, and what a system is given that uses it instead of the real one."""
+
+    name: str  # as `butlers simulate` takes it
+    # module:attribute of an async context manager: (host, *ports of the doors, clock, journal_path, **options)
+    serve: str
+    doors: tuple[Door, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    remembers: bool = True  # it takes a journal_path, and finds there what it accepted before a restart
+    shows_others: bool = False  # it takes extra_routes: the control APIs of the other simulators
+    on_request: bool = False  # only `butlers simulate` runs it: which channel it stands for is the roster's business
+    credentials: Mapping[str, str] = field(default_factory=dict)  # name of the bot's secret -> what opens the simulator
+    # The process settings that lead to it: (host, port by its name) -> settings.
+    settings: Callable[[str, Mapping[str, int]], Mapping[str, object]] = lambda _host, _ports: {}
+    defaults: Mapping[str, object] = field(default_factory=dict)  # settings that the operator has left open
+    defaults_alone: Mapping[str, object] = field(default_factory=dict)  # the same, as long as no channel is real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
     name: str  # lower case, as envelopes, settings, tools and tables write it
     title: str  # as people write it
@@ -132,7 +165,7 @@ class Channel:
     outbound: Outbound | None = None  # None: nothing leaves by it
     credentials: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # identity scope -> names of its secrets
     settings: tuple[str, ...] = ()  # process settings that its adapter and its connector are given as options
-    simulator: str | None = None  # module:attribute of the function that serves a simulated provider
+    simulator: Simulator | None = None  # None: nobody simulates it
 
     @property
     def reply_tool(self) -> str:

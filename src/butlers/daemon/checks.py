@@ -12,35 +12,30 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from urllib.parse import urlsplit
 
 from butlers.butler.identity import TokenFile
 from butlers.butler.modules import in_dependency_order
 from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import probe
+from butlers.channels.registry import channel_of
 from butlers.clock import SystemClock
 from butlers.daemon import delivery_checks as delivery
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.delivery_checks import who_may_write
 from butlers.daemon.machine_checks import Check, fail, ok, refused, warn
 from butlers.daemon.places import Places
-from butlers.daemon.settings import EVERY_SIMULATOR, Settings, check_port_names, port_remedy, unknown_variables
+from butlers.daemon.settings import Settings, check_port_names, port_remedy, unknown_variables
 from butlers.daemon.simulation import Simulated, what_to_simulate
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig, load_roster
 from butlers.serving.server import is_loopback, listen
+from butlers.simulators import simulator_ports, simulators
 from butlers.storage.address import database_of
 
 Roster = Mapping[str, ButlerConfig]
 RUNNING = "running"  # the check that a system which has just started does not make of itself
-_SIMULATORS_OF = {
-    "telegram": ("telegram_simulator",),
-    "mail": ("smtp_simulator", "imap_simulator", "mail_control"),
-    "calendar": ("calendar_simulator",),
-    "webhook": ("webhook_simulator",),
-}
 
 
 def examine(settings: Settings, environment: Mapping[str, str]) -> tuple[Check, ...]:
@@ -128,7 +123,7 @@ def mail_in_clear(settings: Settings, simulated: Simulated) -> Iterator[Check]:
         ("smtp", settings.smtp_host, settings.smtp_tls),
         ("imap", settings.imap_host, settings.imap_tls),
     ):
-        if mode == "none" and host and not simulated.mail and not is_loopback(f"//{host}"):
+        if mode == "none" and host and "mail" not in simulated and not is_loopback(f"//{host}"):
             detail = f"the password and all mail travel in clear to {host}"
             yield warn(f"{protocol}_tls", detail, f"set {protocol}_tls=starttls or implicit")
 
@@ -158,7 +153,7 @@ def ports(settings: Settings, roster: Roster, simulated: Simulated, places: Plac
         elif number in ours:
             yield ok(f"port.{name}", f"{number} is used by the running system (process {running['pid']})")
         else:
-            yield _port(settings.simulator_host if name in EVERY_SIMULATOR else settings.host, name, number)
+            yield _port(settings.simulator_host if name in simulator_ports() else settings.host, name, number)
 
 
 def _port(host: str, name: str, number: int) -> Check:
@@ -174,9 +169,9 @@ def _port(host: str, name: str, number: int) -> Check:
 def _wanted_ports(settings: Settings, roster: Roster, simulated: Simulated) -> Iterator[tuple[str, int]]:
     for name, config in sorted(roster.items(), key=lambda entry: entry[1].butler.port):
         yield name, settings.port(name, config.butler.port)
-    for provider, on in asdict(simulated).items():
-        for name in _SIMULATORS_OF[provider] if on else ():
-            yield name, settings.port(name, EVERY_SIMULATOR[name])
+    for simulator in simulators().values():
+        for door in simulator.doors if simulator.name in simulated else ():
+            yield door.port, settings.simulator_port(door.port)
 
 
 def _ports_of(running: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
@@ -191,9 +186,10 @@ def credentials(
     """Each enabled scope is set, or simulated; half set is a mistake."""
     for scope, variables in _scopes(roster).items():
         provider = scope.partition(".")[0]
-        if (simulated.mail if provider == "email" else simulated.telegram) and provider in ("email", "telegram"):
+        simulator = channel_of(provider).simulator
+        if simulator is not None and simulator.name in simulated:
             yield ok(f"credentials.{scope}", f"simulated; {', '.join(variables)} not needed")
-        elif provider in ("email", "telegram"):
+        elif simulator is not None and not simulator.on_request:
             simulate = "unset all variables of this provider to simulate it"
             either = simulate if settings.simulators == "auto" else "use --set simulators=auto"
             ways = f", or {either}, or set enabled = false for this scope"

@@ -23,7 +23,7 @@ from butlers.channels.webhook.adapter import read_settings
 from butlers.clock import SystemClock
 from butlers.daemon.machine_checks import Check, fail, ok, refused, warn
 from butlers.daemon.settings import Settings, WhoMayWrite
-from butlers.daemon.simulation import Simulated
+from butlers.daemon.simulation import Simulated, is_alone
 from butlers.errors import ConfigurationError
 from butlers.messenger.channel_tools import ChannelTools
 from butlers.roster import ButlerConfig
@@ -138,10 +138,10 @@ def _choose(name: str, known: tuple[str, ...]) -> str:
 
 
 def who_may_write(settings: Settings, simulated: Simulated) -> Iterator[Check]:
-    alone = simulated.telegram and simulated.mail  # beside a real channel, a simulated one has the same rules
+    alone = is_alone(simulated)
     yield _telegram(settings, simulated=alone)
     yield _mail(settings, simulated=alone)
-    if not simulated.mail and settings.imap_host is not None:
+    if "mail" not in simulated and settings.imap_host is not None:
         yield _mail_authentication(settings)
 
 
@@ -183,7 +183,7 @@ def _mail_authentication(settings: Settings) -> Check:
 
 
 def _policy(settings: Settings, channel: str, *, simulated: bool) -> WhoMayWrite:
-    given = settings.who_may_write_telegram if channel == "telegram" else settings.who_may_write_email
+    given: WhoMayWrite | None = getattr(settings, f"who_may_write_{channel}")
     return given or ("open" if simulated else "owner")
 
 

@@ -16,15 +16,8 @@ from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, what_to_simulate
 from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig, check_credentials
+from butlers.simulators import simulators
 from butlers.storage.private_folder import make_private
-
-_PORTS_OF = {
-    "telegram": "telegram_simulator",
-    "smtp": "smtp_simulator",
-    "imap": "imap_simulator",
-    "mail_control": "mail_control",
-    "calendar": "calendar_simulator",
-}
 
 
 class Places:
@@ -143,14 +136,10 @@ def simulators_beside(
     settings: Settings, roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], running: Mapping[str, Any]
 ) -> Simulated:
     """Told to, the simulators wherever the settings say; otherwise those that run here and are wanted."""
-    if settings.simulators == "on":
-        return Simulated(telegram=True, mail=True, calendar=True)
     wanted, there = what_to_simulate(settings, roster, environment), running.get("simulators", {})
-    return Simulated(
-        telegram=wanted.telegram and "telegram" in there,
-        mail=wanted.mail and {"smtp", "imap"} <= there.keys(),
-        calendar=wanted.calendar and "calendar" in there,
-    )
+    if settings.simulators == "on":
+        return wanted
+    return Simulated(name for name in wanted if all(door.name in there for door in simulators()[name].doors))
 
 
 def check_role(
@@ -178,8 +167,9 @@ def check_role(
 
 def _announced(running: Mapping[str, Any], ours: Collection[str]) -> Iterator[tuple[str, int]]:
     doors = {name: address for name, address in running.get("doors", {}).items() if name not in ours}
-    simulators = {_PORTS_OF[name]: at for name, at in running.get("simulators", {}).items() if name in _PORTS_OF}
-    for name, address in (doors | simulators).items():
+    ports = {door.name: door.port for simulator in simulators().values() for door in simulator.doors}
+    simulated = {ports[name]: address for name, address in running.get("simulators", {}).items() if name in ports}
+    for name, address in (doors | simulated).items():
         port = urlsplit(address if "//" in address else f"//{address}").port
         if port is not None:
             yield name, port

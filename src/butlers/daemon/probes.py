@@ -17,6 +17,7 @@ from typing import Any
 from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT
 from butlers.butler.runtimes.dialects import Dialect
+from butlers.channels.registry import channel_of
 from butlers.clock import Clock, SystemClock
 from butlers.daemon.compose.channels import bot_mailbox, build_channels
 from butlers.daemon.machine_checks import Check, ok, warn
@@ -70,7 +71,7 @@ def _apart(asking: Coroutine[Any, Any, list[Check]]) -> list[Check]:
 async def _providers(accounts: _Accounts, config: ButlerConfig, simulated: Simulated) -> list[Check]:
     channels = build_channels(accounts, config)
     real = {name: channel for name, channel in channels.items() if not _is_simulated(name, simulated)}
-    mailbox = bot_mailbox(accounts, config) if not simulated.mail else None
+    mailbox = bot_mailbox(accounts, config) if "mail" not in simulated else None
     mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
     try:
         answers = await ask_all(probes_of(real, mailboxes, timeout_s=PATIENCE_S))
@@ -80,8 +81,8 @@ async def _providers(accounts: _Accounts, config: ButlerConfig, simulated: Simul
 
 
 def _is_simulated(channel: str, simulated: Simulated) -> bool:
-    provider = channel.partition(".")[0]
-    return {"telegram": simulated.telegram, "email": simulated.mail}.get(provider, False)
+    simulator = channel_of(channel.partition(".")[0]).simulator
+    return simulator is not None and simulator.name in simulated
 
 
 def _answered(name: str, error: ClassifiedError | None) -> Check:

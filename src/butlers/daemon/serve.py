@@ -31,6 +31,7 @@ from butlers.daemon.simulation import (
 from butlers.daemon.system import System, select
 from butlers.ids import Uuid7Factory
 from butlers.roster import ButlerConfig, load_roster
+from butlers.simulators import simulators
 from butlers.telemetry import configure_logging
 from butlers.telemetry.redaction import secrets_in
 
@@ -41,8 +42,8 @@ def serve_all(settings: Settings) -> int:
     simulated = what_to_simulate(settings, roster, os.environ)
     places = _prepare(settings)
     with places.owned():
-        simulators = SimulatorProcess(settings, simulated, log=places.simulator_errors)
-        return _loop(_run(settings, roster, list(roster), simulated, places, simulators=simulators))
+        process = SimulatorProcess(settings, simulated, log=places.simulator_errors)
+        return _loop(_run(settings, roster, list(roster), simulated, places, process=process))
 
 
 def serve_role(settings: Settings, role: str) -> int:
@@ -58,13 +59,12 @@ def serve_role(settings: Settings, role: str) -> int:
 
 
 def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool) -> int:
-    known = ("telegram", "mail", "calendar", "webhook")
-    chosen = set(names or known)
+    known = simulators()
+    chosen = Simulated(names or known)
     if unknown := chosen - {*known}:
         raise invalid(min(unknown), f"no such simulator; there are {', '.join(known)}")
     _roster(settings)
-    simulated = Simulated(**{name: name in chosen for name in known})
-    return _loop(_simulate(settings, simulated, with_parent=with_parent))
+    return _loop(_simulate(settings, chosen, with_parent=with_parent))
 
 
 def _roster(settings: Settings) -> dict[str, ButlerConfig]:
@@ -119,7 +119,7 @@ async def _run(
     places: Places,
     *,
     role: str | None = None,  # None: the whole system
-    simulators: SimulatorProcess | None = None,
+    process: SimulatorProcess | None = None,  # of the simulators
 ) -> int:
     clock = SystemClock()
     stop = _stop_event()
@@ -134,10 +134,10 @@ async def _run(
         progress=_progress,
     )
     async with AsyncExitStack() as stack:
-        if simulators is not None and simulated.any:
+        if process is not None and simulated:
             _progress("starting the simulators")
-            stack.push_async_callback(simulators.stop)
-            await simulators.start()
+            stack.push_async_callback(process.stop)
+            await process.start()
         await system.start()
         stack.push_async_callback(system.stop)
         description = _description(settings, system, simulated)
@@ -180,8 +180,7 @@ def _say(*lines: str, to: TextIO | None = None) -> None:
 
 def _description(settings: Settings, system: System, simulated: Simulated) -> dict[str, Any]:
     doors = {butler.name: f"http://{settings.host}:{butler.port}" for butler in system.butlers}
-    simulators = addresses(settings, simulated)
-    return {"doors": doors, "simulators": simulators, "data_dir": str(settings.data_dir)}
+    return {"doors": doors, "simulators": addresses(settings, simulated), "data_dir": str(settings.data_dir)}
 
 
 def _welcome(description: dict[str, Any], role: str | None) -> None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from butlers.errors import ConfigurationError
 from butlers.serving.bounded_http import DoorLimits
+from butlers.simulators import simulator_ports
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 MailTls = Literal["auto", "starttls", "implicit", "none"]
@@ -24,16 +25,6 @@ WhoMayWrite = Literal["owner", "contacts", "pairing", "open"]
 PREFIX = "BUTLERS_"
 PORT_PREFIX = "BUTLERS_PORT_"
 VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
-SIMULATOR_PORTS: Mapping[str, int] = {
-    "telegram_simulator": 40181,
-    "mail_control": 40182,
-    "smtp_simulator": 40125,
-    "imap_simulator": 40143,
-    "calendar_simulator": 40183,
-}
-# Run only when asked for: which channel it is a gateway for is the roster's business.
-GATEWAY_PORTS: Mapping[str, int] = {"webhook_simulator": 40184}
-EVERY_SIMULATOR: Mapping[str, int] = {**SIMULATOR_PORTS, **GATEWAY_PORTS}
 
 
 def default_data_dir(environment: Mapping[str, str]) -> Path:
@@ -188,7 +179,7 @@ class Settings(BaseModel):
         return self.ports.get(name, usual + self.port_offset)
 
     def simulator_port(self, name: str) -> int:
-        return self.port(name, EVERY_SIMULATOR[name])
+        return self.port(name, simulator_ports()[name])
 
     @property
     def loopback_only(self) -> bool:
@@ -262,7 +253,7 @@ def _flag_of(key: str) -> str:
 
 def check_port_names(settings: Settings, butlers: Iterable[str]) -> None:
     """A port for a name that nobody has would be set in vain."""
-    known = sorted({*butlers, *EVERY_SIMULATOR})
+    known = sorted({*butlers, *simulator_ports()})
     if unknown := sorted(settings.ports.keys() - {*known}):
         near = near_names(unknown[0], known)
         raise ConfigurationError(

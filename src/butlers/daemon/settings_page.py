@@ -16,8 +16,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from butlers.daemon.settings import EVERY_SIMULATOR, PORT_PREFIX, Settings, shipped_roster, variable_of
+from butlers.daemon.settings import PORT_PREFIX, Settings, shipped_roster, variable_of
 from butlers.roster import ButlerConfig, load_roster
+from butlers.simulators import simulator_ports
 
 PAGE = Path("docs/operating/configuration.md")
 FLAGS = {"data_dir": "`--data-dir`", "port_offset": "`--port-offset`", "ports": "`--port NAME=NUMBER`"}
@@ -86,7 +87,7 @@ def _settings() -> Iterator[tuple[str, ...]]:
 
 def _ports() -> Iterator[tuple[str, ...]]:
     butlers = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
-    for name, port in sorted((butlers | dict(EVERY_SIMULATOR)).items(), key=lambda entry: entry[1]):
+    for name, port in sorted((butlers | dict(simulator_ports())).items(), key=lambda entry: entry[1]):
         yield f"`{name}`", str(port)
 
 

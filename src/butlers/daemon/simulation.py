@@ -8,41 +8,21 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from butlers.butler.modules import CalendarBotScope
-from butlers.daemon.settings import EVERY_SIMULATOR, Settings
+from butlers.channels.channel import Simulator
+from butlers.channels.registry import channel_of
+from butlers.daemon.settings import Settings
 from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig
-from butlers.simulators.credentials import (
-    CALENDAR_CLIENT_ID,
-    CALENDAR_CLIENT_SECRET,
-    CALENDAR_REFRESH_TOKEN,
-    TELEGRAM_TOKEN,
-)
+from butlers.simulators import CALENDAR, simulator_ports, simulators
 
-ADDRESS = "butler@butlers.example"
-PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
-OWNER_CHAT = "1000"
-OWNER_ADDRESS = "owner@butlers.example"
 START_TIMEOUT_S = 15.0
 LAST_WORDS_S = 1.0  # requests that a dead system had already sent are still answered and remembered
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """Which providers are simulated."""
-
-    telegram: bool
-    mail: bool
-    calendar: bool = False
-    webhook: bool = False  # only when asked for: which channel it is a gateway for is the roster's business
-
-    @property
-    def any(self) -> bool:
-        return self.telegram or self.mail or self.calendar or self.webhook
+Simulated = frozenset[str]  # names of simulators
 
 
 def what_to_simulate(
@@ -50,14 +30,22 @@ def what_to_simulate(
 ) -> Simulated:
     """A provider is simulated when none of its variables is set; half-set credentials are a mistake, not a wish."""
     if settings.simulators == "off":
-        return Simulated(telegram=False, mail=False)
+        return Simulated()
+    usual = Simulated(name for name, simulator in simulators().items() if not simulator.on_request)
     if settings.simulators == "on":
-        return Simulated(telegram=True, mail=True, calendar=True)
-    telegram = not _any_set(roster, environment, ".telegram.")
-    mail = not _any_set(roster, environment, ".email.")
-    calendar = not any(environment.get(name) for scope in _calendars(roster) for name in scope.variables())
+        return usual
+    given = (key for key, variable in _variables(roster) if environment.get(variable))
+    real = {simulator.name for key in given if (simulator := _simulator_of(key)) is not None}
+    simulated = usual - real
+    calendar = any(environment.get(name) for scope in _calendars(roster) for name in scope.variables())
     # Nobody must have a calendar: one made up beside real messages would take real appointments.
-    return Simulated(telegram=telegram, mail=mail, calendar=calendar and telegram and mail)
+    return simulated - {CALENDAR.name} if calendar or not is_alone(simulated) else simulated
+
+
+def is_alone(simulated: Simulated) -> bool:
+    """Whether no channel is real. Beside a real channel, a simulated one has the same rules."""
+    of_channels = (one for one in simulators().values() if one is not CALENDAR and not one.on_request)
+    return all(one.name in simulated for one in of_channels)
 
 
 def simulated_environment(
@@ -66,63 +54,38 @@ def simulated_environment(
     """The environment with the simulators' credentials in the variables that the roster names."""
     completed = dict(environment)
     for key, variable in _variables(roster):
-        if ".user." in key:  # the owner's own accounts: nobody makes up a credential for them
-            continue
-        if ".telegram." in key and simulated.telegram:
-            completed[variable] = TELEGRAM_TOKEN
-        elif ".email." in key and simulated.mail:
-            completed[variable] = PASSWORD if key.endswith("password_env") else ADDRESS
-    for scope in _calendars(roster) if simulated.calendar else ():
-        completed |= zip(
-            scope.variables(), (CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN), strict=True
-        )
+        simulator, (scope, secret) = _simulator_of(key), key.split(".")[2:4]
+        # Of the owner's own accounts, which are another scope, nobody makes up a credential.
+        if scope == "bot" and simulator is not None and simulator.name in simulated:
+            completed[variable] = simulator.credentials[secret.removesuffix("_env")]
+    for calendar in _calendars(roster) if CALENDAR.name in simulated else ():
+        completed |= zip(calendar.variables(), CALENDAR.credentials.values(), strict=True)
     return completed
 
 
 def simulated_settings(settings: Settings, simulated: Simulated) -> Settings:
     """The settings with the simulators' addresses and an owner who can be reached there.
 
-    Everybody may write in as long as nobody real does: beside a real channel, a simulated one has the same rules.
+    Everybody may write in as long as nobody real does.
     """
-    changes: dict[str, object] = {}
-    alone = simulated.telegram and simulated.mail
-    if simulated.telegram:
-        port = settings.simulator_port("telegram_simulator")
-        changes["telegram_api_url"] = f"http://{settings.simulator_host}:{port}"
-        changes["owner_telegram"] = settings.owner_telegram or OWNER_CHAT
-        changes["who_may_write_telegram"] = settings.who_may_write_telegram or ("open" if alone else None)
-    if simulated.mail:
-        changes |= {"smtp_host": settings.simulator_host, "smtp_port": settings.simulator_port("smtp_simulator")}
-        changes |= {"imap_host": settings.simulator_host, "imap_port": settings.simulator_port("imap_simulator")}
-        changes |= {"smtp_tls": "none", "imap_tls": "none", "mail_login": None, "smtp_login": None}
-        changes["owner_email"] = settings.owner_email or OWNER_ADDRESS
-        changes["who_may_write_email"] = settings.who_may_write_email or ("open" if alone else None)
-        changes["mail_authentication"] = settings.mail_authentication or ("off" if alone else None)
-    if alone:
-        changes["provider_probe_s"] = 0.0  # nobody real is there to be asked
-    if simulated.calendar:
-        origin = f"http://{settings.simulator_host}:{settings.simulator_port('calendar_simulator')}"
-        changes |= {"calendar_api_url": f"{origin}/calendar/v3", "calendar_token_url": f"{origin}/token"}
+    alone = is_alone(simulated)
+    changes: dict[str, object] = {"provider_probe_s": 0.0} if alone else {}  # nobody real is there to be asked
+    for simulator in _chosen(simulated):
+        ports = {door.port: settings.simulator_port(door.port) for door in simulator.doors}
+        changes |= simulator.settings(settings.simulator_host, ports)
+        defaults = {**simulator.defaults, **(simulator.defaults_alone if alone else {})}
+        changes |= {name: value for name, value in defaults.items() if not getattr(settings, name)}
     return settings.model_copy(update=changes)
 
 
 def addresses(settings: Settings, simulated: Simulated) -> dict[str, str]:
     """Where the simulators are."""
+    doors = [door for simulator in _chosen(simulated) for door in simulator.doors]
+    return {door.name: door.at(settings.simulator_host, settings.simulator_port(door.port)) for door in doors}
 
-    def at(name: str) -> str:
-        return f"{settings.simulator_host}:{settings.simulator_port(name)}"
 
-    found: dict[str, str] = {}
-    if simulated.telegram:
-        found["telegram"] = f"http://{at('telegram_simulator')}"
-    if simulated.mail:
-        found["mail_control"] = f"http://{at('mail_control')}"
-        found |= {"smtp": at("smtp_simulator"), "imap": at("imap_simulator")}
-    if simulated.calendar:
-        found["calendar"] = f"http://{at('calendar_simulator')}"
-    if simulated.webhook:
-        found["webhook"] = f"http://{at('webhook_simulator')}"
-    return found
+def _chosen(simulated: Simulated) -> list[Simulator]:
+    return [simulator for name, simulator in simulators().items() if name in simulated]
 
 
 class SimulatorProcess:
@@ -177,14 +140,14 @@ class SimulatorProcess:
 
     def _command(self) -> list[str]:
         settings = self._settings
-        names = [name for name, on in asdict(self._simulated).items() if on]
+        names = sorted(self._simulated)
         command = [sys.executable, "-m", "butlers.daemon.cli", "simulate", *names, "--with-parent", "--json"]
         command += ["--data-dir", str(settings.data_dir), "--port-offset", str(settings.port_offset)]
         for name in ("host", "log_level", "log_max_bytes", "log_keep"):
             command += ["--set", f"{name}={getattr(settings, name)}"]
         if settings.roster is not None:  # whose names may stand among the ports of the environment or the settings file
             command += ["--set", f"roster={settings.roster}"]
-        for name in EVERY_SIMULATOR.keys() & settings.ports.keys():
+        for name in simulator_ports().keys() & settings.ports.keys():
             command += ["--port", f"{name}={settings.ports[name]}"]
         return command
 
@@ -197,8 +160,10 @@ def _document(line: bytes) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _any_set(roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], part: str) -> bool:
-    return any(environment.get(variable) for key, variable in _variables(roster) if part in key)
+def _simulator_of(key: str) -> Simulator | None:
+    """Of the channel that a key such as `modules.telegram.bot.token_env` is about; only `simulate` runs the others."""
+    simulator = channel_of(key.split(".")[1]).simulator
+    return None if simulator is None or simulator.on_request else simulator
 
 
 def _variables(roster: Mapping[str, ButlerConfig]) -> list[tuple[str, str]]:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 from starlette.routing import BaseRoute
 
-from butlers.channels.email.simulator import MailSimulator, serve_mail
-from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
-from butlers.channels.webhook.simulator import WebhookSimulator, serve_webhook
+from butlers.channels.channel import load
 from butlers.clock import Clock
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, port_remedy
-from butlers.daemon.simulation import ADDRESS, OWNER_ADDRESS, PASSWORD, Simulated, addresses
+from butlers.daemon.simulation import Simulated, addresses
 from butlers.errors import ConfigurationError
-from butlers.simulators.calendar import CalendarSimulator, serve_calendar
+from butlers.simulators import simulators
 
-T = TypeVar("T")
 _PORT_PATIENCE_S = 5.0  # a predecessor may still be closing its connections
 
 
@@ -29,60 +27,30 @@ async def run_simulators(settings: Settings, simulated: Simulated, clock: Clock,
     """Serve until told to stop; announces itself with one JSON line."""
     places = Places(settings.data_dir)
     places.create()
+    chosen = [simulator for name, simulator in simulators().items() if name in simulated]
+    control_routes: list[BaseRoute] = []
     async with AsyncExitStack() as stack:
-        mail_control: list[BaseRoute] = []
-        if simulated.mail:
-            mail = await _patiently(clock, lambda: stack.enter_async_context(_mail(settings, places, clock)))
-            mail_control += mail.control_routes()
-        if simulated.telegram:
-            await _patiently(clock, lambda: stack.enter_async_context(_telegram(settings, places, clock, mail_control)))
-        if simulated.calendar:
-            await _patiently(clock, lambda: stack.enter_async_context(_calendar(settings, places, clock)))
-        if simulated.webhook:
-            await _patiently(clock, lambda: stack.enter_async_context(_webhook(settings, clock)))
+        for simulator in sorted(chosen, key=lambda one: one.shows_others):
+            options = {"clock": clock, **simulator.options}
+            if simulator.remembers:
+                options["journal_path"] = places.simulators / f"{simulator.name}.jsonl"
+            if simulator.shows_others:
+                options["extra_routes"] = control_routes
+            ports = [settings.simulator_port(door.port) for door in simulator.doors]
+            server = partial(load(simulator.serve), settings.simulator_host, *ports, **options)
+            running = await _patiently(clock, stack, server)
+            control_routes += getattr(running, "control_routes", list)()
         print(json.dumps({"ready": True} | addresses(settings, simulated)), flush=True)  # noqa: T201 - it is awaited
         await stop.wait()
 
 
-def _telegram(
-    settings: Settings, places: Places, clock: Clock, beside: Sequence[BaseRoute]
-) -> AbstractAsyncContextManager[TelegramSimulator]:
-    port = settings.simulator_port("telegram_simulator")
-    return serve_telegram(
-        settings.simulator_host,
-        port,
-        clock=clock,
-        journal_path=places.simulators / "telegram.jsonl",
-        extra_routes=beside,
-    )
-
-
-def _mail(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[MailSimulator]:
-    return serve_mail(
-        settings.simulator_host,
-        settings.simulator_port("smtp_simulator"),
-        settings.simulator_port("imap_simulator"),
-        settings.simulator_port("mail_control"),
-        clock=clock,
-        accounts={ADDRESS: PASSWORD, OWNER_ADDRESS: PASSWORD},
-        journal_path=places.simulators / "mail.jsonl",
-    )
-
-
-def _calendar(settings: Settings, places: Places, clock: Clock) -> AbstractAsyncContextManager[CalendarSimulator]:
-    port = settings.simulator_port("calendar_simulator")
-    return serve_calendar(settings.simulator_host, port, clock=clock, journal_path=places.simulators / "calendar.jsonl")
-
-
-def _webhook(settings: Settings, clock: Clock) -> AbstractAsyncContextManager[WebhookSimulator]:
-    return serve_webhook(settings.simulator_host, settings.simulator_port("webhook_simulator"), clock=clock)
-
-
-async def _patiently(clock: Clock, start: Callable[[], Awaitable[T]]) -> T:
+async def _patiently(
+    clock: Clock, stack: AsyncExitStack, server: Callable[[], AbstractAsyncContextManager[Any]]
+) -> Any:
     deadline = clock.monotonic() + _PORT_PATIENCE_S
     while True:
         try:
-            return await start()
+            return await stack.enter_async_context(server())
         except ConfigurationError as error:
             if not _is_taken(error):
                 raise

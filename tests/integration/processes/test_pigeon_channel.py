@@ -20,6 +20,7 @@ from butlers.channels.registry import GROUP
 from butlers.clock import SystemClock
 from butlers.daemon.demo.instance import Instance
 from tests.integration.processes.command import LIFTED, QUICK, answer, butlers
+from tests.ports import free_port
 
 PACKAGE = Path(__file__).parents[2] / "data" / "pigeon_channel"
 
@@ -145,3 +146,12 @@ async def test_operators_see_it_like_every_other_channel(loft: Loft) -> None:
     asked = ("doctor", "--data-dir", loft.folder / "other", "--set", f"roster={loft.roster}")
     told = await asyncio.to_thread(butlers, *asked, environment=loft.environment)
     assert "Carrier pigeon, in and out, of package pigeon-channel" in told.stdout
+
+
+async def test_its_simulator_is_served_like_every_other(loft: Loft) -> None:
+    port = free_port()
+    where = ("--data-dir", loft.folder / "alone", "--port", f"pigeon_simulator={port}")
+    served = await asyncio.to_thread(
+        butlers, "simulate", "pigeon", "--with-parent", *where, environment=loft.environment
+    )
+    assert json.loads(served.stdout) == {"ready": True, "pigeon": f"127.0.0.1:{port}"}

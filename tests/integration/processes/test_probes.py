@@ -138,7 +138,7 @@ def test_a_program_of_an_llm_is_run_and_its_login_looked_for(
 async def test_a_running_system_says_who_refuses_it_and_goes_on(
     providers: Providers, tmp_path: Path, postgres_server: EmbeddedPostgres
 ) -> None:
-    nobody = Simulated(telegram=False, mail=False)
+    nobody = Simulated()
     async with running_system(
         tmp_path, postgres_server, simulated=nobody, environment=WRONG, provider_probe_s=0.2, **providers.settings
     ) as running:

@@ -8,7 +8,7 @@ import httpx2
 
 from butlers.channels.webhook.simulator import serve_webhook
 from butlers.clock import SystemClock
-from butlers.daemon.settings import GATEWAY_PORTS
+from butlers.simulators import simulator_ports
 from tests.integration.simulators.test_documented_examples import PAGE, called
 
 
@@ -20,7 +20,7 @@ async def test_every_documented_call_is_answered_as_the_page_says() -> None:
         serve_webhook("127.0.0.1", 0, clock=SystemClock()) as simulator,
         httpx2.AsyncClient(timeout=10, trust_env=False) as client,
     ):
-        ports = {str(GATEWAY_PORTS["webhook_simulator"]): simulator.port}
+        ports = {str(simulator_ports()["webhook_simulator"]): simulator.port}
         answers = [await called(client, call, ports) for call, _, _ in calls]
     assert [answer.status_code for answer in answers] == [int(status) for _, _, status in calls]
     assert answers[1].json() == {"status": None, "answer": "ConnectError"}

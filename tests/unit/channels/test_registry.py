@@ -71,7 +71,8 @@ def test_what_a_value_names_can_be_loaded(name: str) -> None:
     channel = channel_of(name)
     adapter = channel.outbound.adapter if channel.outbound is not None else None
     connector = channel.inbound.connector if channel.inbound is not None else None
-    assert all(callable(load(reference)) for reference in (adapter, connector, channel.simulator) if reference)
+    simulator = channel.simulator.serve if channel.simulator is not None else None
+    assert all(callable(load(reference)) for reference in (adapter, connector, simulator) if reference)
 
 
 def test_a_channel_of_another_package_is_known_to_the_contracts(site: Path) -> None:

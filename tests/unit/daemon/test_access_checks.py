@@ -11,7 +11,7 @@ from butlers.daemon.delivery_checks import who_may_write
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_settings
 
-REAL, SIMULATED = Simulated(telegram=False, mail=False), Simulated(telegram=True, mail=True)
+REAL, SIMULATED = Simulated(), Simulated({"telegram", "mail"})
 
 
 def said(simulated: Simulated, **settings: Any) -> dict[str, tuple[str, str]]:
@@ -55,7 +55,7 @@ def test_a_simulated_one_needs_nothing() -> None:
     assert {name: status for name, (status, _) in said(SIMULATED).items()} == {"telegram": "ok", "email": "ok"}
 
 
-@pytest.mark.parametrize("simulated", [Simulated(telegram=False, mail=True), Simulated(telegram=True, mail=False)])
+@pytest.mark.parametrize("simulated", [Simulated({"mail"}), Simulated({"telegram"})])
 def test_beside_a_real_channel_a_simulated_one_has_the_same_rules(simulated: Simulated) -> None:
     mixed = simulated_settings(Settings(data_dir=Path("x")), simulated)
     assert (mixed.who_may_write("telegram"), mixed.who_may_write("email")) == ("owner", "owner")

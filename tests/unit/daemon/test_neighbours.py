@@ -24,8 +24,8 @@ RUNNING: dict[str, Any] = {
         "calendar": "http://127.0.0.1:50183",
     },
 }
-EVERYTHING = Simulated(telegram=True, mail=True, calendar=True)
-NOTHING = Simulated(telegram=False, mail=False)
+EVERYTHING = Simulated({"telegram", "mail", "calendar"})
+NOTHING = Simulated()
 
 
 def settings(**given: Any) -> Settings:
@@ -50,7 +50,7 @@ def test_simulators_are_used_when_they_run_here_and_are_wanted() -> None:
     assert simulators_beside(settings(simulators="on"), ROSTER, {}, {}) == EVERYTHING
     # Real credentials are for the real provider, whatever runs beside it.
     real = simulators_beside(settings(), ROSTER, {"BUTLER_TELEGRAM_TOKEN": "t"}, RUNNING)
-    assert real == Simulated(telegram=False, mail=True, calendar=False)
+    assert real == Simulated({"mail"})
 
 
 @pytest.mark.parametrize(("mode", "named"), [("auto", True), ("off", False)])

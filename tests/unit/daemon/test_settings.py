@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from butlers.daemon.settings import SIMULATOR_PORTS, Settings, default_data_dir, load_settings, variable_of
+from butlers.daemon.settings import Settings, default_data_dir, load_settings, variable_of
 from butlers.errors import ConfigurationError
+from butlers.simulators import simulator_ports
 
 
 def load(tmp_path: Path, environment: dict[str, str] | None = None, file: str = "", **flags: Any) -> Settings:
@@ -37,7 +38,7 @@ def test_ports_are_merged_one_by_one(tmp_path: Path) -> None:
     assert settings.port_offset == 7
     assert settings.port("general", 40101) == 2, "a port that is named takes no offset"
     assert settings.port("finance", 40105) == 40112
-    assert settings.simulator_port("smtp_simulator") == SIMULATOR_PORTS["smtp_simulator"] + 7
+    assert settings.simulator_port("smtp_simulator") == simulator_ports()["smtp_simulator"] + 7
 
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from butlers.channels.channel import (
     AddressForm,
     AnswersGo,
     Capabilities,
     Channel,
+    Door,
     Feedback,
     Inbound,
     Outbound,
     Retry,
+    Simulator,
     Threads,
 )
 from butlers.channels.email import authentication, headers
+
+SIMULATED_ADDRESS = "butler@butlers.example"
+SIMULATED_PASSWORD = "simulated"  # noqa: S105 - opens nothing but a simulator
+OWNER_ADDRESS = "owner@butlers.example"
+
+
+def _simulated(host: str, ports: Mapping[str, int]) -> dict[str, object]:
+    servers: dict[str, object] = {"smtp_tls": "none", "imap_tls": "none", "mail_login": None, "smtp_login": None}
+    for protocol in ("smtp", "imap"):
+        servers |= {f"{protocol}_host": host, f"{protocol}_port": ports[f"{protocol}_simulator"]}
+    return servers
+
 
 CHANNEL = Channel(
     name="email",
@@ -47,5 +63,18 @@ CHANNEL = Channel(
         *("imap_host", "imap_port", "imap_tls"),
         *("mail_tls_ca", "mail_login", "mail_from_name"),
     ),
-    simulator="butlers.channels.email.simulator:serve_mail",
+    simulator=Simulator(
+        name="mail",
+        serve="butlers.channels.email.simulator:serve_mail",
+        doors=(
+            Door(name="smtp", port="smtp_simulator", usual=40125),
+            Door(name="imap", port="imap_simulator", usual=40143),
+            Door(name="mail_control", port="mail_control", usual=40182, scheme="http://"),
+        ),
+        options={"accounts": dict.fromkeys((SIMULATED_ADDRESS, OWNER_ADDRESS), SIMULATED_PASSWORD)},
+        credentials={"address": SIMULATED_ADDRESS, "password": SIMULATED_PASSWORD},
+        settings=_simulated,
+        defaults={"owner_email": OWNER_ADDRESS},
+        defaults_alone={"who_may_write_email": "open", "mail_authentication": "off"},
+    ),
 )

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from butlers.channels.channel import AddressForm, Capabilities, Channel, Feedback, Inbound, Outbound, Retry
+from butlers.channels.channel import (
+    AddressForm,
+    Capabilities,
+    Channel,
+    Door,
+    Feedback,
+    Inbound,
+    Outbound,
+    Retry,
+    Simulator,
+)
 from butlers.channels.telegram import payload
+
+SIMULATED_TOKEN = "777000001:simulated-bot-not-a-secret"  # noqa: S105 - opens nothing but a simulator
+OWNER_CHAT = "1000"  # the owner's chat
 
 CHANNEL = Channel(
     name="telegram",
@@ -29,5 +42,14 @@ CHANNEL = Channel(
     ),
     credentials={"bot": ("token",), "user": ("token",)},
     settings=("telegram_api_url", "telegram_poll_s"),
-    simulator="butlers.channels.telegram.simulator:serve_telegram",
+    simulator=Simulator(
+        name="telegram",
+        serve="butlers.channels.telegram.simulator:serve_telegram",
+        doors=(Door(name="telegram", port="telegram_simulator", usual=40181, scheme="http://"),),
+        shows_others=True,
+        credentials={"token": SIMULATED_TOKEN},
+        settings=lambda host, ports: {"telegram_api_url": f"http://{host}:{ports['telegram_simulator']}"},
+        defaults={"owner_telegram": OWNER_CHAT},
+        defaults_alone={"who_may_write_telegram": "open"},
+    ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from butlers.channels.channel import AddressForm, AnswersGo, Capabilities, Channel, Outbound, Retry
+from butlers.channels.channel import AddressForm, AnswersGo, Capabilities, Channel, Door, Outbound, Retry, Simulator
 
 _NUMBER = re.compile(r"\+?[0-9]{3,15}")  # E.164, or a short code
 _PUNCTUATION = re.compile(r"[\s().-]")
@@ -19,7 +19,13 @@ def _number_problem(address: str) -> str | None:
     return None if _NUMBER.fullmatch(address) else "is not a phone number: digits, with + and the country first"
 
 
-_SIMULATOR = "butlers.channels.webhook.simulator:serve_webhook"
+_SIMULATOR = Simulator(
+    name="webhook",
+    serve="butlers.channels.webhook.simulator:serve_webhook",
+    doors=(Door(name="webhook", port="webhook_simulator", usual=40184, scheme="http://"),),
+    remembers=False,
+    on_request=True,
+)
 # An outage of a provider lasts minutes: fourteen attempts over some quarter of an hour.
 _OUTBOUND = Outbound(
     capabilities=Capabilities(receipts=True, idempotency_key=True), retry=Retry(max_attempts=14, max_delay_s=120.0)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from butlers.butler.identity import OPERATOR, Grant, TokenFile
+from butlers.channels.registry import channels
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
 from butlers.daemon.cli.exits import exiting
@@ -22,7 +23,6 @@ from butlers.roster import load_roster
 
 app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 
-RESERVED = frozenset({"local", "connector.telegram"})  # principals without a token
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 
@@ -136,7 +136,8 @@ def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False
 
 
 def _own_members(settings: Settings) -> set[str]:
-    return {OPERATOR, *RESERVED, *load_roster(settings.roster_dir)}
+    without_token = {"local", *(f"connector.{name}" for name, channel in channels().items() if channel.has_connector)}
+    return {OPERATOR, *without_token, *load_roster(settings.roster_dir)}
 
 
 def _unknown(name: str) -> ValidationError:

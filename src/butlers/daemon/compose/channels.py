@@ -23,12 +23,13 @@ from butlers.daemon.settings import Settings
 from butlers.roster import ButlerConfig
 
 RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
-ADDRESS = "email"  # no secret: the address that everybody knows
+# The key of each credential of the owner's own accounts -> the kind that contacts keep it as: a secret by the names of
+# channel and secret; an address, which everybody knows, by the channel's alone.
 TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "modules.telegram.user.token_env": "telegram_token",
-        "modules.email.user.address_env": ADDRESS,
-        "modules.email.user.password_env": "email_password",
+        f"modules.{name}.user.{secret}_env": name if secret == "address" else f"{name}_{secret}"  # noqa: S105
+        for name, channel in channels().items()
+        for secret in channel.credentials.get("user", ())
     }
 )
 
@@ -125,7 +126,7 @@ async def owner_credentials(
     for key, variable in (pair for config in configs for pair in config.modules.required_variables()):
         if key in TYPES and not environment.get(variable):
             kind = TYPES[key]
-            look = contacts.identifier if kind == ADDRESS else contacts.secret
+            look = contacts.identifier if kind in channels() else contacts.secret
             value = await look(owner.id, kind)
             found |= {variable: value} if value else {}
     return found

@@ -14,7 +14,7 @@ from butlers.butler.identity import Caller, Grant
 from butlers.butler.modules import PackageChannelModule
 from butlers.channels.connector import HeartbeatReporter, Standing, make_connector
 from butlers.channels.plugins import ChannelSettings
-from butlers.channels.registry import channel_of, written_names
+from butlers.channels.registry import channel_of, pairing_names, written_names
 from butlers.contracts.envelope import holds_nul, invalid
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -219,19 +219,21 @@ def _policy(butler: Butler, channel: str) -> Policy:
 
 
 def _announce_owner_code(butler: Butler, records: SenderRecords, policies: SenderPolicies) -> None:
-    telegram = butler.config.modules.telegram
-    if telegram is None or not telegram.bot.enabled or not policies.pairs_owner("telegram"):
-        return
+    for name in pairing_names():
+        module = getattr(butler.config.modules, name, None)
+        is_on = module is not None and getattr(getattr(module, "bot", None), "enabled", True)
+        if is_on and policies.pairs_owner(name):
+            butler.notices.append(partial(_owner_code_notice, records, name))
 
-    async def notice() -> str | None:
-        found = await records.owner_code("telegram")
-        if found is None:
-            return None
-        code, expires_at = found
-        return (
-            f"The owner's Telegram chat is not known yet, so the bot answers nobody. Send it this code: {shown(code)}\n"
-            "The chat that sends the code becomes the owner's. "
-            f"It is good once, until {expires_at:%Y-%m-%d %H:%M} UTC; for a new one: butlers senders owner-code"
-        )
 
-    butler.notices.append(notice)
+async def _owner_code_notice(records: SenderRecords, channel: str) -> str | None:
+    found = await records.owner_code(channel)
+    if found is None:
+        return None
+    code, expires_at = found
+    return (
+        f"The owner's {channel_of(channel).title} chat is not known yet, so the bot answers nobody. "
+        f"Send it this code: {shown(code)}\n"
+        "The chat that sends the code becomes the owner's. "
+        f"It is good once, until {expires_at:%Y-%m-%d %H:%M} UTC; for a new one: butlers senders owner-code"
+    )

@@ -17,10 +17,11 @@ from typing import IO, Any
 import httpx2
 
 from butlers.clock import Clock
-from butlers.daemon.settings import SIMULATOR_PORTS, shipped_roster
+from butlers.daemon.settings import shipped_roster
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.http_client import OWN_LIMIT, BoundedAsyncClient
 from butlers.roster import load_roster
+from butlers.simulators import simulator_ports
 from butlers.storage.embedded import EmbeddedPostgres
 
 START_TIMEOUT_S = 60.0
@@ -45,7 +46,7 @@ class Instance:
         self._settings = dict(settings or {})
         self._environment = dict(environment or {})
         self._usual = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
-        self._ports = PortRange([*self._usual.values(), *SIMULATOR_PORTS.values()])
+        self._ports = PortRange([*self._usual.values(), *simulator_ports().values()])
         self.offset = self._ports.offset
         self._process: asyncio.subprocess.Process | None = None
         self._http = BoundedAsyncClient(limit=OWN_LIMIT, timeout=30, trust_env=False)
@@ -57,7 +58,7 @@ class Instance:
         return self._process.pid
 
     def url(self, name: str) -> str:
-        usual = self._usual.get(name) or SIMULATOR_PORTS[name]
+        usual = self._usual.get(name) or simulator_ports()[name]
         return f"http://127.0.0.1:{usual + self.offset}"
 
     async def start(self) -> float:

@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from butlers.clock import Clock
 from butlers.serving.server import GuestServer
+from butlers.simulators import CALENDAR
 from butlers.simulators.calendar.api import ROOT, CalendarApi
 from butlers.simulators.calendar.world import ANY_METHOD, METHODS, ApiError, Calendar, FaultKind
 from butlers.simulators.connection import DroppableHttpTools, listen_as
 from butlers.simulators.control import Body, Endpoint, control_route, guarded, invalid, parsed_body
-from butlers.simulators.credentials import CALENDAR_CLIENT_ID, CALENDAR_CLIENT_SECRET, CALENDAR_REFRESH_TOKEN
 from butlers.simulators.journal import open_journal
 
 
@@ -101,9 +101,7 @@ class ControlApi:
 
 
 DEFAULT_PORT = 40183
-CLIENT_ID = CALENDAR_CLIENT_ID
-CLIENT_SECRET = CALENDAR_CLIENT_SECRET
-REFRESH_TOKEN = CALENDAR_REFRESH_TOKEN
+CLIENT_ID, CLIENT_SECRET, REFRESH_TOKEN = CALENDAR.credentials.values()
 
 _log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from butlers.channels.telegram import SIMULATED_TOKEN
 from butlers.channels.telegram.simulator.api import BotApi, not_found, refusal
 from butlers.channels.telegram.simulator.control import ControlApi
 from butlers.channels.telegram.simulator.model import ApiError
@@ -25,10 +26,9 @@ from butlers.clock import Clock
 from butlers.serving.server import GuestServer
 from butlers.simulators.connection import DroppableH11, DroppableHttpTools, listen_as
 from butlers.simulators.control import guarded
-from butlers.simulators.credentials import TELEGRAM_TOKEN
 from butlers.simulators.journal import open_journal
 
-DEFAULT_TOKEN = TELEGRAM_TOKEN
+DEFAULT_TOKEN = SIMULATED_TOKEN
 DEFAULT_USERNAME = "butlers_sim_bot"
 DEFAULT_PORT = 40181
 

@@ -7,7 +7,17 @@ loft/storm        as long as this file exists, nothing can leave
 
 from __future__ import annotations
 
-from butlers.channels.channel import AnswersGo, Capabilities, Channel, Feedback, Inbound, Outbound, Retry
+from butlers.channels.channel import (
+    AnswersGo,
+    Capabilities,
+    Channel,
+    Door,
+    Feedback,
+    Inbound,
+    Outbound,
+    Retry,
+    Simulator,
+)
 
 CHANNEL = Channel(
     name="pigeon",
@@ -21,5 +31,12 @@ CHANNEL = Channel(
         certainty="never_duplicate",
         per_minute={"bot": 600.0},
         adapter="pigeon_channel.adapter:make_adapter",
+    ),
+    simulator=Simulator(
+        name="pigeon",
+        serve="pigeon_channel.simulator:serve_loft",
+        doors=(Door(name="pigeon", port="pigeon_simulator", usual=40190),),
+        remembers=False,
+        on_request=True,
     ),
 )
