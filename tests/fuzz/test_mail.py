@@ -9,7 +9,7 @@ from butlers.channels.email.adapter import EmailChannel
 from butlers.channels.email.mailbox.imap import Fetched
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.mailbox.mime import read_mail
-from butlers.channels.email.mailbox.reports import is_report, read_report
+from butlers.channels.email.mailbox.reports import understand
 from butlers.channels.email.mailbox.routing import to_envelope
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
@@ -25,8 +25,7 @@ def test_any_mail_is_read_and_becomes_an_event() -> None:
     for number in range(tries("mime")):
         raw = _mail(number)
         with findings.watch(number):
-            if is_report(raw):
-                read_report(raw)
+            understand(raw)
             fetched = Fetched(uid=1, size=len(raw), seen=False, arrived_at=None, raw=raw)
             envelope = to_envelope(fetched, read_mail(raw), address="butler@butlers.example", now=clock.now())
             IngestEnvelope.parse(as_json(envelope.to_wire()))

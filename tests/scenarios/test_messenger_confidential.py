@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from butlers.channels.telegram.simulator import DEFAULT_TOKEN
-from butlers.channels.webhook.simulator import Fault, FaultKind, WebhookSimulator, serve_webhook
-from butlers.channels.webhook.simulator.server import RECEIPT_KEY, SIGNING_KEY
+from butlers.channels.webhook.simulator import (
+    RECEIPT_KEY,
+    SIGNING_KEY,
+    FaultKind,
+    GatewayFault,
+    WebhookSimulator,
+    serve_webhook,
+)
 from butlers.clock import SystemClock
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import call, execute, fault, mail_fault, quick, route, rows, wish
@@ -42,7 +48,7 @@ async def refused_by_gateway(running: RunningSystem, gateway: WebhookSimulator) 
         body = json.dumps({"error": QUOTING, "scope": "recipient", MARK: MARK})
         headers = {"Retry-After": "1"} if status == 429 else {}
         for kind in (FaultKind.ANSWER, FaultKind.ANSWER_AFTER):
-            gateway.gateway.add_fault(Fault(kind=kind, status=status, body=body, headers=headers, times=3))
+            gateway.gateway.faults.add(GatewayFault(kind=kind, status=status, body=body, headers=headers, times=3))
             notify = wish(f"{MARK} {kind}", channel="sms", subject=MARK, recipient=f"{NUMBER}{number}")
             told.append(json.dumps(await execute(running, route(running, notify))))
             gateway.gateway.faults.clear()

@@ -12,8 +12,14 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from butlers.channels.webhook.simulator import Fault, FaultKind, WebhookSimulator, serve_webhook
-from butlers.channels.webhook.simulator.server import RECEIPT_KEY, SIGNING_KEY
+from butlers.channels.webhook.simulator import (
+    RECEIPT_KEY,
+    SIGNING_KEY,
+    FaultKind,
+    GatewayFault,
+    WebhookSimulator,
+    serve_webhook,
+)
 from butlers.clock import SystemClock
 from butlers.errors import ConfigurationError
 from butlers.storage.embedded import EmbeddedPostgres
@@ -127,7 +133,7 @@ async def test_a_contact_is_reached_at_its_number(running: RunningSystem, gatewa
 
 
 async def test_a_gateway_that_fails_is_tried_again(running: RunningSystem, gateway: WebhookSimulator) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=503, body='{"error": "not_taken"}'))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER, status=503, body='{"error": "not_taken"}'))
     answer = await deliver(running, sms(running))
     assert answer["delivery"]["status"] == "delivered"
     assert [seen.status for seen in gateway.gateway.seen] == [503, 202]
@@ -138,7 +144,7 @@ async def test_a_front_end_that_gave_up_waiting_is_not_taken_for_a_refusal(
     running: RunningSystem, gateway: WebhookSimulator
 ) -> None:
     words = '{"message": "Endpoint request timed out"}'
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER_AFTER, status=504, body=words))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER_AFTER, status=504, body=words))
     answer = await deliver(running, sms(running))
     assert (answer["status"], answer["delivery"]["status"]) == ("error", "uncertain")
     assert [attempt["certainty"] for attempt in await attempts(running)] == ["uncertain"]
@@ -148,7 +154,7 @@ async def test_a_front_end_that_gave_up_waiting_is_not_taken_for_a_refusal(
 async def test_a_lost_answer_is_resent_where_the_gateway_knows_repeats(
     running: RunningSystem, gateway: WebhookSimulator
 ) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.DROP_AFTER))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.DROP_AFTER))
     answer = await deliver(running, sms(running, channel="chat", recipient="@ann"))
     assert answer["delivery"]["status"] == "delivered"
     assert len(gateway.gateway.taken) == 1
@@ -182,7 +188,7 @@ async def test_an_unsigned_callback_is_nothing(running: RunningSystem, gateway: 
 async def test_an_uncertain_delivery_is_settled_by_its_receipt(
     running: RunningSystem, gateway: WebhookSimulator
 ) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.DROP_AFTER))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.DROP_AFTER))
     notify = sms(running)
     answer = await deliver(running, notify)
     delivery_id = answer["delivery"]["delivery_id"]
@@ -221,7 +227,7 @@ async def test_a_gateways_outcome_is_on_record_whatever_words_it_comes_in(
     running: RunningSystem, gateway: WebhookSimulator, words: str, status: int, ends: str
 ) -> None:
     body, wait = f'{{"error": "{words}", "scope": "recipient"}}', {"Retry-After": "1"} if status == 429 else {}
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=status, body=body, headers=wait))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER, status=status, body=body, headers=wait))
     answer = await deliver(running, sms(running))
     made = await attempts(running, answer["delivery"]["delivery_id"])
     assert answer["delivery"]["status"] == ends
@@ -233,7 +239,7 @@ async def test_a_gateways_outcome_is_on_record_whatever_words_it_comes_in(
 
 async def test_a_name_that_no_table_can_hold_is_no_name(running: RunningSystem, gateway: WebhookSimulator) -> None:
     """It was taken, and nobody can say as what: that is not known to be sent."""
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER_AFTER, status=202, body=r'{"id": "m\u0000sg"}'))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER_AFTER, status=202, body=r'{"id": "m\u0000sg"}'))
     answer = await deliver(running, sms(running))
     assert answer["delivery"]["status"] == "uncertain"
     (attempt,) = await attempts(running)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx2
 
-from butlers.channels.webhook.simulator.server import RECEIPT_KEY, SIGNING_KEY
+from butlers.channels.webhook.simulator import RECEIPT_KEY, SIGNING_KEY
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.processes.command import kept_running
 from tests.ports import free_port

@@ -124,8 +124,6 @@ class Outbound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One port of a simulator."""
-
     name: str  # as a running system announces it
     port: str  # as --port and BUTLERS_PORT_... name it
     usual: int  # its number, unless told otherwise

@@ -53,8 +53,6 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a connector is."""
-
     state: ConnectorState
     error_message: str | None = None
     remedy: str = ""  # what the operator can do about it

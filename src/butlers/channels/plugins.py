@@ -49,8 +49,6 @@ ChannelFactory = Callable[[ChannelSettings], Adapter]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledAdapter:
-    """One factory that is installed."""
-
     name: str
     factory: str  # module:attribute
     package: str  # whose it is
@@ -70,12 +68,10 @@ def installed_adapters() -> tuple[InstalledAdapter, ...]:
 
 
 def load_channel(name: str, settings: ChannelSettings) -> Adapter:
-    """The channel of the adapter called so, ready to use."""
     return _built(choose(name, installed_adapters(), settings), settings)
 
 
 def own_adapter(channel: Channel, settings: ChannelSettings) -> Adapter:
-    """The adapter that the channel itself brings."""
     if channel.outbound is None or channel.outbound.adapter is None:
         raise settings.mistake("adapter", "the channel brings none of its own", "name one: adapter = ...")
     package = registry().packages.get(channel.name, "?")
@@ -99,7 +95,6 @@ def _built(adapter: InstalledAdapter, settings: ChannelSettings) -> Adapter:
 
 
 def choose(name: str, installed: Iterable[InstalledAdapter], settings: ChannelSettings) -> InstalledAdapter:
-    """The one adapter of that name."""
     candidates = list(installed)
     named = [adapter for adapter in candidates if adapter.name == name]
     if not named:

@@ -12,7 +12,7 @@ the channel's name. A package whose channel cannot be used does not stop the pro
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -92,60 +92,49 @@ def canonical_address(channel: str, address: str) -> str:
     return channel_of(channel).address.canonical(address)
 
 
+def _names(chosen: Callable[[Channel], object]) -> tuple[str, ...]:
+    return tuple(name for name, channel in channels().items() if chosen(channel))
+
+
 @cache
 def inbound_names() -> tuple[str, ...]:
-    """Channels that messages come in by."""
-    return tuple(name for name, channel in channels().items() if channel.inbound is not None)
+    return _names(lambda channel: channel.inbound)
 
 
 @cache
 def outbound_names() -> tuple[str, ...]:
     """Channels that messages leave by; the first one is where the owner is told what has no other way."""
-    return tuple(name for name, channel in channels().items() if channel.outbound is not None)
+    return _names(lambda channel: channel.outbound)
 
 
 @cache
 def written_names() -> tuple[str, ...]:
     """Channels that people, and so strangers, write by."""
-    return tuple(
-        name
-        for name, channel in channels().items()
-        if channel.inbound is not None and channel.inbound.written_by_people
-    )
+    return _names(lambda channel: channel.inbound and channel.inbound.written_by_people)
 
 
 @cache
 def pairing_names() -> tuple[str, ...]:
     """Channels on which a chat becomes the owner's by a code."""
-    return tuple(
-        name for name, channel in channels().items() if channel.inbound is not None and channel.inbound.pairs_owner
-    )
+    return _names(lambda channel: channel.inbound and channel.inbound.pairs_owner)
 
 
 @cache
 def own_names() -> tuple[str, ...]:
     """Channels on which a caller speaks for itself, and its token says who it is."""
-    return tuple(name for name in inbound_names() if name not in written_names())
+    return _names(lambda channel: channel.inbound and not channel.inbound.written_by_people)
 
 
 @cache
 def reacting_names() -> tuple[str, ...]:
     """Channels on which the author of a message sees its state as a reaction."""
-    return tuple(
-        name
-        for name, channel in channels().items()
-        if channel.inbound is not None and channel.inbound.feedback is Feedback.REACTIONS
-    )
+    return _names(lambda channel: channel.inbound and channel.inbound.feedback is Feedback.REACTIONS)
 
 
 @cache
 def followed_names() -> tuple[str, ...]:
     """Channels on which the author of a message is shown its end."""
-    return tuple(
-        name
-        for name, channel in channels().items()
-        if channel.inbound is not None and channel.inbound.feedback is not Feedback.NONE
-    )
+    return _names(lambda channel: channel.inbound and channel.inbound.feedback is not Feedback.NONE)
 
 
 def providers_of(name: str) -> tuple[str, ...]:

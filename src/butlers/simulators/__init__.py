@@ -33,5 +33,4 @@ def simulators() -> Mapping[str, Simulator]:
 
 @cache
 def simulator_ports() -> Mapping[str, int]:
-    """The usual port of every door, by its name."""
     return {door.port: door.usual for simulator in simulators().values() for door in simulator.doors}

@@ -15,7 +15,7 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import ToolBox
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
-from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.reports import MailParser
 from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.clock import SystemClock
 from butlers.errors import ClassifiedError

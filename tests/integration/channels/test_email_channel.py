@@ -18,7 +18,8 @@ from butlers.channels.email.adapter import EmailChannel
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
 from butlers.channels.email.message import message_id
-from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, Server
 from butlers.clock import ManualClock, SystemClock
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.ids import Uuid7Factory
@@ -206,8 +207,8 @@ async def test_a_mailbox_that_does_not_answer_is_not_waited_for(mail: MailSimula
     assert await channel(mail, imap=slow, sent_folder="Sent").find(outgoing()) is None
 
 
-def _imap(command: str, kind: FaultKind, **more: Any) -> Fault:
-    return Fault(server=Server.IMAP, moment=command, kind=kind, **more)
+def _imap(command: str, kind: FaultKind, **more: Any) -> MailFault:
+    return MailFault(server=Server.IMAP, moment=command, kind=kind, **more)
 
 
 # --- encryption ------------------------------------------------------------------------------------------------------

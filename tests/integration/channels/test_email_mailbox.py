@@ -16,12 +16,13 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import ToolBox
 from butlers.channels.adapter import Outgoing, Sent
 from butlers.channels.email.adapter import EmailChannel
-from butlers.channels.email.mailbox.bounces import BounceWatch
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import MailServer
-from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.reports import MailParser
+from butlers.channels.email.mailbox.routing import BounceWatch
 from butlers.channels.email.mailbox.tools import Mailbox
-from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, Server
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.daemon.compose.base import base_migrations
@@ -289,7 +290,7 @@ async def test_only_messenger_and_the_operator_may_read(world: World) -> None:
 async def test_a_mailbox_that_fails_is_a_typed_error(world: World, kind: FaultKind) -> None:
     await world.arrives(1)
     for command in ("CONNECT", "LOGIN", "EXAMINE", "SEARCH", "FETCH"):
-        world.mail.faults.add(Fault(server=Server.IMAP, moment=command, kind=kind))
+        world.mail.faults.add(MailFault(server=Server.IMAP, moment=command, kind=kind))
         with pytest.raises(TargetUnavailable):
             await world.call("email_search_inbox")
         assert world.mail.faults.waiting() == (), command
@@ -442,7 +443,7 @@ async def test_the_watch_finds_what_it_missed_while_the_mailbox_was_away(world: 
     delivery = await world.sent("ann")
     await world.reported(1)
     for command, times in (("LOGIN", 3), ("FETCH", 2)):  # each look asks again for one mail, and what there is
-        world.mail.faults.add(Fault(server=Server.IMAP, moment=command, kind=FaultKind.DROP_BEFORE, times=times))
+        world.mail.faults.add(MailFault(server=Server.IMAP, moment=command, kind=FaultKind.DROP_BEFORE, times=times))
         with pytest.raises(TargetUnavailable):
             await world.watch.run_once()
     assert (await world.watch.run_once())["recorded"] == 1

@@ -13,9 +13,8 @@ from uuid import UUID
 import pytest
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.channels.telegram.adapter import TelegramChannel
-from butlers.channels.telegram.bot_api import DEFAULT_WAIT
-from butlers.channels.telegram.simulator.faults import FaultKind
+from butlers.channels.telegram.adapter import DEFAULT_WAIT, TelegramChannel
+from butlers.channels.telegram.simulator.model import FaultKind
 from butlers.clock import ManualClock
 from butlers.errors import LeaseLost, TargetUnavailable, TimeoutExceeded, ValidationError
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving

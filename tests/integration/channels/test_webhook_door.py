@@ -11,8 +11,7 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from butlers.channels.webhook.simulator import WebhookSimulator, serve_webhook
-from butlers.channels.webhook.simulator.server import RECEIPT_KEY
+from butlers.channels.webhook.simulator import RECEIPT_KEY, WebhookSimulator, serve_webhook
 from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable
 from butlers.messenger.receipts import BODY_LIMIT, Receipt, ReceiptIntake, ReceiptOutcome, receipt_routes

@@ -14,8 +14,7 @@ import pytest
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
 from butlers.channels.plugins import ChannelSettings
 from butlers.channels.webhook.adapter import WebhookChannel, make_channel
-from butlers.channels.webhook.simulator import Fault, FaultKind, WebhookSimulator, serve_webhook
-from butlers.channels.webhook.simulator.server import SIGNING_KEY
+from butlers.channels.webhook.simulator import SIGNING_KEY, FaultKind, GatewayFault, WebhookSimulator, serve_webhook
 from butlers.clock import SystemClock
 from butlers.errors import TargetUnavailable, TimeoutExceeded, ValidationError
 
@@ -148,7 +147,9 @@ async def test_a_full_gateway_is_left_alone_for_as_long_as_it_asks(
     gateway: WebhookSimulator, make: Make, header: str
 ) -> None:
     body = '{"error": "slow down", "scope": "recipient"}'
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=429, body=body, headers={"Retry-After": header}))
+    gateway.gateway.faults.add(
+        GatewayFault(kind=FaultKind.ANSWER, status=429, body=body, headers={"Retry-After": header})
+    )
     channel, out = make(), outgoing()
     result = await failed(channel, out)
     seconds = 30.0 if header == "30" else 86_400.0
@@ -159,8 +160,8 @@ async def test_a_full_gateway_is_left_alone_for_as_long_as_it_asks(
 
 async def test_redirects_are_not_followed(gateway: WebhookSimulator, make: Make) -> None:
     for status in (301, 302, 307, 308):
-        gateway.gateway.add_fault(
-            Fault(kind=FaultKind.ANSWER, status=status, body="", headers={"Location": gateway.url})
+        gateway.gateway.faults.add(
+            GatewayFault(kind=FaultKind.ANSWER, status=status, body="", headers={"Location": gateway.url})
         )
         result = await failed(make(), outgoing())
         assert not result.error.retryable
@@ -168,7 +169,7 @@ async def test_redirects_are_not_followed(gateway: WebhookSimulator, make: Make)
 
 
 async def test_a_failure_in_its_own_words_is_certain(gateway: WebhookSimulator, make: Make) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=503, body='{"error": "not_taken"}'))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER, status=503, body='{"error": "not_taken"}'))
     result = await failed(make(), outgoing())
     assert (result.certainty, result.error.retryable) == (Certainty.NOT_SENT, True)
 
@@ -185,7 +186,7 @@ async def test_a_failure_in_its_own_words_is_certain(gateway: WebhookSimulator, 
     ],
 )
 async def test_a_proxys_page_leaves_us_uncertain(gateway: WebhookSimulator, make: Make, status: int, page: str) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER_AFTER, status=status, body=page))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER_AFTER, status=status, body=page))
     channel, out = make(), outgoing()
     result = await failed(channel, out)
     assert result.certainty is Certainty.UNCERTAIN
@@ -194,7 +195,7 @@ async def test_a_proxys_page_leaves_us_uncertain(gateway: WebhookSimulator, make
 
 async def test_an_endless_answer_is_not_read_to_its_end(gateway: WebhookSimulator, make: Make) -> None:
     long = '{"id": "msg-1", "padding": "' + "x" * 200_000 + '"}'
-    gateway.gateway.add_fault(Fault(kind=FaultKind.ANSWER, status=200, body=long))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.ANSWER, status=200, body=long))
     assert (await failed(make(), outgoing())).certainty is Certainty.UNCERTAIN
 
 
@@ -202,7 +203,7 @@ async def test_an_endless_answer_is_not_read_to_its_end(gateway: WebhookSimulato
 async def test_a_lost_answer_is_uncertain_and_the_gateway_can_be_asked(
     gateway: WebhookSimulator, make: Make, kind: FaultKind, arrived: bool
 ) -> None:
-    gateway.gateway.add_fault(Fault(kind=kind))
+    gateway.gateway.faults.add(GatewayFault(kind=kind))
     channel, out, wire = make(), outgoing(), NotedWire()
     result = await failed(channel, out, wire=wire)
     assert (result.certainty, result.answered, wire.left) == (Certainty.UNCERTAIN, False, [1])
@@ -210,7 +211,7 @@ async def test_a_lost_answer_is_uncertain_and_the_gateway_can_be_asked(
 
 
 async def test_an_answer_that_does_not_come_in_time_is_uncertain(gateway: WebhookSimulator, make: Make) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.DELAY, seconds=60))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.DELAY, seconds=60))
     result = await failed(make(), outgoing(), timeout_s=0.2)
     assert isinstance(result.error, TimeoutExceeded)
     assert result.certainty is Certainty.UNCERTAIN
@@ -244,7 +245,7 @@ async def test_a_gateway_that_is_not_there_has_certainly_got_nothing(make: Make)
 
 
 async def test_after_a_loss_the_same_key_makes_the_second_attempt_safe(gateway: WebhookSimulator, make: Make) -> None:
-    gateway.gateway.add_fault(Fault(kind=FaultKind.DROP_AFTER))
+    gateway.gateway.faults.add(GatewayFault(kind=FaultKind.DROP_AFTER))
     channel, out = make(idempotent=True), outgoing()
     assert channel.resend_is_safe
     await failed(channel, out)

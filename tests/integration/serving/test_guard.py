@@ -13,7 +13,6 @@ import pytest
 from butlers.channels.email.simulator import serve_mail
 from butlers.channels.telegram.simulator import DEFAULT_TOKEN, serve_telegram
 from butlers.channels.webhook.simulator import serve_webhook
-from butlers.channels.webhook.simulator.gateway import Gateway
 from butlers.clock import SystemClock
 from butlers.serving.guard import foreign_page, form_of_a_page, other_origin
 from butlers.simulators.calendar import serve_calendar
@@ -47,11 +46,8 @@ SIMPLE = (
 @dataclass
 class Simulators:
     clients: dict[str, httpx2.AsyncClient]
-    gateway: Gateway
 
     async def faults(self, name: str) -> list[Any]:
-        if name == "webhook":  # whose control API does not list them
-            return list(self.gateway.faults)
         listed: list[Any] = (await self.clients[name].get(FAULTS[name][0])).json()["faults"]
         return listed
 
@@ -76,7 +72,7 @@ async def simulators() -> AsyncIterator[Simulators]:
             )
             for name, port in ports.items()
         }
-        yield Simulators(clients, webhook.gateway)
+        yield Simulators(clients)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, Server
 from butlers.clock import SystemClock
 from tests.integration.simulators.mail_support import DEADLINE, controlling
 
@@ -43,5 +44,5 @@ def send(mail: MailSimulator, *to: str, raw: bytes | None = None) -> dict[str, t
         return client.sendmail(BUTLER, to or (OWNER,), raw or letter())
 
 
-def fault(moment: str, kind: FaultKind, **more: Any) -> Fault:
-    return Fault(server=Server.SMTP, moment=moment, kind=kind, **more)
+def fault(moment: str, kind: FaultKind, **more: Any) -> MailFault:
+    return MailFault(server=Server.SMTP, moment=moment, kind=kind, **more)

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx2
 
-from butlers.channels.telegram.simulator import SimulatedTelegram, TelegramSimulator, serve_telegram
-from butlers.channels.telegram.simulator.faults import FaultKind
+from butlers.channels.telegram.simulator import TelegramSimulator, serve_telegram
+from butlers.channels.telegram.simulator.control import Post, Posted, post
 from butlers.channels.telegram.simulator.methods import METHODS, Call, Params
-from butlers.channels.telegram.simulator.model import User
-from butlers.channels.telegram.simulator.posting import Post, Posted, post
+from butlers.channels.telegram.simulator.model import FaultKind, User
+from butlers.channels.telegram.simulator.state import SimulatedTelegram
 from butlers.clock import Clock, SystemClock
 
 DEADLINE = 10.0  # seconds a test waits for a signal before it fails

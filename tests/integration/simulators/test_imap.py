@@ -15,7 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from butlers.channels.email.simulator import Fault, FaultKind, MailSimulator, Server, serve_mail
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, Server
 from butlers.clock import ManualClock, SystemClock
 from tests.integration.simulators.mail_support import DEADLINE, blocking, controlling, poke
 
@@ -102,8 +103,8 @@ def exists(client: imaplib.IMAP4) -> int:
     return int(line.split()[1])
 
 
-def fault(command: str, kind: FaultKind, **more: Any) -> Fault:
-    return Fault(server=Server.IMAP, moment=command, kind=kind, **more)
+def fault(command: str, kind: FaultKind, **more: Any) -> MailFault:
+    return MailFault(server=Server.IMAP, moment=command, kind=kind, **more)
 
 
 async def test_login_list_select_and_status(mail: MailSimulator) -> None:

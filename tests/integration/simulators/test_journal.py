@@ -6,8 +6,6 @@ import asyncio
 import os
 import resource
 import smtplib
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from functools import partial
@@ -20,8 +18,10 @@ from butlers.channels.email.simulator import MailSimulator, serve_mail
 from butlers.channels.telegram.simulator import serve_telegram
 from butlers.clock import SystemClock
 from butlers.errors import ConfigurationError
-from butlers.simulators.journal import Entry, FileJournal
+from butlers.simulators.journal import Entry, Journal
+from tests.integration.processes.command import butlers
 from tests.integration.simulators.telegram_support import DEADLINE, serving
+from tests.ports import free_port
 
 OWNER = "owner@home.example"
 LETTER = b"Subject: News\r\n\r\nhello\r\n"
@@ -44,7 +44,7 @@ def room_for(path: Path, more: int) -> Iterator[None]:
 
 def kept(path: Path) -> list[Entry]:
     entries: list[Entry] = []
-    with closing(FileJournal(path)) as journal:
+    with closing(Journal(path)) as journal:
         journal.replay(entries.append)
     return entries
 
@@ -52,7 +52,7 @@ def kept(path: Path) -> list[Entry]:
 @pytest.mark.parametrize("fits", [0, 1, 7, 15])
 def test_a_write_that_fails_half_way_leaves_nothing_behind(tmp_path: Path, fits: int) -> None:
     path = tmp_path / "journal"
-    with closing(FileJournal(path)) as journal:
+    with closing(Journal(path)) as journal:
         journal.append({"number": 1})
         with room_for(path, fits), pytest.raises(OSError, match="too large"):
             journal.append({"number": "two"})
@@ -69,7 +69,7 @@ def test_half_a_line_that_could_not_be_removed_at_once_is_removed_later(
         raise OSError("the disk is gone")
 
     path = tmp_path / "journal"
-    journal = FileJournal(path)
+    journal = Journal(path)
     journal.append({"number": 1})
     with room_for(path, 5), monkeypatch.context() as patched, pytest.raises(OSError, match="gone"):
         patched.setattr(os, "ftruncate", broken)
@@ -77,7 +77,7 @@ def test_half_a_line_that_could_not_be_removed_at_once_is_removed_later(
     assert path.read_bytes() == b'{"number":1}\n{"num'
     if restart:
         journal.close()
-        journal = FileJournal(path)
+        journal = Journal(path)
     journal.append({"number": 3})
     journal.close()
     assert kept(path) == [{"number": 1}, {"number": 3}]
@@ -137,11 +137,8 @@ async def test_a_journal_has_one_user_at_a_time(tmp_path: Path, serve: Serve) ->
 
 
 async def test_a_second_process_is_refused_without_a_stack_trace(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    command = [sys.executable, "-m", "butlers.channels.telegram.simulator", "--port", "0", "--journal", str(path)]
-    async with telegram_at(journal_path=path):
-        second = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=3 * DEADLINE, check=False
-        )
-    assert (second.returncode, second.stdout) == (1, "")
+    command = ("simulate", "telegram", "--data-dir", tmp_path, "--port", f"telegram_simulator={free_port()}")
+    async with telegram_at(journal_path=tmp_path / "simulators" / "telegram.jsonl"):
+        second = await asyncio.to_thread(butlers, *command)
+    assert (second.returncode, second.stdout) == (3, "")
     assert "another simulator is using this journal" in second.stderr and "Traceback" not in second.stderr

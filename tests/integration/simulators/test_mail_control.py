@@ -8,7 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from butlers.channels.email.simulator import FaultKind, MailSimulator, PendingFaults, Server, serve_mail
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.email.simulator.faults import FaultKind, PendingFaults, Server
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from tests.integration.simulators.mail_state import (
@@ -30,12 +31,11 @@ def test_a_fault_strikes_as_often_as_asked_oldest_first() -> None:
     book = PendingFaults()
     twice = book.add(fault("rcpt", FaultKind.REPLY, times=2, recipient="*@A.example"))
     always = book.add(fault("*", FaultKind.DELAY, times=None, seconds=1))
-    taken = [book.take(Server.SMTP, "rcpt", ("Bob@a.example",)) for _ in range(4)]
+    taken = [book.take_at(Server.SMTP, "rcpt", ("Bob@a.example",)) for _ in range(4)]
     assert [t.id for t in taken if t] == [twice.id, twice.id, always.id, always.id]
-    assert book.take(Server.IMAP, "SELECT") is None
-    book.clear(Server.IMAP)
+    assert book.take_at(Server.IMAP, "SELECT") is None
     assert [f.id for f in book.waiting()] == [always.id]
-    book.clear(Server.SMTP)
+    book.clear()
     assert book.waiting() == ()
 
 

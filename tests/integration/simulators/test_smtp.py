@@ -23,11 +23,13 @@ import httpx2
 import pytest
 import uvloop
 
-from butlers.channels.email.simulator import FaultKind, MailSimulator, MailStore, PendingFaults, serve_mail
+from butlers.channels.email.simulator import MailSimulator, serve_mail
+from butlers.channels.email.simulator.faults import FaultKind, PendingFaults
 from butlers.channels.email.simulator.smtp import SmtpServer, SmtpSettings
+from butlers.channels.email.simulator.store import MailStore
 from butlers.clock import ManualClock, SystemClock
-from butlers.simulators.connection import Pauses
-from butlers.simulators.journal import FileJournal
+from butlers.simulators.engine import Pauses
+from butlers.simulators.journal import Journal
 from tests.integration.simulators.mail_state import (
     ACCOUNTS,
     BUTLER,
@@ -327,7 +329,7 @@ async def test_accepted_mail_survives_kill_9(tmp_path: Path) -> None:
         await blocking(talk)
         assert child.wait(DEADLINE) == -signal.SIGKILL
 
-    store = MailStore(clock=SystemClock(), addresses=ACCOUNTS, journal=(kept := FileJournal(journal)))
+    store = MailStore(clock=SystemClock(), addresses=ACCOUNTS, journal=(kept := Journal(journal)))
     kept.close()
     assert [m.raw for m in store.accepted] == [letter()]
     assert [r.address for r in store.accepted[0].recipients] == [OWNER, STRANGER]
@@ -339,7 +341,7 @@ def test_a_restart_rebuilds_exactly_what_was_there_and_cuts_off_a_torn_line(tmp_
 
     @contextmanager
     def opened() -> Iterator[MailStore]:
-        with closing(FileJournal(path)) as journal:
+        with closing(Journal(path)) as journal:
             yield MailStore(clock=clock, addresses=[OWNER], journal=journal)
 
     def state(store: MailStore) -> list[tuple[str, int, int, tuple[Any, ...]]]:

@@ -20,7 +20,7 @@ from aiogram.exceptions import (
 )
 from aiogram.types import ReactionTypeEmoji, ReplyParameters
 
-from butlers.channels.telegram.simulator.faults import FaultKind
+from butlers.channels.telegram.simulator.model import FaultKind
 from tests.integration.simulators.telegram_clients import aiogram_bot, ptb_bot, ptb_without_start
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving
 

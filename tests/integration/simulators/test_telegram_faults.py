@@ -11,7 +11,7 @@ import telegram.error
 import uvloop
 from aiogram.exceptions import TelegramNetworkError
 
-from butlers.channels.telegram.simulator.faults import FaultKind
+from butlers.channels.telegram.simulator.model import FaultKind
 from butlers.clock import ManualClock
 from tests.integration.simulators.telegram_clients import aiogram_bot, ptb_bot
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving, until
@@ -63,7 +63,7 @@ async def test_a_delay_holds_the_call_back_and_nothing_else() -> None:
     async with serving(clock) as hand:
         await hand.fault("sendMessage", FaultKind.DELAY, seconds=30)
         slow = asyncio.create_task(hand.bot("sendMessage", chat_id=5, text="slow"))
-        await until(lambda: hand.simulator.world.state.faults == {})
+        await until(lambda: hand.simulator.world.faults.waiting() == ())
         assert (await hand.bot("sendMessage", chat_id=5, text="quick"))["ok"]
         assert not slow.done()
         clock.advance(30)

@@ -13,16 +13,18 @@ from typing import Any
 
 import httpx2
 
-from butlers.channels.telegram.simulator import DEFAULT_TOKEN, SimulatedTelegram
-from butlers.channels.telegram.simulator.posting import migrate, set_blocked
+from butlers.channels.telegram.simulator import DEFAULT_TOKEN
+from butlers.channels.telegram.simulator.control import migrate, set_blocked
+from butlers.channels.telegram.simulator.model import BotFault
+from butlers.channels.telegram.simulator.state import SimulatedTelegram
 from butlers.clock import ManualClock
-from butlers.simulators.journal import FileJournal
+from butlers.simulators.journal import Journal
 from tests.integration.simulators.telegram_support import DEADLINE, TOKEN, calls, says
 
 
 @contextlib.contextmanager
-def journal_at(path: Path) -> Iterator[FileJournal]:
-    journal = FileJournal(path)
+def journal_at(path: Path) -> Iterator[Journal]:
+    journal = Journal(path)
     try:
         yield journal
     finally:
@@ -44,10 +46,14 @@ def lived_in(world: SimulatedTelegram) -> None:
     calls(world, "setWebhook", url="http://127.0.0.1:1/", secret_token="s", allowed_updates=["message"])
     world.commit({"change": "updates_dropped", "bot": bot.id, "count": 1})
     world.commit({"change": "settings_changed", "settings": {"strict_chats": True}})
-    for times in (1, 2, None):
-        fault = {"fault_id": world.state.next_fault_id, "method": "getMe", "kind": "delay", "times": times}
+    for number, times in enumerate((1, 2, None), start=1):
+        fault = {"fault_id": number, "method": "getMe", "kind": "delay", "times": times}
         world.commit({"change": "fault_added", "fault": fault})
-    world.use_faults("getMe", None)
+    world.faults.take(of_get_me)
+
+
+def of_get_me(fault: BotFault) -> bool:
+    return fault.hits("getMe", None)
 
 
 def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
@@ -57,7 +63,7 @@ def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
     with journal_at(path) as journal:
         second = SimulatedTelegram(clock=ManualClock(), journal=journal)
     assert second.state == first.state
-    assert [fault.times for fault in second.state.faults.values()] == [1, None]
+    assert [fault.times for fault in second.faults.waiting()] == [1, None]
 
 
 def test_how_many_calls_a_fault_still_lets_pass_is_remembered(tmp_path: Path) -> None:
@@ -66,10 +72,10 @@ def test_how_many_calls_a_fault_still_lets_pass_is_remembered(tmp_path: Path) ->
         first = SimulatedTelegram(clock=ManualClock(), journal=journal)
         fault = {"fault_id": 1, "method": "getMe", "kind": "drop_after", "skip": 2}
         first.commit({"change": "fault_added", "fault": fault})
-        assert first.use_faults("getMe", None) == ()
+        assert first.faults.take(of_get_me) == []
     with journal_at(path) as journal:
         second = SimulatedTelegram(clock=ManualClock(), journal=journal)
-        assert [len(second.use_faults("getMe", None)) for _ in range(3)] == [0, 1, 0]
+        assert [len(second.faults.take(of_get_me)) for _ in range(3)] == [0, 1, 0]
 
 
 def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
@@ -115,14 +121,14 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def own_process(journal: Path) -> AsyncIterator[Running]:
-    command = ("-m", "butlers.channels.telegram.simulator", "--port", "0", "--journal", str(journal))
+async def own_process(folder: Path) -> AsyncIterator[Running]:
+    command = (str(Path(__file__).with_name("both_simulators.py")), str(folder), "asyncio")
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(3 * DEADLINE):
-            where = json.loads(await process.stdout.readline())
-        async with httpx2.AsyncClient(base_url=where["base_url"], timeout=DEADLINE, trust_env=False) as client:
+            port = json.loads(await process.stdout.readline())["http"]
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=DEADLINE, trust_env=False) as client:
             yield Running(process=process, client=client)
     finally:
         if process.returncode is None:
@@ -131,8 +137,7 @@ async def own_process(journal: Path) -> AsyncIterator[Running]:
 
 
 async def test_kill_9_forgets_nothing_that_was_answered(tmp_path: Path) -> None:
-    journal = tmp_path / "telegram.jsonl"
-    async with own_process(journal) as running:
+    async with own_process(tmp_path) as running:
         for n in range(3):
             body = {"chat_id": 5, "from": {"id": 5}, "text": f"in {n}"}
             assert (await running.client.post("/control/messages", json=body)).status_code == 200
@@ -154,7 +159,7 @@ async def test_kill_9_forgets_nothing_that_was_answered(tmp_path: Path) -> None:
             await reached.wait()
         await running.kill()
         await flooding
-    async with own_process(journal) as running:
+    async with own_process(tmp_path) as running:
         transcript = (await running.client.get("/control/chats/5/transcript")).json()["messages"]
         kept = [line["text"] for line in transcript if line["from"] == "bot"]
         # One more may have been accepted whose answer the kill cut off.

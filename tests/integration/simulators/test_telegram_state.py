@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from butlers.channels.telegram.simulator import SimulatedTelegram
+from butlers.channels.telegram.simulator.control import migrate, set_blocked
 from butlers.channels.telegram.simulator.methods import ALLOWED_REACTIONS
 from butlers.channels.telegram.simulator.model import ApiError, User
-from butlers.channels.telegram.simulator.posting import migrate, set_blocked
-from butlers.channels.telegram.simulator.state import fetch
+from butlers.channels.telegram.simulator.state import SimulatedTelegram, fetch
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
 from tests.integration.simulators.telegram_support import TOKEN, calls, says

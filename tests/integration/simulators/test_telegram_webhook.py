@@ -16,8 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from butlers.channels.telegram.simulator import WebhookRetry
-from butlers.channels.telegram.simulator.updates import SECRET_HEADER
+from butlers.channels.telegram.simulator.api import SECRET_HEADER, WebhookRetry
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving, until
 
 QUICK = WebhookRetry(first_seconds=0.01, longest_seconds=0.02, attempts=4)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.channels.email.simulator.server import ServerIdentity, self_signed
+from butlers.channels.email.simulator import ServerIdentity, self_signed
 from butlers.clock import SystemClock
 from butlers.daemon import machine_checks as machine
 from butlers.daemon.machine_checks import Status

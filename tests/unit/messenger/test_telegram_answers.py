@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.channels.adapter import Certainty, NotSent, Throttle
-from butlers.channels.telegram.bot_api import DEFAULT_WAIT, Answer, read, refused
+from butlers.channels.telegram.adapter import DEFAULT_WAIT, Answer, read, refused
 from butlers.errors import TargetUnavailable, ValidationError
 
 

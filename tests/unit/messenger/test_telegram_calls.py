@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from butlers.channels.adapter import Outgoing
-from butlers.channels.telegram.bot_api import ALLOWED, Call, compose, reaction
+from butlers.channels.telegram.adapter import ALLOWED, Call, compose
 from butlers.errors import ValidationError
 
 
@@ -80,6 +80,10 @@ def test_a_reaction_to_nothing_is_refused() -> None:
 
 
 def test_a_reaction_is_spelt_as_telegram_spells_it() -> None:
+    def reaction(emoji: str) -> str:
+        [call] = compose(outgoing(intent="react", emoji=emoji, source_event={"message_id": 5}), parse_mode="HTML")
+        return str(call.body["reaction"][0]["emoji"])
+
     assert {"👀", "👍", "👌", "👾"} <= set(ALLOWED)
     assert reaction("❤\ufe0f") == "❤"
     assert reaction("❤‍🔥") == "❤\ufe0f‍🔥"

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from butlers.channels.adapter import Certainty
-from butlers.channels.telegram.bot_api import Answer, Call, Line, Phase, Silence
+from butlers.channels.telegram.adapter import Answer, Call, Line, Phase, Silence
 
 HEADERS = ("connection.connect_tcp.started", "http11.send_request_headers.started")
 BODY = ("http11.send_request_body.started",)
@@ -44,7 +44,7 @@ class Notes:
 
 async def asked(events: Sequence[str], notes: Notes) -> Answer | Silence:
     async with httpx2.AsyncClient(transport=Breaking(events), base_url="http://127.0.0.1/bot1:x/") as client:
-        return await Line(client=client, wire=notes, timeout_s=5).ask(CALL, part=3)
+        return await Line(client=client, wire=notes, timeout_s=5, deadline=None).ask(CALL, part=3)
 
 
 @pytest.mark.parametrize(

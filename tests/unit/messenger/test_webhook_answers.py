@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.channels.webhook.answers import Answer, decoded, result_of, retry_after
+from butlers.channels.webhook.adapter import Answer, decoded, result_of, retry_after
 from butlers.errors import TargetUnavailable, ValidationError
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)

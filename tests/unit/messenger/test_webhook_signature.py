@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.channels.webhook.simulator.gateway import signature_of
+from butlers.channels.webhook.simulator import signature_of
 from butlers.messenger.receipts import SIGNATURE, TIMESTAMP, problem_with, signed_headers
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

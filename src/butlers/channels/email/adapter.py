@@ -16,7 +16,7 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing
 from butlers.channels.email.mailbox.imap import ImapAccount, ImapClient
 from butlers.channels.email.mailbox.mail_server import LoginRefused, MailServer, NoEncryptionOffered
 from butlers.channels.email.message import compose, message_id
-from butlers.channels.email.smtp import Conversation, Refused, Reply, refused
+from butlers.channels.email.smtp import Conversation, Refused, refused
 from butlers.channels.plugins import ChannelSettings
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, ValidationError
@@ -116,10 +116,14 @@ class EmailChannel:
             await conversation.quit()
             return refused(refusal.reply)
         except _UNANSWERED as error:
-            return _unanswered(self._server.fault(error), conversation)
+            return NotSent(
+                error=self._server.fault(error),
+                certainty=Certainty.UNCERTAIN if conversation.left else Certainty.NOT_SENT,
+                response={"phase": conversation.phase, "code": None, "enhanced": None},
+            )
         finally:
             conversation.close()
-        return _sent(reply, mail["Message-ID"])
+        return Sent(provider_delivery_id=str(mail["Message-ID"]), response=reply.evidence())
 
     def _conversation(self, timeout_s: float) -> Conversation:
         return Conversation(server=self._server, context=self._context, timeout_s=timeout_s)
@@ -134,16 +138,13 @@ class EmailChannel:
             await conversation.quit()
         except Refused as refusal:
             await conversation.quit()
-            raise self._refusal(refusal) from refusal
+            login_refused = refusal.reply.phase == "auth" and refusal.reply.code >= PERMANENT
+            error = self._server.fault(LoginRefused()) if login_refused else refused(refusal.reply).error
+            raise error from refusal
         except _UNANSWERED as error:
             raise self._server.fault(error) from error
         finally:
             conversation.close()
-
-    def _refusal(self, refusal: Refused) -> ClassifiedError:
-        if refusal.reply.phase == "auth" and refusal.reply.code >= PERMANENT:
-            return self._server.fault(LoginRefused())
-        return refused(refusal.reply).error
 
     def problem(self, outgoing: Outgoing) -> ValidationError | None:
         try:
@@ -166,15 +167,3 @@ class EmailChannel:
 
     async def close(self) -> None:
         return
-
-
-def _sent(reply: Reply, identifier: str) -> Sent:
-    return Sent(provider_delivery_id=str(identifier), response=reply.evidence())
-
-
-def _unanswered(error: ClassifiedError, conversation: Conversation) -> NotSent:
-    return NotSent(
-        error=error,
-        certainty=Certainty.UNCERTAIN if conversation.left else Certainty.NOT_SENT,
-        response={"phase": conversation.phase, "code": None, "enhanced": None},
-    )

@@ -27,8 +27,6 @@ _SYNTAX = " \t\r\n;=()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What the server says about one method."""
-
     method: str
     outcome: str
     properties: Mapping[str, str]  # header.from -> example.com
@@ -73,7 +71,6 @@ def passes(results: Sequence[Result], domain: str) -> bool:
 
 
 def read_results(value: str) -> tuple[str, tuple[Result, ...]]:
-    """The server's name and what it says."""
     first, *rest = _parts(value)
     name = first.split(maxsplit=1)[0] if first.split() else ""
     return name, tuple(result for part in rest if (result := _result(part)) is not None)

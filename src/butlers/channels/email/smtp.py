@@ -42,16 +42,12 @@ _LEADING_DOT = re.compile(rb"(?m)^\.")
 
 
 class Refused(Exception):
-    """The server said no."""
-
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.code)
         self.reply = reply
 
 
 class Conversation:
-    """One connection, one mail."""
-
     def __init__(self, *, server: MailServer, context: ssl.SSLContext, timeout_s: float) -> None:
         self._server = server
         self._timeout_s = timeout_s

@@ -16,7 +16,7 @@ import httpx2
 
 from butlers.channels.connector import Counters, IngestPort, Standing, state_after
 from butlers.channels.plugins import ChannelSettings
-from butlers.channels.telegram.bot_api import refusal, unreachable
+from butlers.channels.telegram.adapter import refusal, unreachable
 from butlers.clock import Clock
 from butlers.contracts.envelope import storable
 from butlers.contracts.heartbeat import ConnectorCapabilities, ConnectorCheckpoint
@@ -53,6 +53,8 @@ def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -
     if not isinstance(text, str) or not text.strip():
         return None
     sender = message.get("from") or message["chat"]
+    names = [sender.get(key) for key in ("first_name", "last_name")]
+    name = " ".join(part for part in names if part) or sender.get("username") or sender.get("title")
     return IngestEnvelope(
         schema_version="ingest.v1",
         source=Source(channel="telegram", provider="telegram", endpoint_identity=bot),
@@ -61,14 +63,13 @@ def to_envelope(update: Mapping[str, Any], *, bot: str, observed_at: datetime) -
             external_thread_id=str(message["chat"]["id"]),
             observed_at=observed_at,
         ),
-        sender=Sender(identity=str(sender["id"]), display_name=_display_name(sender)),
+        sender=Sender(identity=str(sender["id"]), display_name=str(name) if name else None),
         payload=Payload(raw=dict(update) | {"message": message}, normalized_text=text),
         control=Control(policy_tier="interactive"),
     )
 
 
 def make_connector(settings: ChannelSettings, ingest: IngestPort) -> TelegramConnector:
-    """The factory that the channel's value names."""
     return TelegramConnector(
         token=settings.secrets["token"],
         base_url=settings.options["telegram_api_url"],
@@ -79,8 +80,6 @@ def make_connector(settings: ChannelSettings, ingest: IngestPort) -> TelegramCon
 
 
 class TelegramConnector:
-    """Polls one bot's updates and hands them in."""
-
     connector_type = "telegram"
     capabilities = ConnectorCapabilities(backfill=False)  # bots cannot read what was written before
 
@@ -209,9 +208,3 @@ def _retry_after(answer: Mapping[str, Any]) -> float | None:
     parameters = answer.get("parameters")
     seconds = parameters.get("retry_after") if isinstance(parameters, Mapping) else None
     return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 86_400 else None
-
-
-def _display_name(sender: Mapping[str, Any]) -> str | None:
-    parts = [sender.get(key) for key in ("first_name", "last_name")]
-    name = " ".join(part for part in parts if part) or sender.get("username") or sender.get("title")
-    return str(name) if name else None

@@ -18,7 +18,7 @@ import re
 import unicodedata
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from html import escape
 from itertools import pairwise, takewhile
@@ -104,22 +104,26 @@ def utf16_length(text: str) -> int:
 # --- markup ----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class _Writer:
     """Text that grows, and the spans over it."""
 
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._spans: list[Span] = []
-        self._length = 0
+    texts: list[str] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    length: int = 0
 
     def add(self, text: str, spans: Sequence[Span] = ()) -> None:
-        shift = self._length
-        self._spans += [Span(kind, begin + shift, end + shift, detail) for kind, begin, end, detail in spans]
-        self._texts.append(text)
-        self._length += len(text)
+        shift = self.length
+        self.spans += [Span(kind, begin + shift, end + shift, detail) for kind, begin, end, detail in spans]
+        self.texts.append(text)
+        self.length += len(text)
 
-    def written(self) -> Marked:
-        return Marked("".join(self._texts), tuple(self._spans))
+    def written(self, last: Marked) -> Marked:
+        """All of it, with one more piece at its end."""
+        if not self.texts:
+            return last
+        self.add(*last)
+        return Marked("".join(self.texts), tuple(self.spans))
 
 
 def marked(message: str) -> Marked:
@@ -132,11 +136,7 @@ def marked(message: str) -> Marked:
         else:
             writer.add(message[opener.start() : closer.end()])
         position = closer.end()
-    rest = _inline(message[position:])
-    if not position:
-        return rest
-    writer.add(*rest)
-    return writer.written()
+    return writer.written(_inline(message[position:]))
 
 
 def _inline(source: str) -> Marked:
@@ -145,8 +145,7 @@ def _inline(source: str) -> Marked:
         writer.add(source[position : found.start()])
         writer.add(*(_meaning(found) or (found[0],)))
         position = found.end()
-    writer.add(source[position:])
-    return writer.written()
+    return writer.written(Marked(source[position:]))
 
 
 def _meaning(found: re.Match[str]) -> Marked | None:
@@ -225,6 +224,9 @@ def _as_plain(marked: Marked) -> str:
 
 
 def split(whole: Marked, limit: int) -> tuple[Marked, ...]:
+    shown = whole.text.strip()
+    if not whole.spans and utf16_length(shown) <= limit:
+        return (Marked(shown),) if shown else ()
     text, spans, size = whole.text, deque(whole.spans), len(whole.text.rstrip())
     found: list[Marked] = []
     begin = _behind_space(text, spans, 0)
@@ -247,8 +249,6 @@ def split(whole: Marked, limit: int) -> tuple[Marked, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """What could go into the next part."""
-
     text: str  # all of it
     begin: int
     reach: int  # the last place where the part may end

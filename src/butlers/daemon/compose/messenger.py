@@ -13,7 +13,7 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.modules import Module
 from butlers.butler.toolbox import Tool
 from butlers.channels.adapter import Adapter
-from butlers.channels.email.mailbox.parser import MailParser
+from butlers.channels.email.mailbox.reports import MailParser
 from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
 from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler

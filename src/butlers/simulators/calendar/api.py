@@ -1,36 +1,214 @@
-"""The doors of the calendar: `/token` and `/calendar/v3`.
+"""The calendar and its doors, `/token` and `/calendar/v3`.
 
     fault -> token known? -> the method itself -> answer, or drop
 
-Every call is written to the request log once, with how it ended.
+Every call is written to the request log once, with how it ended. One change is one journal line; a deleted event stays,
+cancelled. Events are kept as Google writes them; an event's ETag is the number of its last change.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Annotated, Any
 from urllib.parse import parse_qsl
+from zoneinfo import ZoneInfo
 
+from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.simulators.calendar.world import ApiError, Calendar, Event, Fault, FaultKind, Tokens
-from butlers.simulators.connection import DroppedConnection
-from butlers.simulators.control import decoded
+from butlers.clock import Clock
+from butlers.simulators.engine import DroppedConnection, Fault, Faults, Pauses, decoded
+from butlers.simulators.journal import Entry, Journal
 
 ROOT = "/calendar/v3"
 KEPT = 1000  # requests remembered
 
 _ID = re.compile(r"[a-v0-9]{5,1024}")
 _MOST_RESULTS = 2500
+ANY_METHOD = "*"
+OAUTH = "oauth"  # the reason of refusals by the token endpoint, which have a form of their own
+METHODS = (
+    *("token", "calendars.get", "freebusy.query"),
+    *(f"events.{action}" for action in ("list", "get", "insert", "patch", "delete")),
+)
+
+
+class ApiError(Exception):
+    """A refusal, as Google words it."""
+
+    def __init__(self, status: int, reason: str, message: str, *, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+
+    def to_wire(self) -> dict[str, object]:
+        if self.reason == OAUTH:
+            return {"error": self.message}
+        listed = [{"domain": "calendar", "reason": self.reason, "message": self.message}]
+        return {"error": {"code": self.status, "message": self.message, "errors": listed}}
+
+
+class FaultKind(StrEnum):
+    EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a kind of fault
+    TOO_MANY_REQUESTS = "too_many_requests"
+    RATE_LIMITED = "rate_limited"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    FORBIDDEN = "forbidden"
+    SERVER_ERROR = "server_error"
+    DELAY = "delay"
+    DROP_BEFORE = "drop_before"
+    DROP_AFTER = "drop_after"
+    CHANGED_MEANWHILE = "changed_meanwhile"
+
+
+_REFUSALS = {
+    FaultKind.EXPIRED_TOKEN: (401, "authError", "Invalid Credentials"),
+    FaultKind.TOO_MANY_REQUESTS: (429, "rateLimitExceeded", "Too Many Requests"),
+    FaultKind.RATE_LIMITED: (403, "rateLimitExceeded", "Rate Limit Exceeded"),
+    FaultKind.QUOTA_EXCEEDED: (403, "quotaExceeded", "Calendar usage limits exceeded."),
+    FaultKind.FORBIDDEN: (403, "forbidden", "Forbidden"),
+    FaultKind.SERVER_ERROR: (500, "backendError", "Backend Error"),
+}
+
+
+class CalendarFault(Fault):
+    method: str  # one of METHODS, or "*"
+    kind: Annotated[FaultKind, Field(strict=False)]
+    retry_after: Annotated[int, Field(ge=0, le=86_400)] = 1  # seconds, for too_many_requests
+    status: Annotated[int, Field(ge=500, le=599)] = 500  # for server_error
+
+    @field_validator("method")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        if method not in (ANY_METHOD, *METHODS):
+            raise ValueError("is not a method of this simulator")
+        return method
+
+    def as_error(self) -> ApiError | None:
+        if self.kind not in _REFUSALS:
+            return None
+        status, reason, message = _REFUSALS[self.kind]
+        waits = self.retry_after if self.kind is FaultKind.TOO_MANY_REQUESTS else None
+        is_server_error = self.kind is FaultKind.SERVER_ERROR
+        return ApiError(self.status if is_server_error else status, reason, message, retry_after=waits)
+
+
+Event = dict[str, Any]
+
+
+class Calendar:
+    def __init__(self, *, clock: Clock, journal: Journal, time_zone: str) -> None:
+        self.clock = clock
+        self.time_zone = time_zone
+        self.pauses = Pauses(clock)
+        self.events: dict[str, Event] = {}
+        self.faults = Faults(CalendarFault, self._commit)
+        self._changes = 0  # of events; gives ETags
+        self._journal = journal
+        journal.replay(self._apply)
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def put(self, event: Event) -> Event:
+        """Keep an event as it is now, under a new ETag."""
+        stamped = event | {
+            "kind": "calendar#event",
+            "start": self._local(event["start"]),
+            "end": self._local(event["end"]),
+            "etag": f'"{self._changes + 1}"',
+            "updated": self.clock.now().isoformat(),
+        }
+        self._commit({"change": "event", "event": stamped})
+        return stamped
+
+    def span(self, event: Event) -> tuple[datetime, datetime]:
+        return self.instant(event["start"]), self.instant(event["end"])
+
+    def instant(self, moment: dict[str, str]) -> datetime:
+        """The instant that a start or an end means."""
+        if "date" in moment:
+            midnight = datetime.combine(date.fromisoformat(moment["date"]), time())
+            return midnight.replace(tzinfo=ZoneInfo(self.time_zone)).astimezone(UTC)
+        given = datetime.fromisoformat(moment["dateTime"])
+        if given.tzinfo is None:
+            given = given.replace(tzinfo=ZoneInfo(moment["timeZone"]))
+        return given.astimezone(UTC)
+
+    def _local(self, moment: dict[str, str]) -> dict[str, str]:
+        """As Google answers: with the offset that the calendar's time zone has then."""
+        if "date" in moment:
+            return moment
+        local = self.instant(moment).astimezone(ZoneInfo(self.time_zone))
+        return {"timeZone": self.time_zone} | moment | {"dateTime": local.isoformat()}
+
+    def busy(self, start: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
+        """The taken times within a window, joined where they touch."""
+        joined: list[tuple[datetime, datetime]] = []
+        for since, until in sorted(self._taken(start, end)):
+            if joined and since <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(until, joined[-1][1]))
+            else:
+                joined.append((since, until))
+        return joined
+
+    def _taken(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+        for event in self.events.values():
+            since, until = self.span(event)
+            takes = event["status"] != "cancelled" and event.get("transparency") != "transparent"
+            if takes and since < end and until > start:
+                yield max(since, start), min(until, end)
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        self._commit({"change": "reset"})
+
+    def _commit(self, *changes: Entry) -> None:
+        for change in changes:
+            self._journal.append(change)
+            self._apply(change)
+
+    def _apply(self, change: Entry) -> None:
+        if self.faults.apply(change):
+            return
+        if change["change"] == "reset":
+            self.events.clear()
+        else:
+            event = change["event"]
+            self.events[event["id"]] = event
+            self._changes = int(event["etag"].strip('"'))
+
+
+class Tokens:
+    """Access tokens; forgotten at a restart, which to a client looks like an early expiry."""
+
+    LIFE = timedelta(hours=1)
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[str, datetime] = {}
+
+    def issue(self) -> str:
+        token = f"simulated-access-{len(self._until) + 1}"
+        self._until[token] = self._clock.now() + self.LIFE
+        return token
+
+    def check(self, header: str) -> None:
+        until = self._until.get(header.removeprefix("Bearer "))
+        if until is None or self._clock.now() >= until:
+            raise ApiError(401, "authError", "Invalid Credentials")
 
 
 class CalendarApi:
-    def __init__(self, world: Calendar, *, client: dict[str, str]) -> None:
+    def __init__(self, world: Calendar, *, client: Mapping[str, str]) -> None:
         self._world = world
         self._client = client  # what the token endpoint wants to see
         self._tokens = Tokens(world.clock)
@@ -44,7 +222,7 @@ class CalendarApi:
             ("POST", f"{ROOT}/freeBusy", "freebusy.query", self._free_busy),
             ("GET", events, "events.list", self._list),
             ("POST", events, "events.insert", self._insert),
-            ("GET", f"{events}/{{id}}", "events.get", self._get),
+            ("GET", f"{events}/{{id}}", "events.get", self._present),
             ("PATCH", f"{events}/{{id}}", "events.patch", self._patch),
             ("DELETE", f"{events}/{{id}}", "events.delete", self._delete),
         )
@@ -52,7 +230,8 @@ class CalendarApi:
 
     def _route(self, verb: str, path: str, name: str, method: Callable[[Request, Any], Any]) -> Route:
         async def answer(request: Request) -> Response:
-            fault = self._world.use_fault(name)
+            struck = self._world.faults.take(lambda fault: fault.method in (ANY_METHOD, name), only_oldest=True)
+            fault = struck[0] if struck else None
             if fault and fault.kind is FaultKind.DELAY:
                 await self._world.pauses.sleep(fault.seconds)
             if fault and fault.kind is FaultKind.DROP_BEFORE:
@@ -69,7 +248,7 @@ class CalendarApi:
         self.log.append({"method": name, "event_id": event_id, "status": status, "query": dict(request.query_params)})
         return response
 
-    async def _answer(self, name: str, method: Any, request: Request, fault: Fault | None) -> Response:
+    async def _answer(self, name: str, method: Any, request: Request, fault: CalendarFault | None) -> Response:
         try:
             if fault and (refused := fault.as_error()):
                 raise refused
@@ -84,19 +263,17 @@ class CalendarApi:
             return Response(status_code=204) if found is None else JSONResponse(found)
         except ApiError as error:
             return JSONResponse(error.to_wire(), status_code=error.status, headers=error.headers)
-        except OAuthError as error:
-            return JSONResponse({"error": error.args[0]}, status_code=400)
 
     # --- methods -----------------------------------------------------------------------------------------------------
 
     def _token(self, _request: Request, form: dict[str, Any]) -> dict[str, Any]:
         if form.get("grant_type") != "refresh_token":
-            raise OAuthError("unsupported_grant_type")
+            raise ApiError(400, OAUTH, "unsupported_grant_type")
         for field, problem in (("client_id", "invalid_client"), ("client_secret", "invalid_client")):
             if form.get(field) != self._client[field]:
-                raise OAuthError(problem)
+                raise ApiError(400, OAUTH, problem)
         if form.get("refresh_token") != self._client["refresh_token"]:
-            raise OAuthError("invalid_grant")
+            raise ApiError(400, OAUTH, "invalid_grant")
         life = int(self._tokens.LIFE.total_seconds())
         return {"access_token": self._tokens.issue(), "expires_in": life, "token_type": "Bearer"}
 
@@ -133,9 +310,6 @@ class CalendarApi:
 
         return [event for event in self._world.events.values() if fits(event)]
 
-    def _get(self, request: Request, _body: Any) -> Event:
-        return self._present(request)
-
     def _insert(self, _request: Request, body: dict[str, Any]) -> Event:
         event_id = body.get("id") or f"sim{len(self._world.events):05d}"
         if not isinstance(event_id, str) or not _ID.fullmatch(event_id):
@@ -161,7 +335,7 @@ class CalendarApi:
     def _known(self, request: Request) -> Event | None:
         return self._world.events.get(request.path_params.get("id", ""))
 
-    def _present(self, request: Request) -> Event:
+    def _present(self, request: Request, _body: Any = None) -> Event:
         event = self._known(request)
         if event is None:
             raise ApiError(404, "notFound", "Not Found")
@@ -175,10 +349,6 @@ class CalendarApi:
         if not start < end or ("date" in event["start"]) != ("date" in event["end"]):
             raise ApiError(400, "timeRangeEmpty", "The specified time range is empty.")
         return event
-
-
-class OAuthError(Exception):
-    """A refusal of the token endpoint."""
 
 
 async def _form(request: Request) -> dict[str, str]:

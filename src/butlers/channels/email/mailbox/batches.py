@@ -1,6 +1,6 @@
 """New mail, a few at a time: read, handle, move the checkpoint, read on.
 
-Every mail has three attempts, each counted before it begins (`attempts.py`). One that cannot be taken apart has all of
+Every mail has three attempts, each counted before it begins (`MailAttempts`). One that cannot be taken apart has all of
 them at once, so that it holds up nobody behind it; what else goes wrong ends the look, and the next one tries again.
 The same holds for a mail that the server lists and does not hand over.
 """
@@ -141,8 +141,6 @@ def next_batch(folder: Folder, checkpoint: Checkpoint | None, criteria: Criteria
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMail:
-    """One reader of the inbox."""
-
     imap: ImapClient
     checkpoints: Checkpoints
     attempts: MailAttempts

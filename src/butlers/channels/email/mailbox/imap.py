@@ -35,8 +35,6 @@ class FolderRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One mail, or its head, as the server gave it."""
-
     uid: int
     size: int
     seen: bool
@@ -75,7 +73,6 @@ class Folder:
         return cls(connection=connection, name=name, uidvalidity=uidvalidity, highest_uid=highest)
 
     def uids(self, criteria: Criteria, *, first: int = 1, last: int | None = None) -> list[int]:
-        """The matching mails in a range of UIDs, ascending."""
         last = min(self.highest_uid, self.highest_uid if last is None else last)
         if first > last:
             return []
@@ -199,8 +196,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImapAccount:
-    """Where the mail lies."""
-
     server: MailServer
     address: str
     password: str
@@ -232,7 +227,6 @@ class ImapClient:
             line.cut()
 
     async def holds(self, folder: str, message_id: str) -> bool:
-        """Whether a mail with this Message-ID lies in the folder."""
         return bool(await self.read(folder, lambda opened: opened.by_message_id(message_id)))
 
     async def probe(self, *, timeout_s: float | None = None) -> None:
@@ -247,7 +241,6 @@ class ImapClient:
         return result
 
     def _connected(self, line: _Line) -> imaplib.IMAP4:
-        """A connection, encrypted as the server's mode says."""
         server, timeout_s = self.account.server, self.account.timeout_s
         if server.mode == "implicit":
             return line.take(_BoundedSsl(server.host, server.port, ssl_context=self._context, timeout=timeout_s))

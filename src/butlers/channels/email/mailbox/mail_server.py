@@ -39,8 +39,6 @@ class NoEncryptionOffered(Exception):
 
 
 class Finding(NamedTuple):
-    """What is wrong, and what to do about it."""
-
     problem: str
     remedy: str
     lasting: bool = True  # no later attempt helps before somebody changes something
@@ -81,7 +79,6 @@ class MailServer:
             ) from error
 
     def fault(self, error: BaseException) -> ClassifiedError:
-        """A failed connection as an error that says what to do."""
         if isinstance(error, ClassifiedError):
             return error
         found = self._find(error)

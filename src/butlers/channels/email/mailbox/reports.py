@@ -1,4 +1,6 @@
-"""What a mail server reports about a mail that it could, or could not, deliver (RFC 3464).
+"""What a mail is to us: a mail, or a mail server's report about one that it could, or could not, deliver (RFC 3464).
+
+`MailParser` takes foreign mail apart in a worker process; what comes back is checked before anybody believes it.
 
     multipart/report; report-type=delivery-status
       text/plain                for people
@@ -15,10 +17,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from email.message import Message
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+import pydantic
+from pydantic import TypeAdapter
 
 from butlers.channels.email.headers import message_ids
-from butlers.channels.email.mailbox.mime import Mail, bytes_of, decoded, inner_parts, leaves, mail_of, parse
+from butlers.channels.email.mailbox.mime import Mail, bytes_of, decoded, inner_parts, leaves, mail_of, parse, read_mail
+from butlers.isolation.isolate import FailureKind, Function, Isolate, IsolationFailed, IsolationLimits
 
 Fate = Literal["delivered", "bounced", "undecided"]
 _STATUS = re.compile(r"\b([245])\.(\d{1,3})\.(\d{1,3})\b")
@@ -56,6 +62,11 @@ class Understood:
     report: DeliveryReport | None = None
 
 
+def mail_document(raw: bytes) -> dict[str, Any]:
+    """`read_mail` as plain values, for the worker process."""
+    return asdict(read_mail(raw))
+
+
 def understood_document(raw: bytes) -> dict[str, Any]:
     """`understand` as plain values, for the worker process."""
     return asdict(understand(raw))
@@ -68,17 +79,8 @@ def understand(raw: bytes) -> Understood:
     return Understood(mail=mail_of(message, whole))
 
 
-def is_report(raw: bytes) -> bool:
-    return _report_type(parse(raw)[0])
-
-
-def read_report(raw: bytes) -> DeliveryReport | None:
-    """The report, or None for a mail that is none, or that does not say which mail it is about."""
-    message, whole = parse(raw)
-    return _report(message) if whole and _report_type(message) else None
-
-
 def _report(message: Message) -> DeliveryReport | None:
+    """The report, or None for one that does not say which mail it is about."""
     parts = list(leaves(message))
     original = next(filter(None, map(_original_id, reversed(parts))), None)
     blocks = [block for part in parts for block in _recipients(part)]
@@ -135,3 +137,35 @@ def _fate(block: Message) -> Fate:
 def _status(block: Message) -> str | None:
     found = _STATUS.search(str(block.get("Status", "")))
     return found[0] if found else None
+
+
+T = TypeVar("T")
+FUNCTIONS: tuple[Function, ...] = (mail_document, understood_document)
+
+
+class MailParser:
+    """Every method raises `IsolationFailed` for a mail that cannot be taken apart within the limits.
+
+    It raises `TargetUnavailable` when no worker process could begin or a stop ended it.
+    """
+
+    def __init__(self, limits: IsolationLimits = IsolationLimits()) -> None:
+        self._isolate = Isolate(FUNCTIONS, limits=limits)
+        self._mail = TypeAdapter(Mail)
+        self._understood = TypeAdapter(Understood)
+
+    async def mail(self, raw: bytes) -> Mail:
+        return _checked(self._mail, await self._isolate.run(mail_document, raw))
+
+    async def understand(self, raw: bytes) -> Understood:
+        return _checked(self._understood, await self._isolate.run(understood_document, raw))
+
+    async def close(self) -> None:
+        await self._isolate.close()
+
+
+def _checked(adapter: TypeAdapter[T], answer: bytes) -> T:
+    try:
+        return adapter.validate_json(answer)
+    except pydantic.ValidationError as error:
+        raise IsolationFailed(FailureKind.CRASHED, "the worker process gave no valid answer") from error

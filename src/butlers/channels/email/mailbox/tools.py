@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -15,11 +14,10 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import Tool
 from butlers.butler.transport import Transport
 from butlers.channels.email.mailbox.batches import ROUTE, Checkpoints, MailAttempts, NewMail, place_of
-from butlers.channels.email.mailbox.bounces import REPORTS, Bounces, BounceWatch
 from butlers.channels.email.mailbox.imap import Criteria, Fetched, Folder, ImapClient
 from butlers.channels.email.mailbox.mime import Mail
-from butlers.channels.email.mailbox.parser import MailParser
-from butlers.channels.email.mailbox.routing import InboxRouter
+from butlers.channels.email.mailbox.reports import MailParser
+from butlers.channels.email.mailbox.routing import REPORTS, Bounces, BounceWatch, InboxRouter
 from butlers.clock import Clock
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.receipts import ReceiptIntake
@@ -140,9 +138,8 @@ class MailboxTools:
         ]
 
     async def _search(self, _caller: Caller, given: SearchArguments) -> dict[str, Any]:
-        found = await self.imap.read(self.imap.account.inbox, lambda folder: search(folder, given))
-        messages = [_known(head, await self.parser.mail(head.raw)) for head in found.heads]
-        return {"messages": messages, "next_cursor": found.next_cursor}
+        heads, cursor = await self.imap.read(self.imap.account.inbox, lambda folder: search(folder, given))
+        return {"messages": [_known(head, await self.parser.mail(head.raw)) for head in heads], "next_cursor": cursor}
 
     async def _read(self, _caller: Caller, given: ReadArguments) -> dict[str, Any]:
         fetched = await self.imap.read(self.imap.account.inbox, lambda folder: read(folder, given))
@@ -159,21 +156,15 @@ class MailboxTools:
         return {"mail": given.mail, "retried_by": decided_by(caller, given), **outcome}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    heads: list[Fetched]  # newest first
-    next_cursor: str | None
-
-
-def search(folder: Folder, given: SearchArguments) -> Page:
+def search(folder: Folder, given: SearchArguments) -> tuple[list[Fetched], str | None]:
+    """The heads of one page, newest first, and the cursor of the next."""
     criteria = Criteria(
         text=given.query, sender=given.sender, subject=given.subject, since=given.since, unseen=given.unseen
     )
     found = folder.uids(criteria, last=_before(folder, given.cursor))
     page = found[-given.limit :]
     heads = [head for head in reversed(folder.heads(page)) if _since(head, given.since)]
-    more = len(found) > len(page)
-    return Page(heads=heads, next_cursor=f"{folder.uidvalidity}-{page[0]}" if more else None)
+    return heads, f"{folder.uidvalidity}-{page[0]}" if len(found) > len(page) else None
 
 
 def read(folder: Folder, given: ReadArguments) -> Fetched:
@@ -213,17 +204,11 @@ def _known(fetched: Fetched, mail: Mail) -> dict[str, Any]:
 
 def _whole(fetched: Fetched, mail: Mail) -> dict[str, Any]:
     return _known(fetched, mail) | {
-        "headers": _all_headers(mail.headers),
+        "headers": {name: list(values) for name, values in mail.headers.items()},
         "text": mail.text,
         "truncated": mail.truncated or fetched.size > len(fetched.raw),
-        "attachments": [
-            {"filename": a.filename, "media_type": a.media_type, "size_bytes": a.size_bytes} for a in mail.attachments
-        ],
+        "attachments": [asdict(attachment) for attachment in mail.attachments],
     }
-
-
-def _all_headers(headers: Mapping[str, tuple[str, ...]]) -> dict[str, list[str]]:
-    return {name: list(values) for name, values in headers.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,44 +12,24 @@
 | POST   /control/mail/uidvalidity             | make remembered UIDs worthless                              |
 | POST   /control/mail/reset                   | empty mailboxes, empty transcript, no faults                |
 
-Refusals are those of every control API (`simulators/control.py`).
+Refusals are those of every control API (`simulators/engine.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.channels.email.simulator.faults import Fault, FaultKind, PendingFaults, Server
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, PendingFaults, Server
 from butlers.channels.email.simulator.messages import OutsideMail, Report, compose, summary, write_report
-from butlers.channels.email.simulator.store import INBOX, AcceptedMail, Mailbox, MailStore, StoredMessage
+from butlers.channels.email.simulator.store import INBOX, AcceptedMail, Mailbox, MailStore
 from butlers.ids import Uuid7Factory
-from butlers.simulators.control import Body, Endpoint, control_route, invalid, parsed_body, read_body, unknown
-
-_ADDRESS = r"^[^\s@<>\x00-\x1f]+@[^\s@<>\x00-\x1f]+$"
-
-Address = Annotated[str, Field(pattern=_ADDRESS, max_length=320)]
-
-
-class MessageBody(Body):
-    """A plain message from outside."""
-
-    sender: Address = Field(alias="from")
-    to: Address | list[Address] = Field(min_length=1)
-    subject: str = ""
-    text: str
-    message_id: str | None = Field(default=None, pattern=r"^<[^<>\s]+>$")
-    in_reply_to: str | None = Field(default=None, pattern=r"^<[^<>\s]+>$")
-    headers: dict[str, str] = Field(default_factory=dict)
-
-    @property
-    def recipients(self) -> tuple[str, ...]:
-        return (self.to,) if isinstance(self.to, str) else tuple(self.to)
+from butlers.simulators.engine import Body, control_routes, invalid, parsed_body, read_body, unknown
 
 
 class FaultBody(Body):
@@ -65,32 +45,16 @@ class FaultBody(Body):
     text: str | None = Field(default=None, max_length=400)
     recipient: str = "*"
 
-    def fault(self) -> Fault:
+    def fault(self) -> MailFault:
         smtp = self.server is Server.SMTP
         moment = self.phase if smtp else self.command
         if moment is None or (self.command if smtp else self.phase) is not None:
             wanted, unwanted = ("phase", "command") if smtp else ("command", "phase")
             raise invalid(wanted, f"{self.server} faults have a {wanted} and no {unwanted}")
-        return Fault(
-            server=self.server,
-            moment=moment.lower() if smtp else moment.upper(),
-            kind=self.kind,
-            times=self.times,
-            seconds=self.seconds,
-            code=self.code,
-            text=_default_text(self.code) if self.text is None else self.text,
-            recipient=self.recipient,
-        )
-
-
-class ReportBody(Body):
-    """What a mail server says became of a mail that it had accepted."""
-
-    action: Literal["failed", "delayed", "delivered", "relayed", "expanded"] = "failed"
-    status: str = Field(default="5.1.1", pattern=r"^[245]\.\d{1,3}\.\d{1,3}$")
-    recipient: Address | None = None  # default: the first one it was accepted for
-    diagnostic: str = Field(default="no such user", max_length=200, pattern=r"^[ -~]*$")
-    whole: bool = True  # false: only the head of the mail comes back
+        given = self.model_dump(exclude={"phase", "command"})
+        if self.text is None:
+            given["text"] = "5.1.1 Mailbox unavailable" if self.code >= 500 else MailFault.model_fields["text"].default
+        return MailFault(moment=moment.lower() if smtp else moment.upper(), **given)
 
 
 class UidvalidityBody(Body):
@@ -98,51 +62,38 @@ class UidvalidityBody(Body):
     mailbox: str = INBOX
 
 
-def _default_text(code: int) -> str:
-    return "4.7.1 Greylisted, please try again later" if code < 500 else "5.1.1 Mailbox unavailable"
-
-
-def control_routes(store: MailStore, faults: PendingFaults) -> list[Route]:
+class MailControl:
     """The routes, to be mounted alone or beside another simulator's."""
-    control = _Control(store, faults)
-    table: tuple[tuple[str, str, Endpoint], ...] = (
-        ("POST", "/messages", control.send),
-        ("POST", "/messages/raw", control.send_raw),
-        ("GET", "/accepted", control.list_accepted),
-        ("GET", "/accepted/{number:int}/raw", control.read_accepted),
-        ("POST", "/accepted/{number:int}/report", control.report),
-        ("GET", "/mailboxes", control.list_accounts),
-        ("GET", "/mailboxes/{address}", control.read_account),
-        ("POST", "/faults", control.add_fault),
-        ("GET", "/faults", control.list_faults),
-        ("DELETE", "/faults", control.clear_faults),
-        ("DELETE", "/faults/{id:int}", control.remove_fault),
-        ("POST", "/uidvalidity", control.renew_uidvalidity),
-        ("POST", "/reset", control.reset),
-    )
-    return [control_route(verb, f"/mail{path}", do) for verb, path, do in table]
 
-
-class _Control:
     def __init__(self, store: MailStore, faults: PendingFaults) -> None:
         self._store = store
         self._faults = faults
         self._new_id = Uuid7Factory(store.clock)
 
-    async def send(self, request: Request) -> Response:
-        body = await parsed_body(request, MessageBody)
-        self._require_local(body.recipients)
-        letter = OutsideMail(
-            sender=body.sender,
-            recipients=body.recipients,
-            subject=body.subject,
-            text=body.text,
-            message_id=body.message_id or f"<{self._new_id()}@{body.sender.rpartition('@')[2]}>",
-            in_reply_to=body.in_reply_to,
-            headers=body.headers,
+    def routes(self) -> list[Route]:
+        return control_routes(
+            ("POST", "/messages", self.send),
+            ("POST", "/messages/raw", self.send_raw),
+            ("GET", "/accepted", self.list_accepted),
+            ("GET", "/accepted/{number:int}/raw", self.read_accepted),
+            ("POST", "/accepted/{number:int}/report", self.report),
+            ("GET", "/mailboxes", lambda _request: {"addresses": list(self._store.addresses)}),
+            ("GET", "/mailboxes/{address}", self.read_account),
+            ("POST", "/faults", self.add_fault),
+            ("GET", "/faults", lambda _request: {"faults": [fault.to_wire() for fault in self._faults.waiting()]}),
+            ("DELETE", "/faults", self.clear_faults),
+            ("DELETE", "/faults/{id:int}", self.remove_fault),
+            ("POST", "/uidvalidity", self.renew_uidvalidity),
+            ("POST", "/reset", self.reset),
+            below="/mail",
         )
-        raw = compose(letter, now=self._store.clock.now())
-        return self._delivered(body.recipients, raw, body.sender, letter.message_id)
+
+    async def send(self, request: Request) -> Response:
+        body = await parsed_body(request, OutsideMail)
+        self._require_local(body.recipients)
+        message_id = body.message_id or f"<{self._new_id()}@{body.sender.rpartition('@')[2]}>"
+        raw = compose(body, message_id=message_id, now=self._store.clock.now())
+        return self._delivered(body.recipients, raw, body.sender, message_id)
 
     async def send_raw(self, request: Request) -> Response:
         to = request.query_params.getlist("to")
@@ -155,31 +106,26 @@ class _Control:
         raw = await read_body(request, kind="message/rfc822")
         return self._delivered(tuple(to), raw, sender, summary(raw)["message_id"])
 
-    async def list_accepted(self, request: Request) -> Response:
+    def list_accepted(self, request: Request) -> Response:
         after = request.query_params.get("after", "0")
         if not (after.isascii() and after.isdigit()):
             raise invalid("after", "must be a number")
         mails = [_accepted_view(mail) for mail in self._store.accepted if mail.number > int(after)]
         return JSONResponse({"accepted": mails})
 
-    async def read_accepted(self, request: Request) -> Response:
+    def read_accepted(self, request: Request) -> Response:
         return Response(self._accepted(request).raw, media_type="message/rfc822")
 
     async def report(self, request: Request) -> Response:
-        mail, body = self._accepted(request), await parsed_body(request, ReportBody)
+        mail, body = self._accepted(request), await parsed_body(request, Report)
         if not self._store.is_local(mail.envelope_from):
             raise invalid("number", "its sender has no mailbox here")
         recipient = body.recipient or next((r.address for r in mail.recipients if r.accepted), "")
-        report = Report(
-            recipient=recipient, action=body.action, status=body.status, diagnostic=body.diagnostic, whole=body.whole
-        )
+        report = body.model_copy(update={"recipient": recipient})
         raw = write_report(mail, report, report_id=str(self._new_id()), now=self._store.clock.now())
         return self._delivered((mail.envelope_from,), raw, "", summary(raw)["message_id"])
 
-    async def list_accounts(self, _request: Request) -> Response:
-        return JSONResponse({"addresses": list(self._store.addresses)})
-
-    async def read_account(self, request: Request) -> Response:
+    def read_account(self, request: Request) -> Response:
         address = request.path_params["address"]
         if not self._store.is_local(address):
             raise unknown("address", "no such mailbox")
@@ -188,16 +134,13 @@ class _Control:
 
     async def add_fault(self, request: Request) -> Response:
         body = await parsed_body(request, FaultBody)
-        return JSONResponse(asdict(self._faults.add(body.fault())), status_code=201)
+        return JSONResponse(self._faults.add(body.fault()).to_wire(), status_code=201)
 
-    async def list_faults(self, _request: Request) -> Response:
-        return JSONResponse({"faults": [asdict(fault) for fault in self._faults.waiting()]})
-
-    async def clear_faults(self, _request: Request) -> Response:
+    def clear_faults(self, _request: Request) -> Response:
         self._faults.clear()
         return Response(status_code=204)
 
-    async def remove_fault(self, request: Request) -> Response:
+    def remove_fault(self, request: Request) -> Response:
         if not self._faults.remove(request.path_params["id"]):
             raise unknown("id", "no such fault")
         return Response(status_code=204)
@@ -210,7 +153,7 @@ class _Control:
             raise unknown("mailbox", "no such mailbox") from None
         return JSONResponse({"uidvalidity": uidvalidity})
 
-    async def reset(self, _request: Request) -> Response:
+    def reset(self, _request: Request) -> Response:
         self._faults.clear()
         self._store.reset()
         return Response(status_code=204)
@@ -242,18 +185,9 @@ def _accepted_view(mail: AcceptedMail) -> dict[str, Any]:
 
 
 def _mailbox_view(mailbox: Mailbox) -> dict[str, Any]:
-    return {
-        "name": mailbox.name,
-        "uidvalidity": mailbox.uidvalidity,
-        "uidnext": mailbox.uidnext,
-        "messages": [_message_view(message) for message in mailbox.messages.values()],
-    }
-
-
-def _message_view(message: StoredMessage) -> dict[str, Any]:
-    return {
-        "uid": message.uid,
-        "flags": sorted(message.flags),
-        "internal_date": message.internal_date.isoformat(),
-        **summary(message.raw),
-    }
+    messages = [
+        {"uid": uid, "flags": sorted(one.flags), "internal_date": one.internal_date.isoformat(), **summary(one.raw)}
+        for uid, one in mailbox.messages.items()
+    ]
+    counts = {"uidvalidity": mailbox.uidvalidity, "uidnext": mailbox.uidnext}
+    return {"name": mailbox.name, **counts, "messages": messages}

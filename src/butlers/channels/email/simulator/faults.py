@@ -14,14 +14,14 @@ wait `seconds` first. The oldest fault that fits strikes; one moment, one fault.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from pydantic import Field
+
 from butlers.errors import FieldError, ValidationError
-from butlers.simulators.control import CountedFault, strike
+from butlers.simulators.engine import Fault, Faults
 
 ANY_MOMENT = "*"
 
@@ -42,108 +42,47 @@ class FaultKind(StrEnum):
 
 SMTP_PHASES = ("connect", "ehlo", "auth", "mail", "rcpt", "data", "dot")
 IMAP_COMMANDS = (
-    "CONNECT",
-    "CAPABILITY",
-    "NOOP",
-    "LOGOUT",
-    "ID",
-    "STARTTLS",
-    "LOGIN",
-    "AUTHENTICATE",
-    "SELECT",
-    "EXAMINE",
-    "CREATE",
-    "DELETE",
-    "RENAME",
-    "SUBSCRIBE",
-    "UNSUBSCRIBE",
-    "LIST",
-    "LSUB",
-    "STATUS",
-    "APPEND",
-    "CHECK",
-    "CLOSE",
-    "EXPUNGE",
-    "SEARCH",
-    "FETCH",
-    "STORE",
-    "COPY",
-    "MOVE",
-    "IDLE",
+    *("CONNECT", "CAPABILITY", "NOOP", "LOGOUT", "ID", "STARTTLS", "LOGIN", "AUTHENTICATE", "SELECT", "EXAMINE"),
+    *("CREATE", "DELETE", "RENAME", "SUBSCRIBE", "UNSUBSCRIBE", "LIST", "LSUB", "STATUS", "APPEND", "CHECK", "CLOSE"),
+    *("EXPUNGE", "SEARCH", "FETCH", "STORE", "COPY", "MOVE", "IDLE"),
 )
 _ONLY_FOR = {FaultKind.REPLY: Server.SMTP, FaultKind.NO: Server.IMAP, FaultKind.BAD: Server.IMAP}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault(CountedFault):
-    """One fault and how often it still strikes."""
-
-    server: Server
+class MailFault(Fault):
+    id: int = 0
+    server: Server = Field(strict=False)
     moment: str  # an SMTP phase, an IMAP command (FETCH also means UID FETCH), or *
-    kind: FaultKind
-    seconds: float = 0.0  # wait before striking
-    code: int = 451  # SMTP reply code
-    text: str = "4.7.1 Greylisted, please try again later"
+    kind: FaultKind = Field(strict=False)
+    seconds: float = Field(default=0.0, ge=0, le=3600)  # wait before striking
+    code: int = Field(default=451, ge=400, le=599)  # SMTP reply code
+    text: str = Field(default="4.7.1 Greylisted, please try again later", max_length=400)
     recipient: str = ANY_MOMENT  # SMTP rcpt, data and dot only: a pattern such as *@example.org
-    id: int = 0  # given by the book
+
+    def hits(self, server: Server, moment: str, addresses: tuple[str, ...]) -> bool:
+        if self.server is not server or self.moment not in (ANY_MOMENT, moment, moment.removeprefix("UID ")):
+            return False
+        wanted = self.recipient.lower()
+        return wanted == ANY_MOMENT or any(fnmatchcase(address, wanted) for address in addresses)
 
 
-class PendingFaults:
-    """The faults that are waiting, oldest first."""
-
+class PendingFaults(Faults[MailFault]):
     def __init__(self) -> None:
-        self._waiting: dict[int, Fault] = {}
-        self._last_id = 0
-        self._struck = asyncio.Event()
+        super().__init__(MailFault)
 
-    def add(self, fault: Fault) -> Fault:
+    def add(self, fault: MailFault) -> MailFault:
         """Refuses, with every reason at once, a fault that could never strike."""
-        problems = tuple(_problems(fault))
-        if problems:
+        if problems := tuple(_problems(fault)):
             raise ValidationError("this fault could never strike", fields=problems)
-        self._last_id += 1
-        added = replace(fault, id=self._last_id)
-        self._waiting[added.id] = added
-        return added
+        return super().add(fault)
 
-    def waiting(self) -> tuple[Fault, ...]:
-        return tuple(self._waiting.values())
-
-    def remove(self, fault_id: int) -> bool:
-        return self._waiting.pop(fault_id, None) is not None
-
-    def clear(self, server: Server | None = None) -> None:
-        self._waiting = {i: fault for i, fault in self._waiting.items() if server not in (None, fault.server)}
-
-    def take(self, server: Server, moment: str, recipients: Iterable[str] = ()) -> Fault | None:
-        """The fault that strikes now, counted as used."""
+    def take_at(self, server: Server, moment: str, recipients: Iterable[str] = ()) -> MailFault | None:
         addresses = tuple(address.lower() for address in recipients)
-        for fault in self._waiting.values():
-            if fault.server is server and _fits(fault, moment, addresses):
-                self._use(fault)
-                return fault
-        return None
-
-    async def wait_until_used_up(self, fault_id: int) -> None:
-        """Wait until the fault has struck for the last time; the caller sets the deadline."""
-        while fault_id in self._waiting:
-            await self._struck.wait()
-
-    def _use(self, fault: Fault) -> None:
-        self._struck.set()
-        self._struck = asyncio.Event()
-        strike(self._waiting, fault.id)
+        struck = self.take(lambda fault: fault.hits(server, moment, addresses), only_oldest=True)
+        return struck[0] if struck else None
 
 
-def _fits(fault: Fault, moment: str, addresses: tuple[str, ...]) -> bool:
-    if fault.moment not in (ANY_MOMENT, moment, moment.removeprefix("UID ")):
-        return False
-    if fault.recipient == ANY_MOMENT:
-        return True
-    return any(fnmatchcase(address, fault.recipient.lower()) for address in addresses)
-
-
-def _problems(fault: Fault) -> Iterable[FieldError]:
+def _problems(fault: MailFault) -> Iterable[FieldError]:
     known = SMTP_PHASES if fault.server is Server.SMTP else IMAP_COMMANDS
     if fault.moment != ANY_MOMENT and fault.moment.removeprefix("UID ") not in known:
         name = "phase" if fault.server is Server.SMTP else "command"

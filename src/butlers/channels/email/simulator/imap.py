@@ -41,11 +41,11 @@ from pysasl.creds.server import ServerCredentials
 from pysasl.hashing import Cleartext
 from pysasl.identity import ClearIdentity
 
-from butlers.channels.email.simulator.faults import Fault, FaultKind, PendingFaults, Server
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, PendingFaults, Server
 from butlers.channels.email.simulator.imap_folders import Folders, Message
 from butlers.channels.email.simulator.smtp import until_answered, waits_for_its_client
 from butlers.channels.email.simulator.store import MailStore, canonical
-from butlers.simulators.connection import Pauses, listen_as
+from butlers.simulators.engine import Pauses, listen_as
 
 
 class Config(IMAPConfig):
@@ -84,8 +84,6 @@ class Config(IMAPConfig):
 
 
 class Session(BaseSession[Message]):
-    """One login on one connection."""
-
     def __init__(self, address: str, config: Config, folders: Folders) -> None:
         super().__init__(address)
         self._config = config
@@ -101,8 +99,6 @@ class Session(BaseSession[Message]):
 
 
 class Login(LoginInterface):
-    """Knows the passwords and hands out sessions."""
-
     def __init__(self, *, store: MailStore, passwords: Mapping[str, str], config: Config) -> None:
         self.store = store
         self.config = config
@@ -136,8 +132,6 @@ class Login(LoginInterface):
 
 
 class Identity(IdentityInterface):
-    """An account that proved its password."""
-
     def __init__(self, address: str, login: Login) -> None:
         self._address = address
         self._login = login
@@ -190,7 +184,7 @@ class _FaultyState(ConnectionState):
         self._hang_up = hang_up
 
     async def do_greeting(self) -> CommandResponse:
-        fault = self._faults.take(Server.IMAP, "CONNECT")
+        fault = self._faults.take_at(Server.IMAP, "CONNECT")
         refused = await self._suffer(fault, b"*")
         greeting = refused or await super().do_greeting()
         self._drop_after(fault)
@@ -213,10 +207,10 @@ class _FaultyState(ConnectionState):
         self._drop_after(fault)
         return response
 
-    def _take(self, cmd: Command) -> Fault | None:
-        return self._faults.take(Server.IMAP, cmd.command.decode("ascii"))
+    def _take(self, cmd: Command) -> MailFault | None:
+        return self._faults.take_at(Server.IMAP, cmd.command.decode("ascii"))
 
-    async def _suffer(self, fault: Fault | None, tag: bytes) -> CommandResponse | None:
+    async def _suffer(self, fault: MailFault | None, tag: bytes) -> CommandResponse | None:
         if fault is None:
             return None
         await self._pauses.sleep(fault.seconds)
@@ -226,7 +220,7 @@ class _FaultyState(ConnectionState):
         answer = answers.get(fault.kind)
         return None if answer is None else answer(tag, fault.text.encode())
 
-    def _drop_after(self, fault: Fault | None) -> None:
+    def _drop_after(self, fault: MailFault | None) -> None:
         if fault is not None and fault.kind is FaultKind.DROP_AFTER:
             self._drop()
 

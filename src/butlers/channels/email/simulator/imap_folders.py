@@ -38,8 +38,6 @@ _MAX_LINES = 50_000
 
 
 class Message(BaseMessage):
-    """One stored message as pymap sees it."""
-
     __slots__ = ["_parsed", "generation", "stored"]
 
     def __init__(self, stored: StoredMessage, *, generation: int, expunged: bool = False) -> None:
@@ -73,8 +71,6 @@ def _parsed(raw: bytes) -> MessageContent:
 
 
 class Folder(MailboxDataInterface[Message]):
-    """One mailbox of one account."""
-
     def __init__(self, store: MailStore, mailbox: Mailbox) -> None:
         self._store = store
         self._mailbox = mailbox

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import email
 import email.policy
-from dataclasses import dataclass, field
 from datetime import datetime
 from email.errors import MessageError
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from butlers.channels.email.simulator.store import AcceptedMail
 from butlers.errors import FieldError, ValidationError
+from butlers.simulators.engine import Body
 
 _FIELDS = {"From": "from", "To": "to", "Subject": "subject"}  # headers that have a field of their own
 _UNREADABLE = (MessageError, ValueError, LookupError, AttributeError, TypeError, RecursionError)
@@ -21,23 +23,29 @@ _MAX_HEAD, _MAX_BODY = 12_000, 2_000_000  # bytes
 _MAX_CONTAINERS, _MAX_DELIMITERS = 20, 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideMail:
-    """A plain message to be written."""
+_ADDRESS = r"^[^\s@<>\x00-\x1f]+@[^\s@<>\x00-\x1f]+$"
 
-    sender: str
-    recipients: tuple[str, ...]
-    subject: str
+Address = Annotated[str, Field(pattern=_ADDRESS, max_length=320)]
+
+
+class OutsideMail(Body):
+    sender: Address = Field(alias="from")
+    to: Address | list[Address] = Field(min_length=1)
+    subject: str = ""
     text: str
-    message_id: str  # with its angle brackets
-    in_reply_to: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)  # further ones, such as Auto-Submitted
+    message_id: str | None = Field(default=None, pattern=r"^<[^<>\s]+>$")
+    in_reply_to: str | None = Field(default=None, pattern=r"^<[^<>\s]+>$")
+    headers: dict[str, str] = Field(default_factory=dict)  # further ones, such as Auto-Submitted
+
+    @property
+    def recipients(self) -> tuple[str, ...]:
+        return (self.to,) if isinstance(self.to, str) else tuple(self.to)
 
 
-def compose(letter: OutsideMail, *, now: datetime) -> bytes:
+def compose(letter: OutsideMail, *, message_id: str, now: datetime) -> bytes:
     """The letter as bytes with CRLF line ends; ValidationError when a header cannot be written."""
     message = EmailMessage(policy=email.policy.SMTP)
-    for name, value in _headers(letter, now):
+    for name, value in _headers(letter, message_id, now):
         _write_header(message, name, value)
     try:
         message.set_content(letter.text)
@@ -71,13 +79,13 @@ def is_costly(raw: bytes) -> bool:
     return containers > _MAX_CONTAINERS or (containers > 0 and raw.count(b"\n--") > _MAX_DELIMITERS)
 
 
-def _headers(letter: OutsideMail, now: datetime) -> list[tuple[str, str]]:
+def _headers(letter: OutsideMail, message_id: str, now: datetime) -> list[tuple[str, str]]:
     headers = {
         "From": letter.sender,
         "To": ", ".join(letter.recipients),
         "Subject": letter.subject,
         "Date": format_datetime(now),
-        "Message-ID": letter.message_id,
+        "Message-ID": message_id,
     }
     if letter.in_reply_to is not None:
         headers["In-Reply-To"] = headers["References"] = letter.in_reply_to
@@ -127,13 +135,14 @@ def _clean(text: str) -> str:
 HOST = "mail.simulator.invalid"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    recipient: str
-    action: str  # failed | delayed | delivered | relayed | expanded
-    status: str  # such as 5.1.1
-    diagnostic: str
-    whole: bool  # whether the mail comes back whole, or its head alone
+class Report(Body):
+    """What a mail server says became of a mail that it had accepted."""
+
+    action: Literal["failed", "delayed", "delivered", "relayed", "expanded"] = "failed"
+    status: str = Field(default="5.1.1", pattern=r"^[245]\.\d{1,3}\.\d{1,3}$")
+    recipient: Address | None = None  # default: the first one it was accepted for
+    diagnostic: str = Field(default="no such user", max_length=200, pattern=r"^[ -~]*$")
+    whole: bool = True  # false: only the head of the mail comes back
 
 
 def write_report(mail: AcceptedMail, report: Report, *, report_id: str, now: datetime) -> bytes:

@@ -29,10 +29,10 @@ from typing import Any, cast
 
 from aiosmtpd.smtp import MISSING, SMTP, AuthResult, Envelope, LoginPassword, Session, syntax
 
-from butlers.channels.email.simulator.faults import Fault, FaultKind, PendingFaults, Server
+from butlers.channels.email.simulator.faults import FaultKind, MailFault, PendingFaults, Server
 from butlers.channels.email.simulator.store import MailStore, RecipientResult, canonical
 from butlers.serving.server import take_in
-from butlers.simulators.connection import Pauses, listen_as
+from butlers.simulators.engine import Pauses, listen_as
 
 _GRACE_SECONDS = 5.0  # for a client that does not take its answer
 _POLL_SECONDS = 0.01
@@ -183,7 +183,7 @@ class SmtpConnection(SMTP):
             await self.push(refused)
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: _Answers) -> str:  # noqa: N802
-        fault = self._faults.take(Server.SMTP, "dot", envelope.rcpt_tos)
+        fault = self._faults.take_at(Server.SMTP, "dot", envelope.rcpt_tos)
         refused = await self._suffer(fault)
         if refused is not None:
             return refused
@@ -206,13 +206,13 @@ class SmtpConnection(SMTP):
 
     async def _strike(self, phase: str, recipients: tuple[str, ...] | list[str] = ()) -> str | None:
         """The reply of a fault, or None to go on. Before the final dot nothing can have been accepted."""
-        fault = self._faults.take(Server.SMTP, phase, recipients)
+        fault = self._faults.take_at(Server.SMTP, phase, recipients)
         refused = await self._suffer(fault)
         if fault is not None and fault.kind is FaultKind.DROP_AFTER:
             await self._vanish()
         return refused
 
-    async def _suffer(self, fault: Fault | None) -> str | None:
+    async def _suffer(self, fault: MailFault | None) -> str | None:
         if fault is None:
             return None
         await self._pauses.sleep(fault.seconds)

@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
 from butlers.clock import Clock
-from butlers.simulators.journal import Journal, MemoryJournal
+from butlers.simulators.journal import Journal
 
 INBOX = "INBOX"
 SENT = "Sent"
@@ -37,8 +37,6 @@ def canonical(address: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """One message in one mailbox."""
-
     uid: int
     internal_date: datetime  # when it arrived, or what APPEND said
     flags: frozenset[str]  # such as \\Seen; never \\Recent, which belongs to a session
@@ -104,9 +102,9 @@ class MailStore:
     """Mailboxes and the SMTP transcript, durable when the journal is."""
 
     def __init__(self, *, clock: Clock, addresses: Iterable[str] = (), journal: Journal | None = None) -> None:
-        self._clock = clock
+        self.clock = clock
         self._addresses = tuple(canonical(address) for address in addresses)
-        self._journal = journal or MemoryJournal()
+        self._journal = journal or Journal()
         self._last_uidvalidity = 0
         self._mailboxes: dict[str, dict[str, Mailbox]] = {}
         self._accepted: list[AcceptedMail] = []
@@ -116,10 +114,6 @@ class MailStore:
         self._open_standard_mailboxes()
 
     # Reading
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -153,7 +147,6 @@ class MailStore:
             await self._changed.wait()
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call the listener after every change."""
         self._listeners.append(listener)
 
     # Changing
@@ -163,12 +156,12 @@ class MailStore:
     ) -> AcceptedMail:
         """Take responsibility for a message: durable when this returns."""
         results = tuple(recipients)
-        now = self._clock.now()
+        now = self.clock.now()
         self._commit(
             op="accepted",
             at=now.isoformat(),
             envelope_from=envelope_from,
-            recipients=[{"address": r.address, "code": r.code, "text": r.text} for r in results],
+            recipients=[asdict(result) for result in results],
             copies=self._copies(envelope_from, results, now, copy_to_sent),
             raw=b64encode(raw).decode(),
         )
@@ -185,31 +178,25 @@ class MailStore:
     ) -> StoredMessage:
         """Put a message into a folder, as IMAP APPEND does."""
         mailbox = self.mailbox(address, name)
-        self._commit(
-            op="appended",
-            address=mailbox.address,
-            mailbox=mailbox.name,
-            at=(internal_date or self._clock.now()).isoformat(),
-            flags=sorted(flags),
-            raw=b64encode(raw).decode(),
-        )
+        at = (internal_date or self.clock.now()).isoformat()
+        self._change("appended", mailbox, at=at, flags=sorted(flags), raw=b64encode(raw).decode())
         return mailbox.messages[mailbox.uidnext - 1]
 
     def deliver(self, address: str, raw: bytes, *, envelope_from: str) -> StoredMessage:
         """Bring mail from the outside world to an INBOX, with the trace headers a delivery adds."""
-        trace = trace_headers(envelope_from=envelope_from, recipient=canonical(address), now=self._clock.now())
+        trace = trace_headers(envelope_from=envelope_from, recipient=canonical(address), now=self.clock.now())
         return self.append(address, INBOX, trace + raw)
 
     def set_flags(self, address: str, name: str, uid: int, flags: Iterable[str]) -> StoredMessage:
         mailbox = self.mailbox(address, name)
-        self._commit(op="flagged", address=mailbox.address, mailbox=mailbox.name, uid=uid, flags=sorted(flags))
+        self._change("flagged", mailbox, uid=uid, flags=sorted(flags))
         return mailbox.messages[uid]
 
     def expunge(self, address: str, name: str, uids: Iterable[int]) -> None:
         mailbox = self.mailbox(address, name)
         present = [uid for uid in uids if uid in mailbox.messages]
         if present:
-            self._commit(op="expunged", address=mailbox.address, mailbox=mailbox.name, uids=present)
+            self._change("expunged", mailbox, uids=present)
 
     def create_mailbox(self, address: str, name: str) -> None:
         """ValueError when it is there already."""
@@ -218,18 +205,12 @@ class MailStore:
         self._open(canonical(address), folder_name(name))
 
     def delete_mailbox(self, address: str, name: str) -> None:
-        mailbox = self.mailbox(address, name)
-        self._commit(op="deleted", address=mailbox.address, mailbox=mailbox.name)
+        self._change("deleted", self.mailbox(address, name))
 
     def renew_uidvalidity(self, address: str, name: str = INBOX) -> int:
         """Make every UID that a client remembers worthless."""
         mailbox = self.mailbox(address, name)
-        self._commit(
-            op="renumbered",
-            address=mailbox.address,
-            mailbox=mailbox.name,
-            uidvalidity=self._next_uidvalidity(),
-        )
+        self._change("renumbered", mailbox, uidvalidity=self._next_uidvalidity())
         return mailbox.uidvalidity
 
     def reset(self) -> None:
@@ -238,6 +219,9 @@ class MailStore:
         self._open_standard_mailboxes()
 
     # Records
+
+    def _change(self, op: str, mailbox: Mailbox, **more: Any) -> None:
+        self._commit(op=op, address=mailbox.address, mailbox=mailbox.name, **more)
 
     def _commit(self, **record: Any) -> None:
         self._journal.append(record)
@@ -248,17 +232,7 @@ class MailStore:
             listener()
 
     def _apply(self, record: Record) -> None:
-        applied = {
-            "opened": self._apply_opened,
-            "accepted": self._apply_accepted,
-            "appended": self._apply_appended,
-            "flagged": self._apply_flagged,
-            "expunged": self._apply_expunged,
-            "renumbered": self._apply_renumbered,
-            "deleted": self._apply_deleted,
-            "reset": self._apply_reset,
-        }
-        applied[record["op"]](record)
+        getattr(self, f"_apply_{record['op']}")(record)
 
     def _apply_opened(self, record: Record) -> None:
         address, name = record["address"], record["mailbox"]
@@ -335,16 +309,11 @@ class MailStore:
         self._commit(op="opened", address=address, mailbox=name, uidvalidity=self._next_uidvalidity())
 
     def _next_uidvalidity(self) -> int:
-        return max(self._last_uidvalidity + 1, int(self._clock.now().timestamp()))
+        return max(self._last_uidvalidity + 1, int(self.clock.now().timestamp()))
 
 
 def _copy(address: str, name: str, trace: bytes, *, flags: tuple[str, ...] = ()) -> Record:
-    return {
-        "address": address,
-        "mailbox": name,
-        "flags": list(flags),
-        "trace": b64encode(trace).decode(),
-    }
+    return {"address": address, "mailbox": name, "flags": list(flags), "trace": b64encode(trace).decode()}
 
 
 def trace_headers(*, envelope_from: str, recipient: str, now: datetime) -> bytes:

@@ -1,33 +1,162 @@
-"""The control API, `/control/...`: be a user, read the chats, inject faults.
-
-It has nothing to do with Telegram; it is the hand that moves the simulated world.
+"""The people's side of the simulated Telegram: what users do, what the bot hears of it, and the control API,
+`/control/...`, by which a test or a person is a user, reads the chats and injects faults.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.routing import Route
 
 from butlers.channels.telegram.simulator.api import GET_UPDATES, KEPT, RequestLog
-from butlers.channels.telegram.simulator.faults import ANY_METHOD, Fault, FaultKind
-from butlers.channels.telegram.simulator.methods import METHODS, as_integer
-from butlers.channels.telegram.simulator.model import Message, User, unknown_user
-from butlers.channels.telegram.simulator.posting import Post, migrate, post, set_blocked
-from butlers.channels.telegram.simulator.state import BotState, SimulatedTelegram
-from butlers.simulators.control import Body, Endpoint, control_route, invalid, parsed_body, unknown
+from butlers.channels.telegram.simulator.formatting import MAX_TEXT, utf16_length
+from butlers.channels.telegram.simulator.methods import METHODS, as_integer, new_chat
+from butlers.channels.telegram.simulator.model import (
+    ANY_METHOD,
+    BIGGEST_ID,
+    SUPERGROUP_BASE,
+    BotFault,
+    Chat,
+    ChatKind,
+    Identifier,
+    Message,
+    Update,
+    User,
+    Wire,
+    chat_with,
+    unknown_user,
+)
+from butlers.channels.telegram.simulator.state import BotState, Change, SimulatedTelegram, opened, queued, stored
+from butlers.errors import FieldError, ValidationError
+from butlers.simulators.engine import Body, control_routes, invalid, parsed_body, unknown
 
-_BIGGEST = 2**52  # Telegram promises that ids fit into 52 bits
+_COMMAND = re.compile(r"/[A-Za-z0-9_]{1,32}(@\w+)?")
 
-Identifier = Annotated[int, Field(gt=-_BIGGEST, lt=_BIGGEST)]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    chat_id: int
+    sender: User
+    text: str
+    edit_of: int | None = None  # message_id of the user's own earlier message
+    reply_to: int | None = None  # message_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    message: Message
+    update: Update | None  # None: the bot did not ask for this kind
+
+
+def post(world: SimulatedTelegram, bot: BotState, body: Post) -> Posted:
+    _check(bot, body)
+    chat = _chat_of(bot, body)
+    message = _edited(world, bot, body) if body.edit_of is not None else _written(world, bot, chat, body)
+    held = bot.chats.get(chat.id)
+    replied = held.messages.get(message.reply_to or 0) if held else None
+    kind = "message" if body.edit_of is None else "edited_message"
+    told = queued(world, bot, kind, message.to_wire(chat, replied))
+    world.commit(opened(bot, chat), stored(bot, message), *told)
+    return Posted(message=message, update=bot.pending[-1] if told else None)
+
+
+def set_blocked(world: SimulatedTelegram, bot: BotState, user_id: int, *, blocked: bool) -> None:
+    """A user shuts the bot out, or lets it in again; the bot is told, as in the real service."""
+    if (user_id in bot.blocked) == blocked:
+        return
+    change: Change = {"change": "user_blocked", "bot": bot.id, "user_id": user_id, "blocked": blocked}
+    world.commit(change, *queued(world, bot, "my_chat_member", _membership(world, bot, user_id, blocked)))
+
+
+def migrate(world: SimulatedTelegram, bot: BotState, chat_id: int, to: int | None) -> Chat:
+    """Turn a basic group into a supergroup: a new chat with a new id, the old one only points there."""
+    target = SUPERGROUP_BASE - abs(chat_id) if to is None else to
+    if ChatKind.of(chat_id) is not ChatKind.GROUP or chat_id in bot.migrated:
+        raise invalid("chat_id", "only a basic group that has not moved yet can become a supergroup")
+    if ChatKind.of(target) is not ChatKind.SUPERGROUP or target in bot.chats:
+        raise invalid("to", "must be the id of a supergroup that does not exist yet")
+    old = bot.chats[chat_id].chat if chat_id in bot.chats else new_chat(chat_id)
+    chat = replace(old, id=target)
+    moved: Change = {"change": "chat_migrated", "bot": bot.id, "from": chat_id, "to": target}
+    world.commit(opened(bot, chat), moved)
+    return chat
+
+
+def _check(bot: BotState, body: Post) -> None:
+    held = bot.chats.get(body.chat_id)
+    messages = held.messages if held else {}
+    edited = messages.get(body.edit_of or 0)
+    private = ChatKind.of(body.chat_id) is ChatKind.PRIVATE
+    checks = (
+        (body.chat_id == 0, "chat_id", "must not be zero"),
+        (private and body.chat_id != body.sender.id, "from.id", "in a private chat it is the chat's own id"),
+        (private and body.chat_id in bot.blocked, "chat_id", "this user has blocked the bot; unblock first"),
+        (body.chat_id in bot.migrated, "chat_id", "this group has become a supergroup; post there"),
+        (not body.text.strip(), "text", "must not be empty"),
+        (utf16_length(body.text) > MAX_TEXT, "text", f"must not be longer than {MAX_TEXT} UTF-16 units"),
+        (
+            body.edit_of is not None and (edited is None or edited.sender.id != body.sender.id),
+            "edit_of",
+            "must be a message of this user in this chat",
+        ),
+        (body.reply_to is not None and body.reply_to not in messages, "reply_to", "no such message here"),
+    )
+    if problems := tuple(FieldError(field=field, error=error) for wrong, field, error in checks if wrong):
+        raise ValidationError("the message cannot be posted", fields=problems)
+
+
+def _chat_of(bot: BotState, body: Post) -> Chat:
+    if ChatKind.of(body.chat_id) is ChatKind.PRIVATE:
+        return chat_with(body.sender)
+    held = bot.chats.get(body.chat_id)
+    return held.chat if held else new_chat(body.chat_id)
+
+
+def _written(world: SimulatedTelegram, bot: BotState, chat: Chat, body: Post) -> Message:
+    return Message(
+        message_id=bot.message_id_for(chat),
+        chat_id=chat.id,
+        date=world.unix_time(),
+        sender=body.sender,
+        text=body.text,
+        entities=_commands(body.text),
+        reply_to=body.reply_to,
+    )
+
+
+def _edited(world: SimulatedTelegram, bot: BotState, body: Post) -> Message:
+    before = bot.chats[body.chat_id].messages[body.edit_of or 0]
+    return replace(
+        before, text=body.text, entities=_commands(body.text), edit_date=world.unix_time(), sender=body.sender
+    )
+
+
+def _commands(text: str) -> tuple[Wire, ...]:
+    found = _COMMAND.match(text)
+    return ({"type": "bot_command", "offset": 0, "length": found.end()},) if found else ()
+
+
+def _membership(world: SimulatedTelegram, bot: BotState, user_id: int, blocked: bool) -> Wire:
+    chat = bot.chats[user_id].chat if user_id in bot.chats else new_chat(user_id)
+    me = bot.bot.user.to_wire()
+    member, kicked = {"user": me, "status": "member"}, {"user": me, "status": "kicked", "until_date": 0}
+    return {
+        "chat": chat.to_wire(),
+        "from": unknown_user(user_id).to_wire() | {"first_name": chat.first_name or ""},
+        "date": world.unix_time(),
+        "old_chat_member": member if blocked else kicked,
+        "new_chat_member": kicked if blocked else member,
+    }
 
 
 class Sender(Body):
-    id: Annotated[int, Field(gt=0, lt=_BIGGEST)]
+    id: Annotated[int, Field(gt=0, lt=BIGGEST_ID)]
     username: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     first_name: Annotated[str, Field(min_length=1, max_length=64)] | None = None
 
@@ -50,24 +179,7 @@ class SettingsRequest(Body):
     next_update_id: Annotated[int, Field(gt=0, lt=2**31)] | None = None
 
 
-class FaultRequest(Body):
-    method: str
-    kind: Annotated[FaultKind, Field(strict=False)]
-    times: Annotated[int, Field(ge=1)] | None = 1
-    chat_id: Identifier | None = None
-    seconds: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 1.0
-    retry_after: Annotated[int, Field(ge=1, le=86_400)] = 1
-    status: Annotated[int, Field(ge=400, le=599)] = 500
-    description: Annotated[str, Field(min_length=1, max_length=500)] | None = None
-    skip: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-
-    @field_validator("status")
-    @classmethod
-    def _named(cls, status: int, info: ValidationInfo) -> int:
-        if info.data.get("kind") is FaultKind.ERROR_5XX and status < 500:
-            raise ValueError("must be 500 or above")
-        return status
-
+class FaultRequest(BotFault):
     @field_validator("method")
     @classmethod
     def _known(cls, method: str) -> str:
@@ -92,37 +204,35 @@ class ControlApi:
     log: RequestLog
 
     def routes(self) -> list[Route]:
-        table: tuple[tuple[str, str, Endpoint], ...] = (
+        own = control_routes(
             ("POST", "/messages", self._post_message),
             ("GET", "/chats", self._chats),
             ("GET", "/chats/{chat_id}/transcript", self._transcript),
             ("POST", "/chats/{chat_id}/migrate", self._migrate),
-            ("POST", "/users/{user_id}/block", self._block),
-            ("POST", "/users/{user_id}/unblock", self._unblock),
-            ("POST", "/faults", self._add_fault),
-            ("GET", "/faults", self._faults),
-            ("DELETE", "/faults", self._clear_faults),
-            ("GET", "/settings", self._settings),
+            ("POST", "/users/{user_id}/block", partial(self._set_blocked, blocked=True)),
+            ("POST", "/users/{user_id}/unblock", partial(self._set_blocked, blocked=False)),
+            ("GET", "/settings", lambda _request: asdict(self.world.state.settings)),
             ("POST", "/settings", self._change_settings),
             ("GET", "/requests", self._requests),
             ("POST", "/reset", self._reset),
         )
-        return [control_route(*row) for row in table]
+        return [*own, *self.world.faults.routes(model=FaultRequest)]
 
     async def _post_message(self, request: Request) -> Any:
         body = await parsed_body(request, PostRequest)
         bot = self._bot(request)
-        posted = post(self.world, bot, _as_post(bot, body))
+        wanted = body.model_dump(exclude={"sender"})
+        posted = post(self.world, bot, Post(sender=_sender(bot, body), **wanted))
         return {
             "message_id": posted.message.message_id,
             "update": posted.update.to_wire() if posted.update else None,
         }
 
-    async def _chats(self, request: Request) -> Any:
+    def _chats(self, request: Request) -> Any:
         held = self._bot(request).chats.values()
         return {"chats": [one.chat.to_wire() | {"messages": len(one.messages)} for one in held]}
 
-    async def _transcript(self, request: Request) -> Any:
+    def _transcript(self, request: Request) -> Any:
         chat_id = read_number(request.path_params, "chat_id")
         held = self._bot(request).chats.get(chat_id)
         if held is None and self.world.state.settings.strict_chats:
@@ -134,51 +244,27 @@ class ControlApi:
         chat = migrate(self.world, self._bot(request), read_number(request.path_params, "chat_id"), body.to)
         return {"migrate_to_chat_id": chat.id}
 
-    async def _block(self, request: Request) -> Any:
-        return self._set_blocked(request, blocked=True)
-
-    async def _unblock(self, request: Request) -> Any:
-        return self._set_blocked(request, blocked=False)
-
     def _set_blocked(self, request: Request, *, blocked: bool) -> Any:
         user_id = read_number(request.path_params, "user_id")
         set_blocked(self.world, self._bot(request), user_id, blocked=blocked)
         return {"user_id": user_id, "blocked": blocked}
 
-    async def _add_fault(self, request: Request) -> Any:
-        body = await parsed_body(request, FaultRequest)
-        fault = Fault(fault_id=self.world.state.next_fault_id, **body.model_dump())
-        self.world.commit({"change": "fault_added", "fault": asdict(fault)})
-        return asdict(fault)
-
-    async def _faults(self, request: Request) -> Any:
-        return {"faults": [asdict(fault) for fault in self.world.state.faults.values()]}
-
-    async def _clear_faults(self, request: Request) -> Any:
-        self.world.commit({"change": "faults_cleared"})
-        return {"faults": []}
-
-    async def _settings(self, request: Request) -> Any:
-        return asdict(self.world.state.settings)
-
     async def _change_settings(self, request: Request) -> Any:
         body = await parsed_body(request, SettingsRequest)
         if body.next_update_id is not None:
-            self._renumber(self._bot(request), body.next_update_id)
+            bot = self._bot(request)
+            if bot.pending and body.next_update_id <= bot.pending[-1].update_id:
+                raise invalid("next_update_id", "must be above the updates that still wait")
+            self.world.commit({"change": "updates_numbered", "bot": bot.id, "next": body.next_update_id})
         switches = body.model_dump(exclude={"next_update_id"}, exclude_none=True)
         self.world.commit({"change": "settings_changed", "settings": switches})
         return asdict(self.world.state.settings)
 
-    def _renumber(self, bot: BotState, next_update_id: int) -> None:
-        if bot.pending and next_update_id <= bot.pending[-1].update_id:
-            raise invalid("next_update_id", "must be above the updates that still wait")
-        self.world.commit({"change": "updates_numbered", "bot": bot.id, "next": next_update_id})
-
-    async def _requests(self, request: Request) -> Any:
+    def _requests(self, request: Request) -> Any:
         limit = read_number(dict(request.query_params), "limit", default=KEPT)
         return self.log.report(method=request.query_params.get("method"), limit=max(1, limit))
 
-    async def _reset(self, request: Request) -> Any:
+    def _reset(self, request: Request) -> Any:
         self.world.reset()
         self.log.clear()
         return {"reset": True}
@@ -190,16 +276,6 @@ class ControlApi:
         if bot_id not in bots:
             raise unknown("bot", "no such bot")
         return bots[bot_id]
-
-
-def _as_post(bot: BotState, body: PostRequest) -> Post:
-    return Post(
-        chat_id=body.chat_id,
-        sender=_sender(bot, body),
-        text=body.text,
-        edit_of=body.edit_of,
-        reply_to=body.reply_to,
-    )
 
 
 def _sender(bot: BotState, body: PostRequest) -> User:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from butlers.channels.telegram.simulator.model import ApiError, Wire, bad_request
@@ -37,8 +38,6 @@ def cannot_parse(what: str) -> ApiError:
 
 
 class Builder:
-    """Plain text that grows, and the entities over it."""
-
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._entities: list[Wire] = []
@@ -90,7 +89,6 @@ def _clipped(entity: Wire, lead: int, length: int) -> Wire:
 
 
 def given_entities(text: str, entities: Any) -> Formatted:
-    """The bot's own list of entities, checked against the text."""
     if entities is None:
         return Formatted(text=text)
     if not isinstance(entities, list):
@@ -104,7 +102,7 @@ def _checked(text: str, entity: Any) -> Wire:
     offset, length = _unit(entity, "offset"), _unit(entity, "length")
     if length == 0 or offset + length > utf16_length(text):
         raise cannot_parse(f"entity with incorrect length {length} at offset {offset}")
-    boundaries = _boundaries(text)
+    boundaries = {0, *accumulate(utf16_length(character) for character in text)}
     if offset not in boundaries or offset + length not in boundaries:
         raise cannot_parse("entity begins or ends in a middle of a UTF-16 symbol")
     return entity
@@ -115,15 +113,6 @@ def _unit(entity: dict[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise cannot_parse(f"entity with incorrect {name}")
     return value
-
-
-def _boundaries(text: str) -> frozenset[int]:
-    position = 0
-    found = {0}
-    for character in text:
-        position += utf16_length(character)
-        found.add(position)
-    return frozenset(found)
 
 
 _TAG = re.compile(r"""<(/?)([a-zA-Z0-9-]*)(?![a-zA-Z0-9-])((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
@@ -168,16 +157,15 @@ def parse_html(source: str) -> Formatted:
 
 
 def _dereference(text: str) -> str:
-    return _REFERENCE.sub(_dereferenced, text)
+    def character(found: re.Match[str]) -> str:
+        name = found[1]
+        if name in _NAMED:
+            return _NAMED[name]
+        code = int(name[2:], 16) if name[1] == "x" else int(name[1:])
+        printable = 0 < code < 0x110000 and not 0xD800 <= code < 0xE000
+        return chr(code) if printable else found[0]
 
-
-def _dereferenced(found: re.Match[str]) -> str:
-    name = found[1]
-    if name in _NAMED:
-        return _NAMED[name]
-    code = int(name[2:], 16) if name[1] == "x" else int(name[1:])
-    printable = 0 < code < 0x110000 and not 0xD800 <= code < 0xE000
-    return chr(code) if printable else found[0]
+    return _REFERENCE.sub(character, text)
 
 
 def _tag(source: str, begin: int, builder: Builder, opened: list[_Open]) -> int:
@@ -225,41 +213,41 @@ def _cover(builder: Builder, start: _Open, around: list[_Open]) -> None:
         around[-1].attributes["language"] = start.attributes["class"].removeprefix("language-")
     else:
         extra = {"language": start.attributes["language"]} if "language" in start.attributes else {}
-        builder.cover(_kind(start), start.since, **extra)
-
-
-def _kind(start: _Open) -> str:
-    if start.tag == "blockquote" and start.bare:
-        return "expandable_blockquote"
-    return _SIMPLE_KINDS.get(start.tag, "spoiler")
+        folded = start.tag == "blockquote" and start.bare
+        kind = "expandable_blockquote" if folded else _SIMPLE_KINDS.get(start.tag, "spoiler")
+        builder.cover(kind, start.since, **extra)
 
 
 _MARKS = "_*`["
-_KINDS = {"_": "italic", "*": "bold", "`": "code"}
 _FENCE = "```"
+_KINDS = {"_": "italic", "*": "bold", "`": "code", _FENCE: "pre"}
 
 
 def parse_markdown(source: str) -> Formatted:
-    builder = Builder()
-    position = 0
-    while position < len(source):
-        position = _step(source, position, builder)
+    builder, at = Builder(), 0
+    while at < len(source):
+        character = source[at]
+        if character == "\\" and at + 1 < len(source) and source[at + 1] in _MARKS:
+            builder.add(source[at + 1])
+            at += 2
+        elif character == "[":
+            at = _link(source, at, builder)
+        elif character in _MARKS:
+            at = _marked(source, at, _FENCE if source.startswith(_FENCE, at) else character, builder)
+        else:
+            builder.add(character)
+            at += 1
     return builder.build()
 
 
-def _step(source: str, at: int, builder: Builder) -> int:
-    character = source[at]
-    if character == "\\" and at + 1 < len(source) and source[at + 1] in _MARKS:
-        builder.add(source[at + 1])
-        return at + 2
-    if character not in _MARKS:
-        builder.add(character)
-        return at + 1
-    if character == "[":
-        return _link(source, at, builder)
-    if source.startswith(_FENCE, at):
-        return _block(source, at, builder)
-    return _span(source, at, builder)
+def _marked(source: str, at: int, mark: str, builder: Builder) -> int:
+    begin = at + len(mark)
+    end = _end(source, mark, begin, at)
+    since = builder.length
+    language, text = split_language(source[begin:end]) if mark == _FENCE else ("", source[begin:end])
+    builder.add(text)
+    builder.cover(_KINDS[mark], since, **({"language": language} if language else {}))
+    return end + len(mark)
 
 
 def _end(source: str, mark: str, begin: int, opened_at: int) -> int:
@@ -269,25 +257,7 @@ def _end(source: str, mark: str, begin: int, opened_at: int) -> int:
     return found
 
 
-def _span(source: str, at: int, builder: Builder) -> int:
-    end = _end(source, source[at], at + 1, at)
-    since = builder.length
-    builder.add(source[at + 1 : end])
-    builder.cover(_KINDS[source[at]], since)
-    return end + 1
-
-
-def _block(source: str, at: int, builder: Builder) -> int:
-    end = _end(source, _FENCE, at + 3, at)
-    since = builder.length
-    language, code = split_language(source[at + 3 : end])
-    builder.add(code)
-    builder.cover("pre", since, **({"language": language} if language else {}))
-    return end + 3
-
-
 def split_language(block: str) -> tuple[str, str]:
-    """The word on the fence's own line, and the code below it."""
     first, newline, below = block.partition("\n")
     if newline and first and not first.isspace() and " " not in first:
         return first, below
@@ -474,18 +444,11 @@ def format_text(text: str | None, parse_mode: str | None, entities: Any) -> Form
     """Read the markup and check the length, refusing as the Bot API does."""
     if not text:
         raise bad_request("message text is empty")
-    formatted = trimmed(_parsed(text, parse_mode, entities))
+    if parse_mode and parse_mode.lower() not in _PARSERS:
+        raise bad_request("unsupported parse_mode")
+    formatted = trimmed(_PARSERS[parse_mode.lower()](text) if parse_mode else given_entities(text, entities))
     if not formatted.text:
         raise bad_request("message text is empty")
     if utf16_length(formatted.text) > MAX_TEXT:
         raise bad_request("message is too long")
     return replace(formatted, entities=formatted.entities[:MAX_ENTITIES])
-
-
-def _parsed(text: str, parse_mode: str | None, entities: Any) -> Formatted:
-    if not parse_mode:
-        return given_entities(text, entities)
-    parser = _PARSERS.get(parse_mode.lower())
-    if parser is None:
-        raise bad_request("unsupported parse_mode")
-    return parser(text)

@@ -33,7 +33,7 @@ from butlers.channels.telegram.simulator.state import (
     opened,
     stored,
 )
-from butlers.simulators.control import decoded
+from butlers.simulators.engine import decoded
 
 _TRUE = frozenset({"true", "yes", "1"})
 
@@ -127,7 +127,10 @@ def send_chat_action(call: Call) -> bool:
 def send_message(call: Call) -> Wire:
     formatted = _formatted(call.params)
     held = call.open_chat()
-    replied = _replied(call.params, held)
+    wanted, optional = _reply_target(call.params)
+    replied = held.messages.get(wanted or 0)
+    if wanted is not None and replied is None and not optional:
+        raise bad_request("message to be replied not found")
     _admit(call, held)
     message = Message(
         message_id=call.bot.message_id_for(held.chat),
@@ -175,16 +178,6 @@ def delete_message(call: Call) -> bool:
 
 def _formatted(params: Params) -> Formatted:
     return format_text(params.text("text"), params.text("parse_mode"), params.structure("entities"))
-
-
-def _replied(params: Params, held: ChatState) -> Message | None:
-    wanted, optional = _reply_target(params)
-    if wanted is None:
-        return None
-    replied = held.messages.get(wanted)
-    if replied is None and not optional:
-        raise bad_request("message to be replied not found")
-    return replied
 
 
 def _reply_target(params: Params) -> tuple[int | None, bool]:
@@ -281,16 +274,12 @@ def remember_allowed(call: Call) -> None:
     """The kinds a bot asks for hold until it asks for others; no list means as before."""
     if "allowed_updates" not in call.params:
         return
-    allowed = _kinds(call.params)
-    if allowed != call.bot.allowed_updates:
-        call.world.commit({"change": "allowed_updates_set", "bot": call.bot.id, "allowed": list(allowed)})
-
-
-def _kinds(params: Params) -> tuple[str, ...]:
-    kinds = params.structure("allowed_updates")
+    kinds = call.params.structure("allowed_updates")
     if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
         raise bad_request("can't parse allowed_updates JSON object")
-    return tuple(dict.fromkeys(kinds))
+    allowed = tuple(dict.fromkeys(kinds))
+    if allowed != call.bot.allowed_updates:
+        call.world.commit({"change": "allowed_updates_set", "bot": call.bot.id, "allowed": list(allowed)})
 
 
 def _drop_when_asked(call: Call) -> None:
@@ -348,7 +337,6 @@ class Params:
         return as_integer(self._values.get(name))
 
     def within(self, name: str, default: int, low: int, high: int) -> int:
-        """A number forced between two bounds."""
         value = self.integer(name)
         return min(high, max(low, default if value is None else value))
 
@@ -382,17 +370,14 @@ def as_integer(value: Any) -> int | None:
 
 
 async def read_params(request: Request) -> Params:
-    return Params(dict(request.query_params) | await _body(request))
-
-
-async def _body(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    given: dict[str, Any] = dict(request.query_params)
     if kind == "application/json":
-        return _json_object(await request.body())
-    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        given |= _json_object(await request.body())
+    elif kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
         async with request.form() as form:
-            return {name: value for name, value in form.items() if isinstance(value, str)}
-    return {}
+            given |= {name: value for name, value in form.items() if isinstance(value, str)}
+    return Params(given)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice, takewhile
 from typing import Any
 
-from butlers.channels.telegram.simulator.faults import Fault, FaultKind, RateWindows, choose
 from butlers.channels.telegram.simulator.model import (
     Bot,
+    BotFault,
     Chat,
     ChatKind,
     Message,
+    RateWindows,
     Settings,
     Update,
     User,
@@ -26,9 +27,8 @@ from butlers.channels.telegram.simulator.model import (
     Wire,
 )
 from butlers.clock import Clock
-from butlers.simulators.connection import Pauses
-from butlers.simulators.control import strike
-from butlers.simulators.journal import Entry, Journal, MemoryJournal
+from butlers.simulators.engine import Faults, Pauses
+from butlers.simulators.journal import Journal
 
 KEPT_SECONDS = 24 * 3600
 RENUMBERED_AFTER_SECONDS = 7 * 24 * 3600
@@ -50,8 +50,6 @@ class ChatState:
 
 @dataclass(slots=True, kw_only=True)
 class BotState:
-    """The world as one bot sees it."""
-
     bot: Bot
     chats: dict[int, ChatState] = field(default_factory=dict)
     pending: deque[Update] = field(default_factory=deque)  # ids strictly increasing
@@ -79,131 +77,79 @@ class BotState:
 class State:
     bots: dict[int, BotState] = field(default_factory=dict)  # the first is the default one
     settings: Settings = field(default_factory=Settings)
-    faults: dict[int, Fault] = field(default_factory=dict)
-    next_fault_id: int = 1
 
 
-def apply(state: State, change: Change) -> None:
-    _APPLIERS[change["change"]](state, change)
+def _apply(state: State, change: Change) -> None:
+    match change["change"]:
+        case "bot_added":
+            user = User(id=change["bot"], first_name=change["username"], username=change["username"], is_bot=True)
+            bot = Bot(token=change["token"], user=user)
+            state.bots.setdefault(user.id, BotState(bot=bot)).bot = bot
+        case "settings_changed":
+            state.settings = replace(state.settings, **change["settings"])
+        case "reset":
+            # Everything but the bots and their counts: a number once used must not mean something else.
+            for each in state.bots.values():
+                for held in (each.chats, each.pending, each.blocked, each.migrated):
+                    held.clear()  # in place, because a waiting poll holds on to its bot
+                each.allowed_updates = ()
+                each.webhook = each.webhook_error = None
+            state.settings = Settings()
+        case _:
+            _OF_BOTS[change["change"]](state.bots[change["bot"]], change)
 
 
-def _bot_added(state: State, change: Change) -> None:
-    user = User(id=change["bot"], first_name=change["username"], username=change["username"], is_bot=True)
-    bot = Bot(token=change["token"], user=user)
-    if user.id in state.bots:
-        state.bots[user.id].bot = bot
-    else:
-        state.bots[user.id] = BotState(bot=bot)
-
-
-def _chat_opened(state: State, change: Change) -> None:
+def _chat_opened(bot: BotState, change: Change) -> None:
     chat = Chat(**change["chat"])
-    chats = state.bots[change["bot"]].chats
-    if chat.id in chats:
-        chats[chat.id].chat = chat
-    else:
-        chats[chat.id] = ChatState(chat=chat)
+    bot.chats.setdefault(chat.id, ChatState(chat=chat)).chat = chat
 
 
-def _message_stored(state: State, change: Change) -> None:
-    message = message_from(change["message"])
-    bot = state.bots[change["bot"]]
+def _message_stored(bot: BotState, change: Change) -> None:
+    record = change["message"]
+    message = Message(**record | {"sender": User(**record["sender"]), "entities": tuple(record["entities"])})
     held = bot.chats[message.chat_id]
     held.messages[message.message_id] = message
-    if held.chat.kind is ChatKind.SUPERGROUP:
-        held.last_message_id = max(held.last_message_id, message.message_id)
-    else:
-        bot.last_message_id = max(bot.last_message_id, message.message_id)
+    counter = held if held.chat.kind is ChatKind.SUPERGROUP else bot
+    counter.last_message_id = max(counter.last_message_id, message.message_id)
 
 
-def message_from(record: dict[str, Any]) -> Message:
-    parts = record | {"sender": User(**record["sender"]), "entities": tuple(record["entities"])}
-    return Message(**parts)
+def _message_deleted(bot: BotState, change: Change) -> None:
+    del bot.chats[change["chat_id"]].messages[change["message_id"]]
 
 
-def _message_deleted(state: State, change: Change) -> None:
-    del state.bots[change["bot"]].chats[change["chat_id"]].messages[change["message_id"]]
-
-
-def _update_queued(state: State, change: Change) -> None:
-    bot = state.bots[change["bot"]]
+def _update_queued(bot: BotState, change: Change) -> None:
     update = Update(**change["update"])
     bot.pending.append(update)
-    bot.next_update_id = update.update_id + 1
-    bot.last_update_at = update.date
+    bot.next_update_id, bot.last_update_at = update.update_id + 1, update.date
 
 
-def _updates_dropped(state: State, change: Change) -> None:
-    pending = state.bots[change["bot"]].pending
+def _updates_dropped(bot: BotState, change: Change) -> None:
     for _ in range(change["count"]):
-        pending.popleft()
+        bot.pending.popleft()
 
 
-def _updates_numbered(state: State, change: Change) -> None:
-    state.bots[change["bot"]].next_update_id = change["next"]
+def _updates_numbered(bot: BotState, change: Change) -> None:
+    bot.next_update_id = change["next"]
 
 
-def _allowed_updates_set(state: State, change: Change) -> None:
-    state.bots[change["bot"]].allowed_updates = tuple(change["allowed"])
+def _allowed_updates_set(bot: BotState, change: Change) -> None:
+    bot.allowed_updates = tuple(change["allowed"])
 
 
-def _webhook_set(state: State, change: Change) -> None:
-    bot = state.bots[change["bot"]]
+def _webhook_set(bot: BotState, change: Change) -> None:
     bot.webhook = Webhook(**change["webhook"]) if change["webhook"] else None
     bot.webhook_error = None
 
 
-def _user_blocked(state: State, change: Change) -> None:
-    blocked = state.bots[change["bot"]].blocked
-    (blocked.add if change["blocked"] else blocked.discard)(change["user_id"])
+def _user_blocked(bot: BotState, change: Change) -> None:
+    (bot.blocked.add if change["blocked"] else bot.blocked.discard)(change["user_id"])
 
 
-def _chat_migrated(state: State, change: Change) -> None:
-    state.bots[change["bot"]].migrated[change["from"]] = change["to"]
+def _chat_migrated(bot: BotState, change: Change) -> None:
+    bot.migrated[change["from"]] = change["to"]
 
 
-def _settings_changed(state: State, change: Change) -> None:
-    state.settings = state.settings.changed(change["settings"])
-
-
-def _fault_added(state: State, change: Change) -> None:
-    record = change["fault"]
-    fault = Fault(**record | {"kind": FaultKind(record["kind"])})
-    state.faults[fault.fault_id] = fault
-    state.next_fault_id = fault.fault_id + 1
-
-
-def _fault_used(state: State, change: Change) -> None:
-    strike(state.faults, change["fault_id"])
-
-
-def _fault_passed(state: State, change: Change) -> None:
-    fault = state.faults[change["fault_id"]]
-    state.faults[fault.fault_id] = replace(fault, skip=fault.skip - 1)
-
-
-def _faults_cleared(state: State, change: Change) -> None:
-    state.faults.clear()
-
-
-def _reset(state: State, change: Change) -> None:
-    """Forget everything but the bots and their counts: a number once used must not mean something else."""
-    for bot in state.bots.values():
-        _empty(bot)
-    state.settings = Settings()
-    state.faults.clear()
-
-
-def _empty(bot: BotState) -> None:
-    """In place, because a waiting poll holds on to its bot."""
-    for held in (bot.chats, bot.pending, bot.blocked, bot.migrated):
-        held.clear()
-    bot.allowed_updates = ()
-    bot.webhook = bot.webhook_error = None
-
-
-_APPLIERS: dict[str, Callable[[State, Change], None]] = {
-    "bot_added": _bot_added,
+_OF_BOTS: dict[str, Callable[[BotState, Change], None]] = {
     "chat_opened": _chat_opened,
     "message_stored": _message_stored,
     "message_deleted": _message_deleted,
@@ -214,12 +160,6 @@ _APPLIERS: dict[str, Callable[[State, Change], None]] = {
     "webhook_set": _webhook_set,
     "user_blocked": _user_blocked,
     "chat_migrated": _chat_migrated,
-    "settings_changed": _settings_changed,
-    "fault_added": _fault_added,
-    "fault_used": _fault_used,
-    "fault_passed": _fault_passed,
-    "faults_cleared": _faults_cleared,
-    "reset": _reset,
 }
 
 
@@ -236,11 +176,12 @@ class SimulatedTelegram:
         # Update numbers only look random in the real service; a fixed seed keeps runs alike.
         self.randomness = randomness or random.Random(0)  # noqa: S311
         self.state = State()
+        self.faults = Faults(BotFault, self.commit)
         self.rates = RateWindows()
         self.pauses = Pauses(clock)
-        self._journal = journal or MemoryJournal()
+        self._journal = journal or Journal()
         self._listeners: list[Listener] = []
-        self._journal.replay(self._again)
+        self._journal.replay(lambda entry: self._apply(entry["changes"]))
 
     def unix_time(self) -> int:
         return int(self.clock.now().timestamp())
@@ -252,8 +193,8 @@ class SimulatedTelegram:
         self._journal.append({"at": self.clock.now().isoformat(), "changes": changes})
         self._apply(changes)
         for change in changes:
-            if change["change"] in _ANNOUNCED:
-                self._tell(change["bot"], change["change"])
+            for listener in self._listeners if change["change"] in _ANNOUNCED else ():
+                listener(change["bot"], change["change"])
 
     def add_bot(self, token: str, username: str) -> BotState:
         """Make a bot known; its id is the number before the colon, as in the real service."""
@@ -266,34 +207,14 @@ class SimulatedTelegram:
     def bot_of(self, token: str) -> BotState | None:
         return next((bot for bot in self.state.bots.values() if bot.bot.token == token), None)
 
-    def use_faults(self, method: str, chat_id: int | None, *, marked: bool = False) -> tuple[Fault, ...]:
-        """The faults this call meets; each counts as used, and those that still let it pass have done so once more."""
-        hitting = [fault for fault in self.state.faults.values() if fault.hits(method, chat_id, marked=marked)]
-        chosen = choose(fault for fault in hitting if fault.skip == 0)
-        changes: list[Change] = [_noted("fault_passed", fault) for fault in hitting if fault.skip > 0]
-        changes += [_noted("fault_used", fault) for fault in chosen if fault.times is not None]
-        if changes:
-            self.commit(*changes)
-        return chosen
-
     def reset(self) -> None:
         self.commit({"change": "reset"})
         self.rates = RateWindows()
 
-    def _again(self, entry: Entry) -> None:
-        self._apply(entry["changes"])
-
     def _apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            apply(self.state, change)
-
-    def _tell(self, bot_id: int, change: str) -> None:
-        for listener in self._listeners:
-            listener(bot_id, change)
-
-
-def _noted(change: str, fault: Fault) -> Change:
-    return {"change": change, "fault_id": fault.fault_id}
+            if not self.faults.apply(change):
+                _apply(self.state, change)
 
 
 def opened(bot: BotState, chat: Chat) -> Change:
@@ -306,14 +227,11 @@ def stored(bot: BotState, message: Message) -> Change:
 
 def queued(world: SimulatedTelegram, bot: BotState, kind: str, body: Wire) -> tuple[Change, ...]:
     """The change that tells the bot, or none when it did not ask for this kind."""
-    if not wanted(bot, kind):
+    asked = kind in bot.allowed_updates if bot.allowed_updates else kind not in ON_REQUEST_ONLY
+    if not asked:
         return ()
     update = Update(update_id=next_id(world, bot), date=world.unix_time(), kind=kind, body=body)
     return ({"change": "update_queued", "bot": bot.id, "update": asdict(update)},)
-
-
-def wanted(bot: BotState, kind: str) -> bool:
-    return kind in bot.allowed_updates if bot.allowed_updates else kind not in ON_REQUEST_ONLY
 
 
 def next_id(world: SimulatedTelegram, bot: BotState) -> int:
