@@ -22,13 +22,11 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from butlers.clock import Clock
 from butlers.errors import FieldError, ValidationError
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.guard import LOOPBACK, Guard
-from butlers.serving.peer_account import with_account
 from butlers.serving.server import GuestServer, listen
 from butlers.simulators.journal import Entry
 
@@ -241,24 +239,15 @@ class DroppedConnection(Response):
             pass
 
 
-class DroppableHttpTools(BoundedHttp):
+class _DroppableHttp(BoundedHttp):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.app = _with_transport(self.app, transport)
+        app = self.app
 
+        async def aware(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope | {_TRANSPORT: transport}, receive, send)
 
-class DroppableH11(H11Protocol):
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = with_account(self.app_state, transport)
-        self.app = _with_transport(self.app, transport)
-
-
-def _with_transport(app: Any, transport: asyncio.Transport) -> Any:
-    async def aware(scope: Any, receive: Any, send: Any) -> None:
-        await app(scope | {_TRANSPORT: transport}, receive, send)
-
-    return aware
+        self.app = aware
 
 
 class Pauses:
@@ -307,15 +296,11 @@ def application(routes: Iterable[BaseRoute], *, unavailable: Callable[[], Respon
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: Starlette,
-    listener: socket.socket,
-    *,
-    http: type[asyncio.Protocol] = DroppableHttpTools,
-    stopping: Iterable[Callable[[], None]] = (),
+    app: Starlette, listener: socket.socket, *, stopping: Iterable[Callable[[], None]] = ()
 ) -> AsyncIterator[int]:
     """Serve until the block ends, and return the port; then call `stopping`, and answer what was received."""
     host, port = listener.getsockname()[:2]
-    server = GuestServer(_guarded(app, loopback_only=host in LOOPBACK), http=http)
+    server = GuestServer(_guarded(app, loopback_only=host in LOOPBACK), http=_DroppableHttp)
     try:
         await server.open(listener)
         yield port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
 
 import httpx2
 import pytest
@@ -16,11 +15,9 @@ from butlers.clock import ManualClock
 from tests.integration.simulators.telegram_clients import aiogram_bot, ptb_bot
 from tests.integration.simulators.telegram_support import DEADLINE, Hand, serving, until
 
-Http = Literal["httptools", "h11"]
 
-
-async def drops(http: Http) -> None:
-    async with serving(http=http) as hand:
+async def drops() -> None:
+    async with serving() as hand:
         await hand.fault("sendMessage", FaultKind.DROP_BEFORE)
         with pytest.raises(httpx2.RemoteProtocolError):
             await hand.bot("sendMessage", chat_id=5, text="never arrives")
@@ -33,17 +30,16 @@ async def drops(http: Http) -> None:
         assert counts["sendMessage"] == {"dropped_before": 1, "dropped_after": 1, "accepted": 1}
 
 
-@pytest.mark.parametrize("http", ["httptools", "h11"])
-async def test_a_dropped_connection_is_really_broken(http: Http) -> None:
-    await drops(http)
+async def test_a_dropped_connection_is_really_broken() -> None:
+    await drops()
 
 
 def test_a_dropped_connection_is_really_broken_under_uvloop() -> None:
-    uvloop.run(drops("httptools"))
+    uvloop.run(drops())
 
 
 async def test_dropping_leaves_no_complaint_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    await drops("httptools")
+    await drops()
     assert [record.message for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.channels.telegram.simulator.formatting import format_text, parse_markdown_v2, utf16_length
+from butlers.channels.telegram.simulator.formatting import format_text, parse_markdown_v2
 from butlers.channels.telegram.simulator.model import ApiError
+from butlers.channels.telegram.text import utf16_length
 
 READABLE = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(str.strip)
 

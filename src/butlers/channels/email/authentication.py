@@ -12,7 +12,7 @@ A method that is named twice with different results has failed: one of the two i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,8 @@ def passes(results: Sequence[Result], domain: str) -> bool:
 
 
 def read_results(value: str) -> tuple[str, tuple[Result, ...]]:
-    first, *rest = _parts(value)
+    parts = " ".join(_plain(value).split()).split(";")
+    first, *rest = (part.replace(" =", "=").replace("= ", "=") for part in parts)
     name = first.split(maxsplit=1)[0] if first.split() else ""
     return name, tuple(result for part in rest if (result := _result(part)) is not None)
 
@@ -118,11 +119,6 @@ def _result(part: str) -> Result | None:
     return Result(method=method.partition("/")[0].casefold(), outcome=outcome.casefold(), properties=properties)
 
 
-def _parts(value: str) -> list[str]:
-    """Split at semicolons, with no blank around an equals sign."""
-    return [part.replace(" =", "=").replace("= ", "=") for part in " ".join(_plain(value).split()).split(";")]
-
-
 def _plain(value: str) -> str:
     """Without comments; what is quoted loses its quotes and everything in it that could mean something outside."""
     kept: list[str] = []
@@ -147,10 +143,5 @@ def _headers(raw: Any) -> Mapping[Any, Any]:
 
 
 def _values(headers: Mapping[Any, Any], name: str) -> list[str]:
-    return list(_each(headers, name))
-
-
-def _each(headers: Mapping[Any, Any], name: str) -> Iterator[str]:
-    for key, value in headers.items():
-        if isinstance(key, str) and key.strip().casefold() == name:
-            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str))
+    found = (value for key, value in headers.items() if isinstance(key, str) and key.strip().casefold() == name)
+    return [one for value in found for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]

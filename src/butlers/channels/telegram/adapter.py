@@ -35,7 +35,6 @@ from butlers.messenger.attempt import text
 from butlers.serving.server import is_loopback
 
 DEFAULT_BASE_URL = "https://api.telegram.org"
-Body = Mapping[str, Any]
 DEFAULT_WAIT = 5.0  # seconds, when Telegram asks to wait without saying how long
 ALLOWED = (
     *"👍👎❤🔥🥰👏😁🤔🤯😱🤬😢🎉🤩🤮💩🙏👌🕊🤡🥱🥴😍",
@@ -186,18 +185,19 @@ class _Saga:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     method: str
-    body: Body
+    body: Mapping[str, Any]
     plain_text: str | None = None  # for the case that Telegram cannot read the markup
     movable: bool = True  # it makes sense in another chat
 
     def to_chat(self, chat: str) -> Call:
         """The same for the chat that took this one's place; numbers of messages mean nothing there."""
-        kept = {name: value for name, value in self.body.items() if name != "reply_parameters"}
-        return replace(self, body=kept | {"chat_id": chat})
+        return replace(self, body=self._without("reply_parameters") | {"chat_id": chat})
 
     def as_plain(self) -> Call:
-        kept = {name: value for name, value in self.body.items() if name != "parse_mode"}
-        return replace(self, body=kept | {"text": self.plain_text}, plain_text=None)
+        return replace(self, body=self._without("parse_mode") | {"text": self.plain_text}, plain_text=None)
+
+    def _without(self, name: str) -> dict[str, Any]:
+        return {key: value for key, value in self.body.items() if key != name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,8 +398,6 @@ def unreachable(error: Exception, *, host: str = "") -> ClassifiedError:
 
 
 def _is_untrusted(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
-    return False
+    return error is not None

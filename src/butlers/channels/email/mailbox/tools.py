@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -102,36 +103,31 @@ class MailboxTools:
     attempts: MailAttempts
 
     def tools(self) -> list[Tool]:
+        of_butlers = partial(Tool, roles=BUTLERS, owner=OWNER)
         return [
-            Tool(
+            of_butlers(
                 name="email_search_inbox",
                 description="Mails in the inbox, newest first.",
                 arguments=SearchArguments,
                 returns=MailList,
                 hints=READS_OUTSIDE,
                 handler=self._search,
-                roles=BUTLERS,
-                owner=OWNER,
             ),
-            Tool(
+            of_butlers(
                 name="email_read_message",
                 description="One mail: headers, plain text and what is attached. It stays unread.",
                 arguments=ReadArguments,
                 returns=MailResult,
                 hints=READS_OUTSIDE,
                 handler=self._read,
-                roles=BUTLERS,
-                owner=OWNER,
             ),
-            Tool(
+            of_butlers(
                 name="email_check_and_route_inbox",
                 description="Hand new mail to Switchboard; bounces become receipts.",
                 arguments=RouteArguments,
                 returns=MailRouted,
                 hints=Hints(idempotent=True, open_world=True),
                 handler=self._route,
-                roles=BUTLERS,
-                owner=OWNER,
             ),
             Tool.of(operations.QUARANTINED, self._quarantined),
             Tool.of(operations.RETRY, self._retry),

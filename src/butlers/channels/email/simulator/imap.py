@@ -2,7 +2,7 @@
 
 Why pymap and not a server of our own: IMAP is mostly grammar (literals, sequence sets, search keys, ENVELOPE,
 BODYSTRUCTURE), and pymap has it all, with IDLE, UIDPLUS and MOVE. We write only what is ours: where the mail lies
-(`imap_folders.py`, `imap_login.py`) and where faults strike, which is around pymap's `do_command`:
+(`imap_folders.py`) and where faults strike, which is around pymap's `do_command`:
 
     read a command -> [delay | NO | BAD | drop_before] -> do it -> [drop_after] -> answer
 
@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import datetime
+from functools import partial
 from ssl import SSLContext
 from typing import NoReturn
 
@@ -41,7 +42,7 @@ from pysasl.creds.server import ServerCredentials
 from pysasl.hashing import Cleartext
 from pysasl.identity import ClearIdentity
 
-from butlers.channels.email.simulator.faults import FaultKind, MailFault, PendingFaults, Server
+from butlers.channels.email.simulator.faults import FaultKind, PendingFaults, Server
 from butlers.channels.email.simulator.imap_folders import Folders, Message
 from butlers.channels.email.simulator.smtp import until_answered, waits_for_its_client
 from butlers.channels.email.simulator.store import MailStore, canonical
@@ -172,6 +173,13 @@ _log = logging.getLogger(__name__)
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+_ANSWERS = {FaultKind.NO: ResponseNo, FaultKind.BAD: ResponseBad}
+
+
+def _name(command: Command) -> str:
+    return command.command.decode("ascii")
+
+
 class _FaultyState(ConnectionState):
     """pymap's command dispatch with faults around it."""
 
@@ -184,45 +192,33 @@ class _FaultyState(ConnectionState):
         self._hang_up = hang_up
 
     async def do_greeting(self) -> CommandResponse:
-        fault = self._faults.take_at(Server.IMAP, "CONNECT")
-        refused = await self._suffer(fault, b"*")
-        greeting = refused or await super().do_greeting()
-        self._drop_after(fault)
-        return greeting
+        return await self._faulty("CONNECT", b"*", super().do_greeting)
 
     async def do_authenticate(
         self, cmd: AuthenticateCommand | LoginCommand, creds: ServerCredentials | None
     ) -> CommandResponse:
-        # LOGIN passed do_command on its way here.
-        fault = None if isinstance(cmd, LoginCommand) else self._take(cmd)
-        refused = await self._suffer(fault, cmd.tag)
-        response = refused or await super().do_authenticate(cmd, creds)
-        self._drop_after(fault)
-        return response
+        if isinstance(cmd, LoginCommand):  # it passed do_command on its way here
+            return await super().do_authenticate(cmd, creds)
+        return await self._faulty(_name(cmd), cmd.tag, partial(super().do_authenticate, cmd, creds))
 
     async def do_command(self, cmd: Command) -> CommandResponse:
-        fault = None if isinstance(cmd, InvalidCommand) else self._take(cmd)
-        refused = await self._suffer(fault, cmd.tag)
-        response = refused or await super().do_command(cmd)
-        self._drop_after(fault)
-        return response
+        if isinstance(cmd, InvalidCommand):
+            return await super().do_command(cmd)
+        return await self._faulty(_name(cmd), cmd.tag, partial(super().do_command, cmd))
 
-    def _take(self, cmd: Command) -> MailFault | None:
-        return self._faults.take_at(Server.IMAP, cmd.command.decode("ascii"))
-
-    async def _suffer(self, fault: MailFault | None, tag: bytes) -> CommandResponse | None:
+    async def _faulty(self, moment: str, tag: bytes, do: Callable[[], Awaitable[CommandResponse]]) -> CommandResponse:
+        fault = self._faults.take_at(Server.IMAP, moment)
         if fault is None:
-            return None
+            return await do()
         await self._pauses.sleep(fault.seconds)
         if fault.kind is FaultKind.DROP_BEFORE:
             self._drop()
-        answers = {FaultKind.NO: ResponseNo, FaultKind.BAD: ResponseBad}
-        answer = answers.get(fault.kind)
-        return None if answer is None else answer(tag, fault.text.encode())
-
-    def _drop_after(self, fault: MailFault | None) -> None:
-        if fault is not None and fault.kind is FaultKind.DROP_AFTER:
+        if fault.kind in _ANSWERS:
+            return _ANSWERS[fault.kind](tag, fault.text.encode())
+        response = await do()
+        if fault.kind is FaultKind.DROP_AFTER:
             self._drop()
+        return response
 
     def _drop(self) -> NoReturn:
         self._hang_up()

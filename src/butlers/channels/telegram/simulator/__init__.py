@@ -10,13 +10,11 @@ fails on demand. What it does not do: media, keyboards, inline queries, channels
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,13 +27,12 @@ from butlers.channels.telegram.simulator.control import ControlApi
 from butlers.channels.telegram.simulator.model import ApiError
 from butlers.channels.telegram.simulator.state import SimulatedTelegram
 from butlers.clock import Clock
-from butlers.simulators.engine import DroppableH11, DroppableHttpTools, application, listen_as, serving
+from butlers.simulators.engine import application, listen_as, serving
 from butlers.simulators.journal import Journal
 
 DEFAULT_TOKEN = SIMULATED_TOKEN
 DEFAULT_USERNAME = "butlers_sim_bot"
 DEFAULT_PORT = 40181
-_PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"httptools": DroppableHttpTools, "h11": DroppableH11}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,6 @@ async def serve_telegram(
     token: str = DEFAULT_TOKEN,
     username: str = DEFAULT_USERNAME,
     webhook_retry: WebhookRetry | None = None,
-    http: Literal["httptools", "h11"] = "httptools",
     randomness: random.Random | None = None,
     extra_routes: Sequence[BaseRoute] = (),  # served beside: the control APIs of other simulators
 ) -> AsyncIterator[TelegramSimulator]:
@@ -86,8 +82,7 @@ async def serve_telegram(
             exception_handlers={404: _unknown_path},
             lifespan=delivering,
         )
-        stopping = [polls.close, world.pauses.close]
-        async with serving(app, listener, http=_PROTOCOLS[http], stopping=stopping) as bound:
+        async with serving(app, listener, stopping=[polls.close, world.pauses.close]) as bound:
             base_url = f"http://{host}:{bound}"
             yield TelegramSimulator(base_url=base_url, port=bound, token=token, world=world, polls=polls)
 

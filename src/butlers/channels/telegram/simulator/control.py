@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from butlers.channels.telegram.simulator.api import GET_UPDATES, KEPT, RequestLog
-from butlers.channels.telegram.simulator.formatting import MAX_TEXT, utf16_length
+from butlers.channels.telegram.simulator.formatting import MAX_TEXT
 from butlers.channels.telegram.simulator.methods import METHODS, as_integer, new_chat
 from butlers.channels.telegram.simulator.model import (
     ANY_METHOD,
@@ -33,6 +33,7 @@ from butlers.channels.telegram.simulator.model import (
     unknown_user,
 )
 from butlers.channels.telegram.simulator.state import BotState, Change, SimulatedTelegram, opened, queued, stored
+from butlers.channels.telegram.text import utf16_length
 from butlers.errors import FieldError, ValidationError
 from butlers.simulators.engine import Body, control_routes, invalid, parsed_body, unknown
 

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from butlers.channels.telegram.simulator.model import ApiError, Wire, bad_request
+from butlers.channels.telegram.text import utf16_length
 
 SHOWN_KINDS = frozenset(
     {
@@ -23,10 +24,6 @@ SHOWN_KINDS = frozenset(
 class Formatted:
     text: str
     entities: tuple[Wire, ...] = ()
-
-
-def utf16_length(text: str) -> int:
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def byte_offset(source: str, index: int) -> int:
