@@ -55,9 +55,10 @@ def simulated_environment(
     completed = dict(environment)
     for key, variable in _variables(roster):
         simulator, (scope, secret) = _simulator_of(key), key.split(".")[2:4]
-        # Of the owner's own accounts, which are another scope, nobody makes up a credential.
-        if scope == "bot" and simulator is not None and simulator.name in simulated:
-            completed[variable] = simulator.credentials[secret.removesuffix("_env")]
+        # Of the owner's own accounts nobody makes up a credential.
+        if scope != "user" and simulator is not None and simulator.name in simulated:
+            name = secret.removesuffix("_env")
+            completed |= {variable: simulator.credentials[name]} if name in simulator.credentials else {}
     for calendar in _calendars(roster) if CALENDAR.name in simulated else ():
         completed |= zip(calendar.variables(), CALENDAR.credentials.values(), strict=True)
     return completed

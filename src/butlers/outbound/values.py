@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from butlers.channels.registry import written_names
 from butlers.outbound.quiet_hours import QuietHours
 from butlers.outbound.throttle import Throttling
 from butlers.reliability.retry import RUNTIME_RETRY, RetryPolicy
@@ -69,7 +70,7 @@ class Preferences:
 class SystemDefaults:
     """What holds where nobody else has said anything."""
 
-    channels: tuple[str, ...] = ("telegram", "email")  # enabled ones; the order decides between equals
+    channels: tuple[str, ...] = field(default_factory=written_names)  # enabled; the order decides between equals
     preferences: Preferences = field(default_factory=Preferences)
 
 

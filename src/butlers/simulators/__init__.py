@@ -26,9 +26,9 @@ CALENDAR = Simulator(
 
 @cache
 def simulators() -> Mapping[str, Simulator]:
-    """By name: those that the installed channels bring, then the calendar's."""
+    """By name: those that the installed channels bring and the calendar's; last those that run only on request."""
     brought = [channel.simulator for channel in channels().values() if channel.simulator is not None]
-    return {simulator.name: simulator for simulator in (*brought, CALENDAR)}
+    return {simulator.name: simulator for simulator in sorted((*brought, CALENDAR), key=lambda one: one.on_request)}
 
 
 @cache
