@@ -21,9 +21,8 @@ from butlers.clock import SystemClock
 from butlers.daemon.settings import shipped_roster
 from butlers.roster import load_roster
 from butlers.switchboard.registry import FALLBACK, RegisteredButler
-from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Decision, RoutingQuestion
+from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
 
 ACCURACY, P95_MS = 0.92, 5.0
 ROUNDS = 3  # the first warms up

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from butlers.switchboard.routing.features import Token, fold, tokens
-from butlers.switchboard.routing.lexicon import BEGINNING, STEM, Levels, Lexicon, stem_of_term, term_hash
-from butlers.switchboard.routing.model import CLASSES, WIDTH
+from butlers.switchboard.routing.model import BEGINNING, CLASSES, STEM, WIDTH, Levels, Lexicon, stem_of_term, term_hash
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "routing"
 HELD_OUT = DATA / "held_out.jsonl"

@@ -24,18 +24,18 @@ from butlers.daemon.settings import shipped_roster
 from butlers.roster import load_roster
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model
-from butlers.switchboard.routing.classifier import LocalClassifier
+from butlers.switchboard.routing.classifier import Inquiry, LocalClassifier
 from butlers.switchboard.routing.features import BUCKETS, bucket, token_features
-from butlers.switchboard.routing.lexicon import Lexicon
 from butlers.switchboard.routing.model import (
     CLASSES,
     LEXICON_SCALE,
+    Lexicon,
     dense_features,
     hit_feature,
     taught_features,
 )
 
-OUT = Path(model.__file__).parent / "model_data" / "routing.bin"
+OUT = Path(model.__file__).parent / "routing.bin"
 SEEN_AT_LEAST = 2  # in how many messages a feature stands before it counts
 C = 5.0
 SEVERAL_COUNT = 1.5  # how much a message of several subjects weighs when the gate is learned
@@ -117,7 +117,7 @@ def fit_gate(folds: int, lexicon: Lexicon) -> list[float]:
         weights, bias = fit(matrix[turn != fold], answers[turn != fold])
         classifier = LocalClassifier(model.load(packed(weights, bias, lexicon, 0, ())))
         for message in messages[fold::folds]:
-            inquiry = classifier.inquire(message.text, BUTLERS)
+            inquiry = Inquiry(classifier.model, classifier.prices, message.text, BUTLERS)
             split = inquiry.candidate()
             if len({name for name, _ in split}) > 1:
                 rows.append(inquiry.split_features(split))

@@ -20,11 +20,10 @@ from butlers.roster import load_roster
 from butlers.switchboard.config import RuleSection
 from butlers.switchboard.extraction import local as extraction
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.clauses import says_nothing_itself
-from butlers.switchboard.routing.decision import RoutingQuestion
-from butlers.switchboard.routing.llm.answer import message_data
+from butlers.switchboard.routing.conversations import says_nothing_itself
+from butlers.switchboard.routing.decision import Cascade, RoutingQuestion
+from butlers.switchboard.routing.llm_answer import message_data
 from tests.fuzz.hostile_texts import hostile_message
 from tests.fuzz.tries import dice_of, hostile_messages
 

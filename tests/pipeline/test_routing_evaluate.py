@@ -35,8 +35,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models
-from butlers.switchboard.routing.cascade import MOST_SURE
-from butlers.switchboard.routing.decision import Decision, RoutingQuestion
+from butlers.switchboard.routing.decision import MOST_SURE, Decision, RoutingQuestion
 from tests.database import cloned_database_uri
 from tests.pipeline.routing_record import BUTLERS, MIGRATIONS, Record
 

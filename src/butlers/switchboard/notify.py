@@ -25,7 +25,7 @@ from butlers.errors import ClassifiedError, InternalError, OverloadRejected, Tar
 from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.dispatch.outcome import parse_response, result_of
+from butlers.switchboard.dispatch.plan import own_error, parse_response
 from butlers.switchboard.requests.reader import LineageReader
 from butlers.telemetry import Telemetry, get_logger
 
@@ -111,9 +111,9 @@ class NotifyDispatcher:
             raise _Unanswered(error) from error
         route_response = parse_response(raw, envelope.request_context.request_id)
         # A failed delivery comes as an error with the notify_response beside it; only without one is it a failed call.
-        answer = (route_response.result or {}).get("notify_response") or result_of(route_response).get(
-            "notify_response"
-        )
+        answer = (route_response.result or {}).get("notify_response")
+        if not answer and route_response.error is not None:
+            raise own_error(route_response.error)
         if not isinstance(answer, Mapping):
             raise _Unanswered(TargetUnavailable("messenger answered without a notify_response", retryable=False))
         return NotifyResponse.parse(answer)

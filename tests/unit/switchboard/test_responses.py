@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from butlers.errors import ErrorClass, InternalError, OverloadRejected, ValidationError
-from butlers.switchboard.dispatch.outcome import parse_response, result_of
+from butlers.errors import InternalError, OverloadRejected, ValidationError
+from butlers.switchboard.dispatch.plan import SegmentOutcome, parse_response, read_response, subrequest_id
+from tests.unit.switchboard.fanout.parts import segment
 
 REQUEST = UUID("01a1e150-b5f2-768e-8f34-66c68d12a2b7")
 OTHER = UUID("01a1e150-b5f2-768e-8f34-66c68d12a2b8")
@@ -29,8 +30,13 @@ def failed(error_class: str) -> dict[str, Any]:
     return answer(status="error", error=error)
 
 
+def read(raw: dict[str, Any]) -> SegmentOutcome:
+    part = segment(1, "finance")
+    return read_response(raw, SegmentOutcome(segment=part, subrequest_id=subrequest_id(REQUEST, part)), REQUEST)
+
+
 def test_a_result_is_taken() -> None:
-    assert result_of(parse_response(answer(), REQUEST)) == {"answer": "yes"}
+    assert read(answer()).result == {"answer": "yes"}
 
 
 def test_an_answer_to_another_request_is_refused_whatever_it_brings() -> None:
@@ -47,12 +53,12 @@ def test_an_unknown_or_missing_version_is_a_validation_error(version: str | None
 
 
 def test_an_error_keeps_its_class_and_hints() -> None:
-    with pytest.raises(OverloadRejected) as raised:
-        result_of(parse_response(failed("overload_rejected"), REQUEST))
-    assert (raised.value.retryable, raised.value.retry_after) == (True, 2.5)
+    error = read(failed("overload_rejected")).error
+    assert isinstance(error, OverloadRejected)
+    assert (error.retryable, error.retry_after) == (True, 2.5)
 
 
 def test_a_class_nobody_knows_is_an_internal_error() -> None:
-    with pytest.raises(InternalError) as raised:
-        result_of(parse_response(failed("coffee_spilled"), REQUEST))
-    assert raised.value.error_class is ErrorClass.INTERNAL_ERROR
+    outcome = read(failed("coffee_spilled"))
+    assert isinstance(outcome.error, InternalError)
+    assert outcome.original_class == "coffee_spilled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -14,9 +15,8 @@ from butlers.errors import RoutingError
 from butlers.roster import load_roster
 from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.routing.cascade import Cascade, LlmAnswer
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Decision, RoutingQuestion
+from butlers.switchboard.routing.decision import Cascade, Decision, LlmAnswer, RoutingQuestion
 
 
 def butler(name: str, *triggers: str, state: str = "active", capabilities: tuple[str, ...] = ("route.execute",)) -> Any:
@@ -109,11 +109,8 @@ def test_general_does_not_compete() -> None:
 class NeverAnswers:
     """A record, or a model, that does not come to an end."""
 
-    async def of(self, _question: RoutingQuestion, _names: frozenset[str]) -> Decision | None:
+    async def decide(self, _question: RoutingQuestion, _names: frozenset[str]) -> Decision | None:
         await asyncio.Event().wait()
-        return None
-
-    async def follow_up(self, _question: RoutingQuestion, _names: frozenset[str]) -> Decision | None:
         return None
 
     async def route(self, _question: RoutingQuestion, _butlers: Any) -> LlmAnswer:
@@ -129,7 +126,7 @@ def test_deciding_has_a_deadline_and_then_the_whole_text_goes_to_general(step: s
     (segment,) = decision.segments
     assert (decision.router, decision.fallback_reason) == ("fallback", "classification_failed")
     assert (segment.butler, text[segment.start : segment.end]) == ("general", text)
-    assert decision.to_wire()["why"] == "deciding took longer than 0.05 s"
+    assert decision.why == "deciding took longer than 0.05 s"
 
 
 def test_without_anybody_the_request_can_be_tried_again() -> None:
@@ -155,7 +152,7 @@ def test_the_order_of_the_registry_does_not_matter_and_the_words_are_kept(
 @given(names)
 def test_a_decision_survives_being_stored(words: list[str]) -> None:
     decision = decide(" ".join(words), pinned_target=None, butlers=BUTLERS)
-    assert Decision.from_wire(decision.to_wire()) == decision
+    assert Decision.from_wire(asdict(decision)) == decision
 
 
 @pytest.mark.parametrize(

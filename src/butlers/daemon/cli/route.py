@@ -19,8 +19,7 @@ from butlers.errors import ClassifiedError, RoutingError, ValidationError
 if TYPE_CHECKING:
     from butlers.roster import ButlerConfig
     from butlers.switchboard.registry import RegisteredButler
-    from butlers.switchboard.routing.cascade import Cascade
-    from butlers.switchboard.routing.decision import Decision
+    from butlers.switchboard.routing.decision import Cascade, Decision
 
 KEYS = frozenset({"text", "channel", "sender", "endpoint", "thread", "pinned_target"})
 Text = Annotated[str | None, typer.Argument(metavar="TEXT", help="The message.", show_default=False)]
@@ -60,8 +59,8 @@ def route(
 
 
 def _cascade(roster: Mapping[str, ButlerConfig]) -> Cascade:
-    from butlers.switchboard.routing.cascade import Cascade
     from butlers.switchboard.routing.classifier import LocalClassifier
+    from butlers.switchboard.routing.decision import Cascade
 
     return Cascade(settings=roster["switchboard"].routing, local=LocalClassifier())
 

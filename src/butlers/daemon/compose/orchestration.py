@@ -14,7 +14,7 @@ from butlers.roster import ButlerConfig
 from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
-from butlers.switchboard.dispatch.executor import Fanout
+from butlers.switchboard.dispatch.fanout import Fanout
 from butlers.switchboard.ingress.admission import Admission
 from butlers.switchboard.ingress.buffer import DurableBuffer
 from butlers.switchboard.ingress.ingress import MessageRef
@@ -26,9 +26,8 @@ from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.memory_capture import MemoryCapture
 from butlers.switchboard.requests.reader import LineageReader
 from butlers.switchboard.requests.signals import Signals
-from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Decision
+from butlers.switchboard.routing.decision import Cascade, Decision
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take

@@ -12,9 +12,8 @@ from butlers.daemon.services import Service
 from butlers.storage.queries import Queries
 from butlers.switchboard.extraction.extractor import ExtractionQueue, Extractor
 from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
-from butlers.switchboard.routing.conversations import Conversations, ConversationThreads
-from butlers.switchboard.routing.llm.rollout import Rollout, RoutingTools
-from butlers.switchboard.routing.llm.router import (
+from butlers.switchboard.routing.conversations import Conversations
+from butlers.switchboard.routing.llm_router import (
     TRIAGE,
     Asker,
     ModelRouter,
@@ -23,11 +22,12 @@ from butlers.switchboard.routing.llm.router import (
     models_of,
     prompts_of,
 )
+from butlers.switchboard.routing.rollout import Rollout, RoutingTools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    threads: ConversationThreads
+    threads: Conversations
     llm: ModelRouter | None  # None: no model is asked
     extractor: Extractor
     tools: Sequence[Tool]
@@ -36,7 +36,7 @@ class Routing:
 def add_routing(butler: Butler) -> Routing:
     process, settings = butler.process, butler.config.routing
     queries = Queries.load("butlers.switchboard.routing", schema=butler.config.schema_name)
-    conversations = Conversations(database=process.database, queries=queries)
+    conversations = Conversations(database=process.database, queries=queries, follow_up_s=settings.follow_up_s)
     rollout = Rollout(
         settings=settings.llm,
         database=process.database,
@@ -56,7 +56,7 @@ def add_routing(butler: Butler) -> Routing:
         skills=butler.config.skills,
     )
     return Routing(
-        threads=ConversationThreads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
+        threads=conversations,
         llm=llm,
         extractor=extractor,
         tools=[*rollout_tools.tools(), *extractor.tools()],

@@ -30,7 +30,7 @@ from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing import model as models
 
-SHIPPED = files("butlers.switchboard.routing.model_data") / "routing.bin"
+SHIPPED = files("butlers.switchboard.routing") / "routing.bin"
 ARGUMENTS = {
     "model": "a trained model file; default: the one that is shipped",
     "roster": "a folder with [routing] and the butlers; default: the registry, and [routing] without anything in it",

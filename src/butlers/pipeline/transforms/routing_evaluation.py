@@ -22,9 +22,8 @@ from butlers.errors import RoutingError
 from butlers.pipeline.transforms.routing_quality import DIGITS, EVERY
 from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Decision, RoutingQuestion
+from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
 from butlers.switchboard.routing.model import load
 
 if TYPE_CHECKING:

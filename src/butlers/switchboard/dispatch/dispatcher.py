@@ -16,7 +16,8 @@ import asyncio
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,9 +37,9 @@ from butlers.errors import (
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerSnapshot, BreakerState, Rejected
 from butlers.reliability.retry import RetryAfter, RetryPolicy, next_retry
-from butlers.switchboard.dispatch.outcome import SegmentOutcome, read_response, subrequest_id
+from butlers.switchboard.config import TierSection, TiersSection
+from butlers.switchboard.dispatch.plan import SegmentOutcome, read_response, subrequest_id
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.requests.budget import RequestBudget
 from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Router, Segment
 from butlers.telemetry import Telemetry, get_logger
@@ -56,6 +57,62 @@ circuits_log = get_logger("butlers.circuits")
 
 TOOL = "route.execute"
 _CONTRACT = re.compile(r"route\.v(\d{1,6})")
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestBudget:
+    """What one request may take by its policy tier, and what it has used of it; all parts of the request share it.
+
+    The clock runs while the request is worked on; a request that waits for a butler to come back spends nothing.
+    """
+
+    tier: str = "default"
+    section: TierSection
+    deadline: float | None = None  # on the monotonic clock; None: no limit
+    calls: int = 0  # of butlers and models, all that were made for the request so far
+
+    @classmethod
+    def begin(cls, tiers: TiersSection, policy_tier: str, now: float, *, calls: int = 0) -> RequestBudget:
+        """An unknown tier is worked on like `default`, as it is queued. `calls` were made before it was put off."""
+        name = policy_tier if policy_tier in type(tiers).model_fields else "default"
+        section: TierSection = getattr(tiers, name)
+        deadline = None if section.wall_clock_s is None else now + section.wall_clock_s
+        return cls(tier=name, section=section, deadline=deadline, calls=calls)
+
+    def take_call(self) -> bool:
+        """Count one call more, or return false when there is none left."""
+        if self.calls >= self.section.max_invocations:
+            return False
+        self.calls += 1
+        return True
+
+    def time_left(self, now: float) -> float | None:
+        """Seconds until the deadline, never negative; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - now)
+
+    @asynccontextmanager
+    async def within_time(self, now: float) -> AsyncIterator[None]:
+        """What is done inside ends with the request's time."""
+        try:
+            async with asyncio.timeout(self.time_left(now)) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            problem = f"the request's {self.section.wall_clock_s:g} s are used up (tier {self.tier})"
+            raise TimeoutExceeded(problem, retryable=False) from None
+
+    def check_tokens(self, outcomes: Iterable[SegmentOutcome], routing: int = 0) -> None:
+        """Raises `OverloadRejected` when the models have spent more tokens than the request may."""
+        limit, spent = self.section.max_tokens, routing
+        for outcome in outcomes:
+            usage = (outcome.result or {}).get("usage")
+            tokens = usage.get("tokens") if isinstance(usage, dict) else None
+            spent += tokens if type(tokens) is int else 0
+        if limit is not None and spent > limit:
+            raise OverloadRejected(
+                f"the request's {limit} tokens are used up: {spent} were spent (tier {self.tier})", retryable=False
+            )
 
 
 class Targets(Protocol):
@@ -113,8 +170,7 @@ class Dispatcher:
                 return replace(outcome, error=OverloadRejected(problem, retryable=False))
             attempts = outcome.attempts + 1
             outcome = await self._call(envelope, replace(untried, attempts=attempts), budget)
-            delay = _delay(policy, outcome.error, attempts)
-            if delay is None or outcome.error is None:
+            if outcome.error is None or (delay := _delay(policy, outcome.error, attempts)) is None:
                 return outcome
             left = budget.time_left(self.clock.monotonic())
             if left is not None and left <= delay:
@@ -204,9 +260,9 @@ def _envelope(
     )
 
 
-def _delay(policy: RetryPolicy, error: ClassifiedError | None, attempt: int) -> float | None:
+def _delay(policy: RetryPolicy, error: ClassifiedError, attempt: int) -> float | None:
     """Seconds until the next try; None when there is none from here."""
-    if error is None or isinstance(error, CircuitOpenError) or (error.retry_after or 0.0) > policy.max_delay:
+    if isinstance(error, CircuitOpenError) or (error.retry_after or 0.0) > policy.max_delay:
         return None  # what is possible only later waits in the buffer and occupies no worker
     decision = next_retry(
         policy,

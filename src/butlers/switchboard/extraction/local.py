@@ -15,7 +15,7 @@ from typing import Any
 
 from butlers.errors import ClassificationError
 from butlers.switchboard.extraction.signals import MAX_SIGNALS, Extraction, SignalType, checked
-from butlers.switchboard.routing.llm.answer import clean_line, pieces_of
+from butlers.switchboard.routing.llm_answer import clean_line, pieces_of
 
 _UPPER = "A-ZÀ-ÖØ-ÞĀĂĄĆČĎĐĒĘĚĞĪŁŃŇŌŐŘŚŞŠŤŪŮŰŹŻŽ"
 _NAME = rf"(?-i:[{_UPPER}][^\W\d_]+(?:[-'’][{_UPPER}][^\W\d_]+)?(?:\s[{_UPPER}][^\W\d_]+)?)"

@@ -30,8 +30,8 @@ from pydantic import Field, StringConstraints, model_validator
 from butlers.butler.runtime import Prompt
 from butlers.contracts.envelope import Value
 from butlers.errors import ClassificationError
-from butlers.switchboard.routing.llm.answer import clean_line, confidence_of, exactly, message_data, strict_json
-from butlers.switchboard.routing.llm.router import Asker, Skill
+from butlers.switchboard.routing.llm_answer import clean_line, confidence_of, exactly, message_data, strict_json
+from butlers.switchboard.routing.llm_router import Asker, Skill
 
 HIGH, LOW = 0.8, 0.4
 MAX_PREVIEW = 200  # characters

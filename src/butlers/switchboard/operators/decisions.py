@@ -15,7 +15,7 @@ the other finds the request in another state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -116,7 +116,7 @@ def rerouted(text: str, butler: str, *, why: str, turn: int) -> Beginning:
     decision = whole(text, butler, router="policy", confidence=1.0, why=why)
     [segment] = decision.segments
     segment = replace(segment, segment_id=f"{segment.segment_id}{ROUND}{turn}")
-    return Beginning(routing_output=replace(decision, segments=(segment,)).to_wire(), outcomes=None)
+    return Beginning(routing_output=asdict(replace(decision, segments=(segment,))), outcomes=None)
 
 
 def handed_to(routing_output: Mapping[str, Any] | None) -> list[str]:

@@ -19,7 +19,7 @@ from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import add_months, drop_month_partitions_before, ensure_month_partitions
-from butlers.switchboard.dispatch.outcome import SegmentOutcome
+from butlers.switchboard.dispatch.plan import SegmentOutcome
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.routing.decision import Decision
 from butlers.telemetry import get_logger
@@ -73,18 +73,6 @@ class ClaimedMessage:
         """Since when it has been waiting: since it came, or since an operator put it back."""
         again = (self.override or {}).get("at")
         return datetime.fromisoformat(again) if isinstance(again, str) else self.ref.received_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How a request ended."""
-
-    state: str  # parsed | errored
-    outcomes: Sequence[Mapping[str, Any]]
-    reply: Mapping[str, Any] | None
-    error: Mapping[str, Any] | None
-    signal: bool = False  # its author is to be shown
-    routed: Sequence[Mapping[str, Any]] = ()  # lines of the routing log (`MessageInbox.log_lines`)
 
 
 class MessageInbox:
@@ -188,13 +176,25 @@ class MessageInbox:
         }
         await self._claims.settle(message.claim, values)
 
-    async def finish(self, message: ClaimedMessage, end: End, *, connection: Executor | None = None) -> bool:
-        """End the request and log what was dispatched for it; false: another worker holds the request."""
-        values = (list(end.outcomes), end.reply, end.error, self._clock.now(), end.signal, list(end.routed))
+    async def finish(
+        self,
+        message: ClaimedMessage,
+        state: str,  # parsed | errored
+        *,
+        outcomes: Sequence[Mapping[str, Any]],
+        reply: Mapping[str, Any] | None,
+        error: Mapping[str, Any] | None,
+        signal: bool,  # its author is to be shown
+        routed: Sequence[Mapping[str, Any]],  # lines of the routing log (`log_lines`)
+        connection: Executor | None = None,
+    ) -> None:
+        """End the request and log what was dispatched for it. Raises `LeaseLost`."""
+        values = (list(outcomes), reply, error, self._clock.now(), signal, list(routed))
         ended = await (connection or self._database).fetchrow(
-            self._finish_request, *message.claim.key, message.claim.token, end.state, *values
+            self._finish_request, *message.claim.key, message.claim.token, state, *values
         )
-        return ended is not None
+        if ended is None:
+            raise LeaseLost(f"another worker has taken over {message.ref.request_id}")
 
     async def log_routing(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """What was dispatched for a request that goes on."""

@@ -15,8 +15,9 @@ workers is quarantined after `MOST_DEATHS`, and runs alone before that (`Suspect
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -27,19 +28,16 @@ from butlers.errors import ClassifiedError, LeaseLost, Quarantined, ValidationEr
 from butlers.storage.claims import MOST_DEATHS, SUSPECT_AFTER, LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.switchboard.config import RoutingSection
-from butlers.switchboard.dispatch.executor import Fanout, FanoutResult
-from butlers.switchboard.dispatch.outcome import SegmentOutcome
-from butlers.switchboard.dispatch.plan import FanoutPlan, make_plan
-from butlers.switchboard.dispatch.reply import aggregate
+from butlers.switchboard.dispatch.dispatcher import RequestBudget
+from butlers.switchboard.dispatch.fanout import Fanout, FanoutResult, aggregate
+from butlers.switchboard.dispatch.plan import End, FanoutPlan, SegmentOutcome, make_plan
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.operators.dead_letters import DeadLetters, failures_of
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.budget import RequestBudget
-from butlers.switchboard.requests.inbox import ClaimedMessage, End, MessageInbox
+from butlers.switchboard.requests.inbox import ClaimedMessage, MessageInbox
 from butlers.switchboard.requests.reader import LineageReader
 from butlers.switchboard.requests.signals import Ended, Signals
-from butlers.switchboard.routing.cascade import Cascade
-from butlers.switchboard.routing.decision import Decision, RoutingQuestion
+from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
@@ -247,7 +245,7 @@ class RequestProcessor:
             budget.take_call()  # a model was asked
         plan = make_plan(decision, self.settings.plan, strict=budget.section.strict)
         policy = {"tier": budget.tier} | budget.section.model_dump(exclude_none=True)
-        return decision, plan, decision.to_wire() | {"plan": plan.to_wire(), "policy": policy}
+        return decision, plan, asdict(decision) | {"plan": plan.to_wire(), "policy": policy}
 
     async def _fan_out(
         self, message: ClaimedMessage, decision: Decision, plan: FanoutPlan, budget: RequestBudget
@@ -261,7 +259,7 @@ class RequestProcessor:
 
         async def store(outcome: SegmentOutcome) -> None:
             """Each answer goes on record as it comes, so that a repeat does not ask for it again."""
-            if not outcome.worth_repeating:
+            if outcome.end is not End.AWAY:
                 stored.append(outcome)
                 await self.inbox.record_outcomes(message, [each.to_wire() for each in stored])
 
@@ -319,25 +317,25 @@ class RequestProcessor:
         context, state = message.context, "errored" if error else "parsed"
         outcomes = [outcome.to_wire() for outcome in result.outcomes] if result else []
         described = error.describe() if error else None
-        end = End(
-            state=state,
+        end = functools.partial(
+            self.inbox.finish,
+            message,
+            state,
             outcomes=outcomes,
             reply=aggregate(result.plan, result.outcomes) if result else None,
             error=described,
             signal=self.signals.wanted(context),
             routed=self.inbox.log_lines(message, decision, result.ended_now) if decision and result else (),
         )
-        failures = failures_of(context.request_id, outcomes=outcomes, error=error, category=category)
-        if failures or message.override is not None:
-            async with self.database.transaction() as connection:
-                if ended := await self.inbox.finish(message, end, connection=connection):
-                    await self.dead_letters.ended(
-                        connection, message.ref, state=state, failures=failures, override=message.override
-                    )
+        if error is None and message.override is None and all(outcome["error"] is None for outcome in outcomes):
+            await end()
         else:
-            ended = await self.inbox.finish(message, end)
-        if not ended:
-            raise LeaseLost(f"another worker has taken over {context.request_id}")
+            failures = failures_of(context.request_id, outcomes=outcomes, error=error, category=category)
+            async with self.database.transaction() as connection:
+                await end(connection=connection)
+                await self.dead_letters.ended(
+                    connection, message.ref, state=state, failures=failures, override=message.override
+                )
         self._observe_end(message, state, error)
         self.signals.ended(
             Ended(context=context, state=state, error=described, outcomes=outcomes, override=message.override)

@@ -16,12 +16,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from butlers.switchboard.registry import FALLBACK, RegisteredButler
-from butlers.switchboard.routing.cascade import LocalAnswer
-from butlers.switchboard.routing.clauses import FAINT, HARD, SOFT, clauses
-from butlers.switchboard.routing.decision import Segment
-from butlers.switchboard.routing.features import Folded, fold, holds_phrase, side_by_side, tokens, words
-from butlers.switchboard.routing.injection_guard import BUTLER_NAMES, ordered
-from butlers.switchboard.routing.model import CLASSES, Model, shipped, softmax
+from butlers.switchboard.routing.clauses import BUTLER_NAMES, FAINT, HARD, SOFT, clauses, ordered
+from butlers.switchboard.routing.decision import LocalAnswer, Segment
+from butlers.switchboard.routing.features import fold, holds_phrase, side_by_side, tokens, words
+from butlers.switchboard.routing.model import CLASSES, Model, shipped
 
 # The subject of a message is clear by then. Classifying runs on the event loop: these bound what one message can take.
 READ_AT_MOST = 4_096  # characters
@@ -58,25 +56,21 @@ class _Part:
 
 class LocalClassifier:
     def __init__(self, model: Model | None = None, prices: Prices | None = None) -> None:
-        self._model = model or shipped()
-        self._prices = prices or Prices()
-        self.version = self._model.version
+        self.model = model or shipped()
+        self.prices = prices or Prices()
+        self.version = self.model.version
 
     def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> LocalAnswer:
-        return self.inquire(text, butlers).answer()
-
-    def inquire(self, text: str, butlers: Sequence[RegisteredButler]) -> Inquiry:
-        return Inquiry(self._model, self._prices, text, fold(text[:READ_AT_MOST]), butlers)
+        return Inquiry(self.model, self.prices, text, butlers).answer()
 
 
 class Inquiry:
     """One text, and everything that is asked about it."""
 
-    def __init__(
-        self, model: Model, prices: Prices, text: str, folded: Folded, butlers: Sequence[RegisteredButler]
-    ) -> None:
-        every = tokens(folded.cut(READ_AT_MOST).text, MOST_TOKENS)
-        folded = folded.cut(READ_AT_MOST if len(every) < MOST_TOKENS else every[-1].end)
+    def __init__(self, model: Model, prices: Prices, text: str, butlers: Sequence[RegisteredButler]) -> None:
+        folded = fold(text[:READ_AT_MOST])
+        every = tokens(folded.text[:READ_AT_MOST], MOST_TOKENS)
+        plain = folded.text[: READ_AT_MOST if len(every) < MOST_TOKENS else every[-1].end]
         self._prices, self._text, self._folded = prices, text, folded
         self._gate: Sequence[float] = model.header.get("gate", ())
         self._known: dict[tuple[int, int], Odds] = {}
@@ -87,8 +81,8 @@ class Inquiry:
             for butler in butlers
             if butler.name != FALLBACK and (own := set(butler.triggers).difference(trained.get(butler.name, ())))
         }
-        pieces = clauses(folded.text)
-        orders = ordered(folded.text, pieces)
+        pieces = clauses(plain)
+        orders = ordered(plain, pieces)
         self._ordered = bool(orders.spans)
         # Whom an order names gets nothing by a guess: the order's other words may speak for it, too.
         self._named = {token.text for token in every if orders.hold(token.start)} & BUTLER_NAMES
@@ -131,7 +125,11 @@ class Inquiry:
             return {FALLBACK: 1.0}
         if (known := self._known.get((first, last))) is not None:
             return known
-        odds = dict(zip(CLASSES, softmax(self._reading.score(first, last)), strict=True))
+        scores = self._reading.score(first, last)
+        top = max(scores)
+        grown = [math.exp(score - top) for score in scores]
+        total = sum(grown)
+        odds = {name: value / total for name, value in zip(CLASSES, grown, strict=True)}
         spoken = side_by_side(token.text for token in self._reading.said[first:last]) if self._triggers else ""
         for name, triggers in self._triggers.items():
             hits = sum(len(words(trigger)) for trigger in triggers if holds_phrase(spoken, trigger))

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.runtime import Speaker, Turn
+from butlers.butler.runtime import Speaker
 from butlers.channels.channel import Threads
-from butlers.channels.channel import Threads as ThreadKind
 from butlers.channels.registry import channel_of
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.registry import FALLBACK
-from butlers.switchboard.routing.clauses import says_nothing_itself
 from butlers.switchboard.routing.decision import Decision, RoutingQuestion, whole
+from butlers.switchboard.routing.features import words
 
 CHAT_MESSAGES = 30
 CHAT_WINDOW = timedelta(minutes=15)
 MAX_TOKENS = 50_000
 CHARACTERS_PER_TOKEN = 4
 MOST_MESSAGES = 2_000  # of one conversation, however short they are
+FOLLOW_UP_CONFIDENCE = 0.6  # a good guess, not an address
+_ORIGIN = re.compile(r"\[([a-z][a-z0-9_]{0,62})\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +34,37 @@ class Said:
     speaker: Speaker
     text: str
     at: datetime
-    butler: str | None = None  # who answered
-
-    def turn(self) -> Turn:
-        return Turn(speaker=self.speaker, text=self.text)
-
-    def to_wire(self) -> dict[str, Any]:
-        """As `route.v1` carries it in `input.conversation_history`."""
-        wire = {"role": self.speaker.value, "text": self.text, "at": self.at.isoformat()}
-        return wire | ({"butler": self.butler} if self.butler else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversations:
     database: Database
     queries: Queries  # of butlers.switchboard.routing
+    follow_up_s: float  # in which a chat line that says nothing itself goes where the last one went
+
+    async def decide(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
+        """The butler that a message is for by its place in a conversation: it answers the butler's words, its chain is
+        with one butler, or it says nothing itself and comes soon after something for one.
+        """
+        if (name := replied_to(question)) in names and name is not None:
+            return whole(question.text, name, router="thread", confidence=1.0, why=f"it answers what {name} said")
+        threads = channel_of(question.channel).threads
+        if question.thread is None or question.request_id is None or question.received_at is None:
+            return None
+        in_chain, in_chat = threads is Threads.CHAIN, threads is Threads.CHAT
+        if not (in_chain or (in_chat and says_nothing_itself(question.text))):
+            return None
+        query = self.queries.last_choice_in_thread if in_chain else self.queries.last_in_thread
+        row = await self.database.fetchrow(query, question.received_at, question.request_id)
+        name = one_butler(row["routing_output"], row["override"]) if row else None
+        if row is None or name not in names or name is None:
+            return None
+        if in_chain:
+            return whole(question.text, name, router="thread", confidence=1.0, why=f"its thread is with {name}")
+        if name == FALLBACK or question.received_at - row["received_at"] > timedelta(seconds=self.follow_up_s):
+            return None
+        why = f"it says nothing itself and comes after something for {name}"
+        return whole(question.text, name, router="thread", confidence=FOLLOW_UP_CONFIDENCE, why=why)
 
     async def before(self, question: RoutingQuestion) -> tuple[Said, ...]:
         """What was said before this message in its conversation, oldest first."""
@@ -85,67 +102,17 @@ def newest(said: Sequence[Said], *, tokens: int) -> tuple[Said, ...]:
     return tuple(reversed(kept))
 
 
-def _said(rows: Iterable[Record], answers: Iterable[Record]) -> list[Said]:
-    answered: dict[UUID, list[Record]] = {}
-    for answer in answers:
-        answered.setdefault(answer["request_id"], []).append(answer)
-    lines = [line for row in rows for line in _lines(row, answered.get(row["request_id"], []))]
-    return sorted(lines, key=lambda line: line.at)
-
-
-def _lines(row: Record, answers: Sequence[Record]) -> Iterator[Said]:
-    yield Said(speaker=Speaker.USER, text=row["normalized_text"], at=row["received_at"])
-    if answers:
-        for answer in answers:
-            yield Said(
-                speaker=Speaker.BUTLER, text=answer["message"], at=answer["created_at"], butler=answer["source_butler"]
-            )
-        return
-    for butler, text in ((row["aggregated_reply"] or {}).get("answers") or {}).items():
-        if isinstance(text, str) and text:
-            yield Said(speaker=Speaker.BUTLER, text=text, at=row["received_at"], butler=butler)
-
-
-FOLLOW_UP_CONFIDENCE = 0.6  # a good guess, not an address
-_ORIGIN = re.compile(r"\[([a-z][a-z0-9_]{0,62})\]")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationThreads:
-    database: Database
-    queries: Queries  # of butlers.switchboard.routing
-    follow_up_s: float
-
-    async def of(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
-        """The butler that this message is addressed to by its place in a conversation."""
-        if (name := replied_to(question)) in names and name is not None:
-            return _to(question, name, 1.0, f"it answers what {name} said")
-        if channel_of(question.channel).threads is not ThreadKind.CHAIN:
-            return None
-        name = await self._of_chain(question)
-        return _to(question, name, 1.0, f"its thread is with {name}") if name in names and name is not None else None
-
-    async def follow_up(self, question: RoutingQuestion, names: frozenset[str]) -> Decision | None:
-        """The butler of what was said just before, for a message that says nothing itself."""
-        if channel_of(question.channel).threads is not ThreadKind.CHAT or not says_nothing_itself(question.text):
-            return None
-        row = await self._last(self.queries.last_in_thread, question)
-        if row is None or question.received_at is None:
-            return None
-        recent = question.received_at - row["received_at"] <= timedelta(seconds=self.follow_up_s)
-        name = one_butler(row["routing_output"], row["override"])
-        if not recent or name is None or name not in names - {FALLBACK}:
-            return None
-        return _to(question, name, FOLLOW_UP_CONFIDENCE, f"it says nothing itself and comes after something for {name}")
-
-    async def _of_chain(self, question: RoutingQuestion) -> str | None:
-        row = await self._last(self.queries.last_choice_in_thread, question)
-        return one_butler(row["routing_output"], row["override"]) if row else None
-
-    async def _last(self, query: str, question: RoutingQuestion) -> Record | None:
-        if question.thread is None or question.request_id is None or question.received_at is None:
-            return None
-        return await self.database.fetchrow(query, question.received_at, question.request_id)
+def _said(rows: Iterable[Record], answers: Sequence[Record]) -> list[Said]:
+    """The messages and their answers: those that were sent, else what the request's reply holds."""
+    said = [Said(speaker=Speaker.BUTLER, text=answer["message"], at=answer["created_at"]) for answer in answers]
+    answered = {answer["request_id"] for answer in answers}
+    for row in rows:
+        said.append(Said(speaker=Speaker.USER, text=row["normalized_text"], at=row["received_at"]))
+        replies = {} if row["request_id"] in answered else (row["aggregated_reply"] or {}).get("answers") or {}
+        for text in replies.values():
+            if isinstance(text, str) and text:
+                said.append(Said(speaker=Speaker.BUTLER, text=text, at=row["received_at"]))
+    return sorted(said, key=lambda one: one.at)
 
 
 def replied_to(question: RoutingQuestion) -> str | None:
@@ -167,9 +134,41 @@ def one_butler(routing_output: Any, override: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _to(question: RoutingQuestion, name: str, confidence: float, why: str) -> Decision:
-    return whole(question.text, name, router="thread", confidence=confidence, why=why)
-
-
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+FEW_WORDS = 8
+FEW_CHARACTERS = 1_000  # nobody writes more to say nothing
+# Function words, answers, and words for time and order; English, German, French, Spanish, Italian, Portuguese, Dutch.
+_EMPTY = frozenset(
+    """
+    a an the this that these those it its one ones he she they them him her his their we us our i me my mine you
+    your yes yeah yep yup sure ok okay k no nope nah not none maybe perhaps please pls thanks thank thx cheers great
+    good fine nice perfect cool right exactly correct wrong done and or but so then also too again still just only
+    either neither both all any some more less other another same instead rather is are was were be been am do does
+    did don't doesn't didn't can can't could will won't would should let's go ahead take make it's that's what's
+    which what who when where why how of to for from in on at by with without as if than into up out about after
+    before until till first second third fourth fifth last next previous former latter left now later soon today
+    tomorrow tonight yesterday morning noon afternoon evening night monday tuesday wednesday thursday friday
+    saturday sunday week month pm o'clock half past quarter ja nein doch nicht gut gerne bitte danke genau stimmt
+    klar passt das die der den dem ein eine einen es er sie ich mir mich du dir dich wir uns und oder aber auch noch
+    nur wie wann wo warum erste zweite dritte letzte nächste heute morgen gestern abend früh später jetzt um im mit
+    ohne für von zu nach vor bis lieber statt oui non si d'accord merci bien parfait le la les un une des ce cet
+    cette ça il elle je tu nous vous et ou mais aussi encore premier première deuxième seconde dernier dernière
+    aujourd'hui demain hier matin soir à au de pour avec sí vale gracias perfecto el los las una ese esa eso este
+    esta esto lo y o pero también primero primera segundo segunda último última hoy mañana ayer tarde noche al del
+    para con por sin sì va grazie bene perfetto gli uno quello quella questo questa e ma anche primo prima secondo
+    seconda ultimo ultima oggi domani ieri mattina sera sim não obrigado obrigada bom os uma esse essa isso isto mas
+    também primeiro hoje amanhã ontem nee graag dank goed het een dat deze dit en maar ook eerste tweede laatste
+    vandaag gisteren
+    """.split()  # noqa: SIM905 - as a list it would be four hundred lines
+)
+
+
+def says_nothing_itself(text: str) -> bool:
+    """Only words that point at something said before, numbers, or signs."""
+    if len(text) > FEW_CHARACTERS:
+        return False
+    said = words(text)
+    return len(said) <= FEW_WORDS and all(word in _EMPTY or word.isdigit() for word in said)

@@ -151,10 +151,6 @@ class Folded:
     text: str
     origin: tuple[int, ...] | range  # one more than there are characters: the last is the original's length
 
-    def cut(self, end: int) -> Folded:
-        """Its beginning."""
-        return self if end >= len(self.text) else Folded(text=self.text[:end], origin=self.origin[: end + 1])
-
 
 def fold(text: str) -> Folded:
     if _PLAIN.match(text):

@@ -1,8 +1,13 @@
-"""The trained numbers and how a text is scored with them.
+"""The trained numbers and the lexicon, and how a text is scored with them.
 
     score(class) = bias + sum of the hashed features' weights / sqrt(how many there are)
                         + sum of the lexicon hits' weights / sqrt(the same)
                         + weights of a few sums over the lexicon hits, over the lessons, and of the length
+
+The lexicon holds domain terms in many languages. A term counts where its words stand side by side, the longest term
+first; a longer word counts by its stem, because most languages inflect. Terms are kept as 32-bit hashes with a level
+from 0 to 3 for each domain. Beside the terms stand lessons: what a larger model of English, asked once while this one
+was trained, thought of a word alone. They also cover words that no labelled message has.
 
 The file `routing.bin` is made by `benchmarks/routing_training/train.py`: a line of JSON, then arrays, compressed. The
 weights are one byte each with a scale for all, so it is small and the same on every machine.
@@ -21,10 +26,99 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
+from zlib import crc32
 
 from butlers.switchboard.routing.features import BUCKETS, Token, bucket, token_features
-from butlers.switchboard.routing.lexicon import Hit, Lesson, Levels, Lexicon
+
+LONGEST = 7  # tokens in a term
+TAUGHT_TOKENS = 3  # in a term that has a lesson
+STEM = 5  # letters that a stem has at least
+CUT = 3  # letters that an ending has at most
+Levels = tuple[int, ...]
+BEGINNING: Levels = (0, 0, 0, 0, 0)  # of a longer term, and no term itself
+
+
+class Hit(NamedTuple):
+    start: int  # the first token
+    size: int  # tokens
+    levels: Levels  # per domain, 0 to 3
+    stem: bool
+
+
+class Lesson(NamedTuple):
+    start: int
+    size: int
+    scores: bytes  # per domain; how much all of them come to says how telling the word is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lexicon:
+    terms: Mapping[int, Levels]
+    stems: Mapping[int, Levels]
+    names: frozenset[int]  # first names of people
+    taught: Mapping[int, bytes]
+
+    def hits(self, said: Sequence[Token]) -> list[Hit]:
+        found: list[Hit] = []
+        covered = 0  # the first token behind the longest term so far
+        for start, token in enumerate(said):
+            hit = self._longest(said, start)
+            if hit is None and token.kind == "word":
+                hit = self._stemmed(token.text, start)
+            if hit is not None and start + hit.size > covered:
+                found.append(hit)
+                covered = start + hit.size
+        return found
+
+    def lessons(self, said: Sequence[Token]) -> list[Lesson]:
+        """Side by side, the longest term first."""
+        found: list[Lesson] = []
+        start = 0
+        while start < len(said):
+            for size in range(min(TAUGHT_TOKENS, len(said) - start), 0, -1):
+                term = " ".join(token.text for token in said[start : start + size])
+                if (scores := self.taught.get(crc32(term.encode()))) is not None:
+                    found.append(Lesson(start, size, scores))
+                    start += size
+                    break
+            else:
+                start += 1
+        return found
+
+    def names_in(self, said: Sequence[Token]) -> frozenset[str]:
+        """The tokens that are first names."""
+        return frozenset(token.text for token in said if crc32(token.text.encode()) in self.names)
+
+    def _longest(self, said: Sequence[Token], start: int) -> Hit | None:
+        best: Hit | None = None
+        so_far = 0
+        for index in range(start, min(start + LONGEST, len(said))):
+            so_far = crc32((said[index].text if index == start else f" {said[index].text}").encode(), so_far)
+            levels = self.terms.get(so_far)
+            if levels is None:
+                break
+            if any(levels):
+                best = Hit(start, index - start + 1, levels, False)
+        return best
+
+    def _stemmed(self, word: str, start: int) -> Hit | None:
+        """The word, or what is left of it without an ending, the longest first."""
+        for cut in range(min(CUT, len(word) - STEM) + 1):
+            levels = self.stems.get(crc32(word[: len(word) - cut].encode()))
+            if levels is not None:
+                return Hit(start, 1, levels, True)
+        return None
+
+
+def term_hash(term: str) -> int:
+    return crc32(term.encode())
+
+
+def stem_of_term(word: str) -> str:
+    """Under which stem a term is kept."""
+    return word[: max(STEM, len(word) - 2)]
+
 
 CLASSES = ("finance", "health", "travel", "relationship", "general")
 WIDTH = len(CLASSES)
@@ -166,12 +260,6 @@ class Reading:
         return [word.lower() for _, word in ranked[:most]]
 
 
-def softmax(scores: Sequence[float]) -> list[float]:
-    top = max(scores)
-    grown = [math.exp(score - top) for score in scores]
-    return [value / sum(grown) for value in grown]
-
-
 def dump(header: Mapping[str, Any], weights: array[int], lexicon: Lexicon) -> bytes:
     """The model as bytes, the same for the same input."""
     blocks = [
@@ -208,7 +296,7 @@ def load(data: bytes) -> Model:
 @functools.cache
 def shipped() -> Model:
     """The one that comes with the program; no code changes it."""
-    return load((files("butlers.switchboard.routing.model_data") / "routing.bin").read_bytes())
+    return load((files("butlers.switchboard.routing") / "routing.bin").read_bytes())
 
 
 def _packed(terms: Mapping[int, Levels]) -> tuple[bytes, bytes]:

@@ -15,13 +15,11 @@ from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.claims import Claim
 from butlers.switchboard.config import TierSection
-from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
-from butlers.switchboard.dispatch.executor import Fanout, FanoutResult
-from butlers.switchboard.dispatch.outcome import SegmentOutcome
-from butlers.switchboard.dispatch.plan import FanoutPlan
+from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, RequestBudget
+from butlers.switchboard.dispatch.fanout import Fanout, FanoutResult
+from butlers.switchboard.dispatch.plan import FanoutPlan, SegmentOutcome
 from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.requests.budget import RequestBudget
 from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.telemetry import Telemetry
 from tests.unit.switchboard.fanout.parts import REQUEST, node, plan

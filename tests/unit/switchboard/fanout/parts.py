@@ -6,8 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.errors import ClassifiedError, InternalError, TargetUnavailable
-from butlers.switchboard.dispatch.outcome import SegmentOutcome, subrequest_id
-from butlers.switchboard.dispatch.plan import FanoutNode, FanoutPlan
+from butlers.switchboard.dispatch.plan import FanoutNode, FanoutPlan, SegmentOutcome, subrequest_id
 from butlers.switchboard.routing.decision import Decision, Segment
 
 REQUEST = UUID("01a1e150-b5f2-768e-8f34-66c68d12a2b7")

@@ -12,7 +12,8 @@ import pytest
 from butlers.clock import SystemClock
 from butlers.errors import ErrorClass, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.reliability.circuit_breaker import BreakerState
-from butlers.switchboard.dispatch.reply import aggregate
+from butlers.switchboard.dispatch.fanout import aggregate
+from butlers.switchboard.dispatch.plan import End
 from tests.unit.switchboard.fanout.fixture import (
     TWO,
     Bench,
@@ -122,7 +123,7 @@ async def test_no_answer_in_time_is_a_timeout(bench: Bench) -> None:
     bench.house.hold = {"finance": asyncio.Event()}
     [outcome] = (await bench.run(plan(node(1, "finance")), budget=allowing(attempts=1, route_timeout_s=0.01))).outcomes
     assert isinstance(outcome.error, TimeoutExceeded)
-    assert outcome.worth_repeating
+    assert outcome.end is End.AWAY
 
 
 async def test_when_the_requests_time_is_used_up_it_ends_for_good(bench: Bench) -> None:

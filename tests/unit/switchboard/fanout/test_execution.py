@@ -8,8 +8,8 @@ import json
 import pytest
 
 from butlers.errors import ErrorClass, TargetUnavailable
-from butlers.switchboard.dispatch.outcome import SegmentOutcome
-from butlers.switchboard.dispatch.reply import aggregate
+from butlers.switchboard.dispatch.fanout import aggregate
+from butlers.switchboard.dispatch.plan import End, SegmentOutcome
 from tests.unit.switchboard.fanout.fixture import (
     TWO,
     Bench,
@@ -116,9 +116,9 @@ def test_a_stored_outcome_is_the_same_outcome(outcome: SegmentOutcome) -> None:
     stored, segments = json.loads(json.dumps(outcome.to_wire())), [segment(1, "finance")]
     again = SegmentOutcome.from_wire(stored, segments, REQUEST)
     assert again.to_wire() == outcome.to_wire()
-    assert again.worth_repeating == outcome.worth_repeating
+    assert again.end is outcome.end
     of_before = {"segment_id": "s1", "target_butler": "finance", "success": True, "duration_ms": 3, "attempts": 1}
-    assert SegmentOutcome.from_wire(of_before, segments, REQUEST).succeeded, "an earlier version stored less"
+    assert SegmentOutcome.from_wire(of_before, segments, REQUEST).end is End.SUCCEEDED, "an earlier version stored less"
 
 
 async def test_what_comes_after_a_butler_that_is_away_waits_and_goes_on_when_the_patience_is_used_up(

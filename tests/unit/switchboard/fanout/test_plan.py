@@ -61,7 +61,11 @@ def test_who_depends_on_a_butler_depends_on_all_its_parts() -> None:
     )
     plan = make_plan(decision("travel", "finance", "travel"), [conditional], strict=False)
 
-    assert [(node.segment_id, node.depends_on) for node in plan.nodes] == [("s1", ()), ("s3", ()), ("s2", ("s1", "s3"))]
+    assert [(node.segment.segment_id, node.depends_on) for node in plan.nodes] == [
+        ("s1", ()),
+        ("s3", ()),
+        ("s2", ("s1", "s3")),
+    ]
     assert plan.nodes[-1].run_if == "always"
 
 

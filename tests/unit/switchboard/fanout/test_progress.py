@@ -15,7 +15,7 @@ NAMES = ("finance", "travel", "health", "general", "relationship")
 
 
 def started(of: FanoutPlan, ended: dict[str, End], running: tuple[str, ...] = ()) -> list[str]:
-    return [one.segment_id for one in advance(of, ended, running).start]
+    return [one.segment.segment_id for one in advance(of, ended, running)[0]]
 
 
 # --- examples --------------------------------------------------------------------------------------------------------
@@ -35,11 +35,11 @@ def test_ordered_starts_the_next_when_the_one_before_has_ended_however_it_ended(
 
 def test_conditional_goes_on_only_when_the_condition_holds() -> None:
     def what_follows(run_if: RunIf, first: End) -> tuple[list[str], dict[str, str]]:
-        step = advance(
+        start, skipped = advance(
             plan(node(1, "finance"), node(2, "travel", depends_on=("s1",), run_if=run_if), mode="conditional"),
             {"s1": first},
         )
-        return [one.segment_id for one in step.start], dict(step.skipped)
+        return [one.segment.segment_id for one in start], skipped
 
     assert what_follows("success", End.SUCCEEDED) == (["s2"], {})
     assert what_follows("success", End.FAILED) == ([], {"s2": "it depends on finance, which did not succeed"})
@@ -65,12 +65,11 @@ def test_an_abort_starts_nothing_more_and_lets_finish_what_runs() -> None:
     strict = plan(*nodes, mode="ordered", abort="on_any_failure")
 
     assert started(required, {"s1": End.FAILED}) == ["s2"]
-    assert dict(advance(strict, {"s1": End.FAILED}).skipped) == {
+    assert advance(strict, {"s1": End.FAILED})[1] == {
         "s2": "stopped because finance failed",
         "s3": "stopped because finance failed",
     }
-    step = advance(plan(*nodes, abort="on_any_failure"), {"s1": End.FAILED}, ("s2", "s3"))
-    assert (step.start, dict(step.skipped), step.over) == ((), {}, False)
+    assert advance(plan(*nodes, abort="on_any_failure"), {"s1": End.FAILED}, ("s2", "s3")) == ([], {})
 
 
 def test_the_first_success_leaves_the_others_out() -> None:
@@ -78,15 +77,14 @@ def test_the_first_success_leaves_the_others_out() -> None:
 
     assert started(either, {"s1": End.FAILED}) == ["s2"]
     assert started(either, {"s1": End.AWAY}) == ["s2"]
-    step = advance(either, {"s1": End.FAILED, "s2": End.SUCCEEDED})
-    assert (step.over, dict(step.skipped)) == (True, {"s3": "travel has dealt with it"})
+    assert advance(either, {"s1": End.FAILED, "s2": End.SUCCEEDED}) == ([], {"s3": "travel has dealt with it"})
 
 
 def test_what_comes_after_a_target_that_is_away_waits_with_it() -> None:
     ordered = plan(node(1, "finance"), node(2, "travel"), mode="ordered")
     conditional = plan(node(1, "finance"), node(2, "travel", depends_on=("s1",)), node(3, "health"), mode="conditional")
 
-    assert (started(ordered, {"s1": End.AWAY}), dict(advance(ordered, {"s1": End.AWAY}).skipped)) == ([], {})
+    assert (started(ordered, {"s1": End.AWAY}), advance(ordered, {"s1": End.AWAY})[1]) == ([], {})
     assert started(conditional, {"s1": End.AWAY}) == ["s3"]
 
 
@@ -100,7 +98,7 @@ def plans(draw: st.DrawFn) -> FanoutPlan:
     abort = draw(st.sampled_from(["continue", "on_required_failure", "on_any_failure"]))
     nodes: list[FanoutNode] = []
     for number in range(1, draw(st.integers(1, 6)) + 1):
-        earlier = [one.segment_id for one in nodes]
+        earlier = [one.segment.segment_id for one in nodes]
         depends_on = draw(st.lists(st.sampled_from(earlier), unique=True)) if earlier and mode != "parallel" else []
         nodes.append(
             node(
@@ -122,14 +120,12 @@ class Course:
         self.started: list[tuple[str, frozenset[str], frozenset[str]]] = []  # node, running, through before it
         running: set[str] = set()
         while True:
-            step = advance(of, self.ended, running)
-            self.skipped = dict(step.skipped)
-            through = frozenset(self.ended) | frozenset(step.skipped)
-            for one in step.start:
-                self.started.append((one.segment_id, frozenset(running), through))
-                running.add(one.segment_id)
-            assert step.over == (not running)
-            if step.over:
+            start, self.skipped = advance(of, self.ended, running)
+            through = frozenset(self.ended) | frozenset(self.skipped)
+            for one in start:
+                self.started.append((one.segment.segment_id, frozenset(running), through))
+                running.add(one.segment.segment_id)
+            if not running:
                 return
             finished = data.draw(st.sampled_from(sorted(running)))
             running.remove(finished)
@@ -146,7 +142,7 @@ def test_every_node_ends_exactly_once_as_an_outcome_or_skipped(of: FanoutPlan, d
     names = [name for name, _, _ in course.started]
     assert len(names) == len(set(names))
     assert set(names) == course.ended.keys()
-    assert course.ended.keys() | course.skipped.keys() == {one.segment_id for one in of.nodes}
+    assert course.ended.keys() | course.skipped.keys() == {one.segment.segment_id for one in of.nodes}
     assert not course.ended.keys() & course.skipped.keys()
 
 
@@ -163,7 +159,7 @@ def test_ordered_never_runs_two_at_once_and_keeps_the_order(of: FanoutPlan, data
 @given(of=plans(), data=st.data())
 def test_conditional_never_starts_before_its_dependencies_are_through(of: FanoutPlan, data: st.DataObject) -> None:
     course = Course(of, data, tuple(End))
-    depends_on = {one.segment_id: one.depends_on for one in of.nodes}
+    depends_on = {one.segment.segment_id: one.depends_on for one in of.nodes}
     for name, _, through in course.started:
         assert through.issuperset(depends_on[name]), f"{name} was early"
 
@@ -174,16 +170,16 @@ def test_conditional_starts_nothing_whose_condition_does_not_hold(of: FanoutPlan
         return
     course = Course(of, data, DECIDED)
     for one in of.nodes:
-        if one.segment_id in course.ended and one.run_if == "success":
+        if one.segment.segment_id in course.ended and one.run_if == "success":
             assert all(course.ended.get(other) is End.SUCCEEDED for other in one.depends_on)
-        if one.segment_id in course.ended and one.run_if == "completed":
+        if one.segment.segment_id in course.ended and one.run_if == "completed":
             assert all(other in course.ended for other in one.depends_on)
 
 
 @given(of=plans(), data=st.data())
 def test_nothing_is_started_after_the_first_success_or_after_an_abort(of: FanoutPlan, data: st.DataObject) -> None:
     course = Course(of, data, DECIDED)
-    required = {one.segment_id for one in of.nodes if one.required}
+    required = {one.segment.segment_id for one in of.nodes if one.required}
 
     def stops(name: str) -> bool:
         if of.join == "first_success":
@@ -199,7 +195,7 @@ def test_nothing_is_started_after_the_first_success_or_after_an_abort(of: Fanout
 def test_taking_up_again_what_a_dead_worker_left_starts_nothing_that_ended(of: FanoutPlan, data: st.DataObject) -> None:
     course = Course(of, data, DECIDED)
     known = {name: end for name, end in course.ended.items() if data.draw(st.booleans())}
-    assert not {one.segment_id for one in advance(of, known).start} & known.keys()
+    assert not {one.segment.segment_id for one in advance(of, known)[0]} & known.keys()
 
 
 @given(of=plans(), data=st.data())
@@ -212,4 +208,4 @@ def test_where_somebody_is_away_and_nobody_may_step_in_nothing_depending_on_it_h
     away = {name for name, end in course.ended.items() if end is End.AWAY}
     for one in of.nodes:
         if away.intersection(one.depends_on):
-            assert one.segment_id not in course.ended
+            assert one.segment.segment_id not in course.ended

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from butlers.errors import (
@@ -14,9 +16,8 @@ from butlers.errors import (
     TimeoutExceeded,
     ValidationError,
 )
-from butlers.switchboard.dispatch.outcome import skipped
-from butlers.switchboard.dispatch.reply import aggregate, in_words
-from tests.unit.switchboard.fanout.parts import REQUEST, failed, node, ok, plan, segment
+from butlers.switchboard.dispatch.fanout import aggregate, in_words
+from tests.unit.switchboard.fanout.parts import failed, node, ok, plan
 
 BOTH = plan(node(1, "finance"), node(2, "travel"))
 
@@ -50,7 +51,7 @@ def test_what_succeeded_is_acknowledged_and_what_failed_is_named() -> None:
 
 
 def test_what_was_left_out_says_why() -> None:
-    left_out = skipped(REQUEST, segment(2, "travel"), "conditional", "it depends on finance, which did not succeed")
+    left_out = replace(ok(2, "travel"), result=None, skipped="it depends on finance, which did not succeed")
     reply = aggregate(BOTH, [failed(1, "finance"), left_out])
 
     assert reply is not None

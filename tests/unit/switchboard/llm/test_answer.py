@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import ClassificationError
-from butlers.switchboard.routing.llm.answer import MAX_RATIONALE, read_segments
+from butlers.switchboard.routing.llm_answer import MAX_RATIONALE, read_segments
 
 TEXT = "I paid the bill. My knee hurts. Thanks!"
 BILL, KNEE, THANKS = (0, 16), (17, 31), (32, 39)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from butlers.butler.runtime import Prompt
 from butlers.butler.runtimes.cli import fenced
-from butlers.switchboard.routing.llm.answer import as_data, clean_line, message_data, pieces_of
+from butlers.switchboard.routing.llm_answer import as_data, clean_line, message_data, pieces_of
 
 TRICKS = (
     "zero\u200bwidth \u202ebidi\u2066 tag\U000e0041 soft\u00adhyphen nul\x00 esc\x1b[2J line\u2028sep \ufe0f \u3164"

@@ -14,8 +14,8 @@ from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
 from butlers.switchboard.config import CanarySection
 from butlers.switchboard.routing.conversations import Said, newest, tokens_of
-from butlers.switchboard.routing.llm.rollout import Figures, is_chosen, is_worse
-from butlers.switchboard.routing.llm.router import Skill
+from butlers.switchboard.routing.llm_router import Skill
+from butlers.switchboard.routing.rollout import Figures, is_chosen, is_worse
 
 CANARY = CanarySection(share=0.2, max_failure_rate=0.1, min_requests=20)
 START = datetime(2026, 3, 1, tzinfo=UTC)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.routing.cascade import LocalAnswer
 from butlers.switchboard.routing.classifier import LocalClassifier
+from butlers.switchboard.routing.decision import LocalAnswer
 from butlers.switchboard.routing.model import CLASSES, shipped
 
 CLASSIFIER = LocalClassifier()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.switchboard.routing.clauses import says_nothing_itself
+from butlers.switchboard.routing.conversations import says_nothing_itself
 
 
 @pytest.mark.parametrize(

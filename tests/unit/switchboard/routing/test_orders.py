@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.switchboard.routing.clauses import clauses
-from butlers.switchboard.routing.injection_guard import InjectionGuard, ordered
+from butlers.switchboard.routing.clauses import InjectionGuard, clauses, ordered
 
 
 def orders(text: str) -> InjectionGuard:

@@ -26,11 +26,10 @@ from butlers.errors import ClassificationError, ClassifiedError, ConfigurationEr
 from butlers.storage.database import Database
 from butlers.switchboard.config import RoutingSection, TierSection
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.routing.cascade import LlmAnswer
 from butlers.switchboard.routing.conversations import Conversations
-from butlers.switchboard.routing.decision import RoutingQuestion, Segment
-from butlers.switchboard.routing.llm.answer import as_data, message_data, read_segments
-from butlers.switchboard.routing.llm.rollout import ModelCall, Rollout, Version
+from butlers.switchboard.routing.decision import LlmAnswer, RoutingQuestion, Segment
+from butlers.switchboard.routing.llm_answer import as_data, message_data, read_segments
+from butlers.switchboard.routing.rollout import ModelCall, Rollout, Version
 from butlers.telemetry import Telemetry
 
 TRIAGE = "message-triage"
@@ -205,7 +204,7 @@ class ModelRouter:
         return result, read_segments(result.text, question.text, names)
 
     async def _history(self, question: RoutingQuestion) -> tuple[Turn, ...]:
-        turns = tuple(question.history) or tuple(said.turn() for said in await self.conversations.before(question))
+        turns = tuple(question.history) or await self.conversations.before(question)
         return tuple(Turn(speaker=turn.speaker, text=as_data(turn.text)) for turn in turns)
 
     def _tier(self, question: RoutingQuestion) -> TierSection:

@@ -1,1 +1,0 @@
-"""Routing by a model: it picks spans of a text and butlers that are there, and nothing else."""

@@ -1,1 +1,0 @@
-"""Package data: the trained model, made by benchmarks/routing/train.py."""
