@@ -41,16 +41,13 @@ SCHEMAS = {
     "messenger/tools/queries.sql": "messenger",
     "outbound/queries.sql": "outbound",
     "pipeline/queries.sql": "pipeline",
-    "switchboard/ingress/admission.sql": "switchboard",
     "switchboard/extraction/queries.sql": "switchboard",
     "switchboard/connectors/queries.sql": "switchboard",
     "switchboard/registry.sql": "switchboard",
-    "switchboard/senders/queries.sql": "switchboard",
+    "switchboard/senders.sql": "switchboard",
     "switchboard/operators/queries.sql": "switchboard",
     "switchboard/queries.sql": "switchboard",
     "switchboard/routing/queries.sql": "switchboard",
-    "switchboard/requests/service_levels.sql": "switchboard",
-    "switchboard/requests/signals.sql": "switchboard",
 }
 
 # The tables whose claims a file's queries speak of, in the words of `storage/claims.py`.

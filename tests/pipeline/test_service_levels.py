@@ -21,8 +21,8 @@ from butlers.reliability.error_budget import Window as Events
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
-from butlers.switchboard.requests.service_levels import AcceptTimes
-from butlers.switchboard.requests.service_levels import ServiceLevels as RequestLevels
+from butlers.switchboard.requests.reader import AcceptTimes
+from butlers.switchboard.requests.reader import ServiceLevels as RequestLevels
 from butlers.telemetry import Telemetry
 from tests.pipeline.delivery_records import NOTHING, SUMMER_TIME, Records, context_of, database_of, for_few_rows, oracle
 
@@ -163,7 +163,7 @@ async def messengers_answer(database: Database, window: Window) -> Row:
 async def switchboards_answer(database: Database, window: Window) -> Row:
     clock = ManualClock(window.end)
     times = AcceptTimes(database=database, schema="switchboard", clock=clock)
-    queries = Queries.load("butlers.switchboard.requests.service_levels", schema="switchboard")
+    queries = Queries.load("butlers.switchboard", schema="switchboard")
     levels = RequestLevels(database=database, queries=queries, accept_times=times, clock=clock)
     return await levels.slis(window.start, window.end)
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.requests.service_levels import rounded_up
+from butlers.switchboard.requests.reader import rounded_up
 from tests.scenarios.downstream import Downstream, after, downstream, error, ok
 from tests.scenarios.fanout_system import AT_HOME
 from tests.scenarios.messenger_door import changed_roster

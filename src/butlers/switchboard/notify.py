@@ -26,7 +26,7 @@ from butlers.operations.operation import Role
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.plan import own_error, parse_response
-from butlers.switchboard.requests.reader import LineageReader
+from butlers.switchboard.requests.inbox import LineageReader
 from butlers.telemetry import Telemetry, get_logger
 
 log = get_logger("butlers.notify")

@@ -20,7 +20,7 @@ from butlers.switchboard.ingress.api import IngestBatch, accept_batch
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import ButlerCard, Registry
-from butlers.switchboard.requests.reader import LineageReader
+from butlers.switchboard.requests.inbox import LineageReader
 
 MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
 

@@ -14,8 +14,7 @@ import pytest
 from butlers.clock import ManualClock
 from butlers.switchboard.config import BufferSection
 from butlers.switchboard.ingress.buffer import DurableBuffer
-from butlers.switchboard.ingress.ingress import MessageRef
-from butlers.switchboard.requests.inbox import MessageInbox
+from butlers.switchboard.requests.inbox import MessageInbox, MessageRef
 from butlers.telemetry import Telemetry
 
 DEADLINE_S = 10.0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from butlers.butler.identity import Caller
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.operations.operation import Role
-from butlers.switchboard.ingress.submission import DedupeIdentity, dedupe_identity
+from butlers.switchboard.ingress.ingress import DedupeIdentity, dedupe_identity
 
 CONNECTOR = Caller(name="connector.telegram", role=Role.CONNECTOR)
 

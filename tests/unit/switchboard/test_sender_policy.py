@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from butlers.channels.email.authentication import vouches_for, written_by_a_machine
-from butlers.switchboard.senders.records import (
+from butlers.switchboard.senders import (
     LETTERS,
     Decision,
     Known,

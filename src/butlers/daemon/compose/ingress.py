@@ -25,16 +25,14 @@ from butlers.daemon.services import Service
 from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.heartbeats import Heartbeats
-from butlers.switchboard.ingress.admission import Admission, AdmissionPolicy
 from butlers.switchboard.ingress.api import Api, ApiPolicy, OperationCalls
+from butlers.switchboard.ingress.buffer import Admission, AdmissionPolicy
+from butlers.switchboard.ingress.gate import SenderGate, SenderMessages
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.reader import RequestReader
-from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels
-from butlers.switchboard.senders.gate import SenderGate, SenderMessages, SenderPolicies
-from butlers.switchboard.senders.records import Policy, SenderRecords, shown
-from butlers.switchboard.senders.tools import SenderTools
+from butlers.switchboard.requests.reader import AcceptTimes, RequestReader, ServiceLevels
+from butlers.switchboard.senders import Policy, SenderPolicies, SenderRecords, SenderTools, shown
 
 FORGET_EVERY_S = 3600.0
 DRAIN_S = 5.0
@@ -57,7 +55,7 @@ def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevels]:
     accept_times = AcceptTimes(database=process.database, schema=schema, clock=process.clock)
     levels = ServiceLevels(
         database=process.database,
-        queries=Queries.load("butlers.switchboard.requests.service_levels", schema=schema),
+        queries=Queries.load("butlers.switchboard", schema=schema),
         accept_times=accept_times,
         clock=process.clock,
     )

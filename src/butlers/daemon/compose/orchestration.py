@@ -15,16 +15,13 @@ from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.fanout import Fanout
-from butlers.switchboard.ingress.admission import Admission
-from butlers.switchboard.ingress.buffer import DurableBuffer
-from butlers.switchboard.ingress.ingress import MessageRef
+from butlers.switchboard.ingress.buffer import Admission, DurableBuffer
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.inbox import ClaimedMessage, MessageInbox
+from butlers.switchboard.requests.inbox import ClaimedMessage, LineageReader, MessageInbox, MessageRef
 from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.memory_capture import MemoryCapture
-from butlers.switchboard.requests.reader import LineageReader
 from butlers.switchboard.requests.signals import Signals
 from butlers.switchboard.routing.classifier import LocalClassifier
 from butlers.switchboard.routing.decision import Cascade, Decision
@@ -170,7 +167,7 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
         notifier=notify,
         lineage=notify.lineage,
         database=process.database,
-        queries=Queries.load("butlers.switchboard.requests.signals", schema=butler.config.schema_name),
+        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
         clock=process.clock,
     )
     butler.add(Service(name="signals", run=signals.sweep, every_s=SIGNAL_SWEEP_S))

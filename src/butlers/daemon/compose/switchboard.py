@@ -26,13 +26,13 @@ from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.switchboard.ingress.buffer import DurableBuffer
-from butlers.switchboard.ingress.ingress import Ingress, MessageRef
+from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.operators.audit import AuditLog, OperatorAudit, RecordKeeper
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.overrides import OnEnd, Operators
 from butlers.switchboard.operators.tools import OperatorTools
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.inbox import InboxKeeper
+from butlers.switchboard.requests.inbox import InboxKeeper, MessageRef
 from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.reader import RequestReader
 from butlers.switchboard.requests.signals import Signals, ended_of

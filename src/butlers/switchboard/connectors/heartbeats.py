@@ -41,7 +41,7 @@ from butlers.switchboard.connectors.deltas import (
     moment,
     to_json,
 )
-from butlers.switchboard.ingress.authority import may_report_for
+from butlers.switchboard.ingress.gate import may_report_for
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.connectors")

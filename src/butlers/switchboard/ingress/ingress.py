@@ -12,25 +12,31 @@ and only for what is not new.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
+from pydantic_core import to_json
+
 from butlers.butler.identity import Caller
+from butlers.channels.channel import Dedupe
+from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.errors import ClassifiedError
+from butlers.operations.operation import Role
+from butlers.reliability.idempotency import content_key, event_key
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.admission import WAITS, Admission, Outcome
-from butlers.switchboard.ingress.authority import authorize
-from butlers.switchboard.ingress.submission import Offer, Placed, Submission
+from butlers.switchboard.ingress.buffer import WAITS, Admission, Outcome
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
+from butlers.switchboard.requests.inbox import MessageRef
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
     ADMISSION,
@@ -43,17 +49,107 @@ from butlers.telemetry.catalogue import (
 from butlers.telemetry.spans import INGEST
 
 log = get_logger("butlers.ingress")
+Strategy = Literal["event", "idempotency_key", "content"]
+LONGEST_THREAD_KEY = 300
+_SHED = to_json(
+    {
+        "class": "overload_rejected",
+        "message": "more messages wait than may wait; this one is not worked on",
+        "retryable": True,
+    }
+).decode()
+
+
+class DedupeIdentity(NamedTuple):
+    """What makes two messages one request."""
+
+    key: str
+    strategy: Strategy
+
+
+class Placed(NamedTuple):
+    """What became of one message."""
+
+    request_id: UUID | None  # the canonical one; None: rejected, nothing is stored
+    outcome: Outcome | None  # None: it was known already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRef:
-    """A stored message, as the buffer's queues carry it."""
+class Offer:
+    """A message as it came to the door; what else its row needs is made for a whole batch (decision 0070)."""
 
-    request_id: UUID
+    envelope: IngestEnvelope
+    submitted_by: Caller
     received_at: datetime
-    policy_tier: str
-    source_channel: str = ""  # whose turn it is, within a tier
-    attempts: int = 0  # that were begun and have not ended, when it was found
+    started: float  # on the monotonic clock
+    trace_context: dict[str, str]
+
+    def row(self, identity: DedupeIdentity, request_id: UUID, *, shed: bool, signal_pending: bool) -> tuple[Any, ...]:
+        """Its values, in the order of the query `admit_events`. JSON goes as text: in an array of a column, a list
+        would be taken for a dimension more.
+        """
+        envelope, payload, control = self.envelope, self.envelope.payload, self.envelope.control
+        context = RequestContext(
+            request_id=request_id,
+            received_at=self.received_at,
+            source_channel=envelope.source.channel,
+            source_endpoint_identity=envelope.source.endpoint_identity,
+            source_sender_identity=envelope.sender.identity,
+            source_thread_identity=envelope.event.external_thread_id,
+            trace_context=self.trace_context,
+        )
+        keep_raw = control.ingestion_tier == "full" and payload.raw is not None
+        thread_key = None  # what orders the messages of one thread; a message without one stands alone
+        if context.source_thread_identity is not None:
+            thread_key = f"{context.source_channel}:{context.source_endpoint_identity}:{context.source_thread_identity}"
+            if len(thread_key) > LONGEST_THREAD_KEY:
+                thread_key = hashlib.sha256(thread_key.encode("utf-8", "surrogatepass")).hexdigest()
+        return (
+            identity.key,
+            identity.strategy,
+            request_id,
+            context.received_at,
+            to_json(context.to_wire()).decode(),
+            to_json(payload.raw).decode() if keep_raw else None,
+            payload.normalized_text,
+            to_json([attachment.to_wire() for attachment in payload.attachments]).decode(),
+            control.policy_tier,
+            control.pinned_target,
+            self.submitted_by.name,
+            envelope.schema_version,
+            context.source_channel,
+            thread_key,
+            "errored" if shed else "accepted",
+            _SHED if shed else None,
+            signal_pending,
+        )
+
+
+def dedupe_identity(envelope: IngestEnvelope, *, submitted_by: Caller) -> DedupeIdentity:
+    source, event, control = envelope.source, envelope.event, envelope.control
+    submitter = "caller" if submitted_by.role is Role.OPERATOR else f"{submitted_by.role.value}:{submitted_by.name}"
+    inbound = channel_of(source.channel).inbound
+    strategy: Strategy
+    if inbound is not None and inbound.dedupe is Dedupe.EVENT:
+        strategy, name = "event", event.external_event_id
+    elif control.idempotency_key is not None:
+        strategy, name = "idempotency_key", control.idempotency_key
+    else:
+        key = content_key(
+            channel=f"{source.channel}:{submitter}",
+            endpoint_identity=source.endpoint_identity,
+            sender_identity=envelope.sender.identity,
+            payload=f"{control.pinned_target or ''}\n{envelope.payload.normalized_text}",
+            window=0,  # the window slides: the age of the stored row is compared instead
+            external_event_id=event.external_event_id,
+        )
+        return DedupeIdentity(key, "content")
+    key = event_key(
+        channel=f"{source.channel}:{strategy}:{submitter}",
+        endpoint_identity=source.endpoint_identity,
+        external_event_id=name,
+    )
+    return DedupeIdentity(key, strategy)
 
 
 class HotPath(Protocol):
@@ -64,7 +160,7 @@ class HotPath(Protocol):
 
 class Gate(Protocol):
     async def admit(self, envelope: IngestEnvelope, submitted_by: Caller) -> bool:
-        """True: to be worked on; false: it was a command and is done. Raises `SenderRefused`."""
+        """True: to be worked on; false: it was a command and is done. Raises `Forbidden`, `SenderRefused`."""
 
 
 class Ingress:
@@ -84,7 +180,7 @@ class Ingress:
         new_id: Callable[[], UUID],
         telemetry: Telemetry,
         content_window_s: float = 300.0,
-        shows_end: Callable[[RequestContext], bool] = lambda _: False,  # its author is told when it is shed
+        shows_end: Callable[[str, str | None], bool] = lambda *_: False,  # whether an author is told when it is shed
         accepted: Callable[[datetime, str, float], None] = lambda *_: None,  # when it came, by which channel, after ms
     ) -> None:
         self._database = database
@@ -107,7 +203,6 @@ class Ingress:
         source, `SenderRefused` when its sender may not write in, and `OverloadRejected` when there is no room.
         """
         started, source, control = self._clock.monotonic(), envelope.source, envelope.control
-        authorize(submitted_by, envelope)
         if not await self._gate.admit(envelope, submitted_by):
             # A command to the door itself: it is done, and nothing is left to be worked on.
             return IngestReply(request_id=self._new_id(), duplicate=False)
@@ -143,76 +238,77 @@ class Ingress:
 
     async def _commit(self, offers: Sequence[Offer]) -> Sequence[Placed]:
         """One transaction for the whole batch; returns what became of each."""
-        submissions = [Submission.of(offer, self._new_id()) for offer in offers]
-        first_of_key: dict[str, Submission] = {}
-        for submission in submissions:
-            first_of_key.setdefault(submission.identity.key, submission)
+        identities = [dedupe_identity(offer.envelope, submitted_by=offer.submitted_by) for offer in offers]
+        firsts: dict[str, tuple[Offer, DedupeIdentity]] = {}
+        for offer, identity in zip(offers, identities, strict=True):
+            firsts.setdefault(identity.key, (offer, identity))
         full = self._hot_path.full()
         outcomes = {
             key: self._admission.decide(
-                channel=first.context.source_channel, tier=first.envelope.control.policy_tier, queues_full=full
+                channel=first.envelope.source.channel, tier=first.envelope.control.policy_tier, queues_full=full
             )
-            for key, first in first_of_key.items()
+            for key, (first, _) in firsts.items()
         }
         request_ids: dict[str, UUID] = {}
         fresh: set[str] = set()
         try:
-            fresh, request_ids = await self._store(first_of_key, outcomes)
+            fresh, request_ids = await self._store(firsts, outcomes)
         finally:
-            for key, outcome in outcomes.items():
-                if outcome in WAITS:
-                    channel = first_of_key[key].context.source_channel
-                    self._admission.occupancy.settle(channel, stored=key in fresh)
+            for key, (first, _) in firsts.items():
+                if outcomes[key] in WAITS:
+                    self._admission.occupancy.settle(first.envelope.source.channel, stored=key in fresh)
         placed = []
-        for submission in submissions:
-            key, became = submission.identity.key, None
+        for offer, (key, _) in zip(offers, identities, strict=True):
+            became = None
             if key not in request_ids:
                 became = Outcome.REJECTED
-            elif key in fresh and submission is first_of_key[key]:
+            elif key in fresh and offer is firsts[key][0]:
                 became = outcomes[key]
-            placed.append(Placed(request_id=request_ids.get(key), outcome=became))
-        self._tell(submissions, placed)
+            placed.append(Placed(request_ids.get(key), became))
+        self._tell(offers, identities, placed)
         return placed
 
     async def _store(
-        self, submissions: Mapping[str, Submission], outcomes: Mapping[str, Outcome]
+        self, firsts: Mapping[str, tuple[Offer, DedupeIdentity]], outcomes: Mapping[str, Outcome]
     ) -> tuple[set[str], dict[str, UUID]]:
         """The keys that were new and are stored now, and the requests of these and of the keys that were known."""
+        new_ids = {key: self._new_id() for key in firsts}
         rows = []
-        for key, submission in submissions.items():
-            shed = outcomes[key] is Outcome.SHED
+        for key, (offer, identity) in firsts.items():
             if outcomes[key] is not Outcome.REJECTED:
-                rows.append(submission.row(shed=shed, signal_pending=shed and self._shows_end(submission.context)))
+                shed, envelope = outcomes[key] is Outcome.SHED, offer.envelope
+                signals = shed and self._shows_end(envelope.source.channel, envelope.event.external_thread_id)
+                rows.append(offer.row(identity, new_ids[key], shed=shed, signal_pending=signals))
         async with self._database.transaction() as connection:
             fresh: set[str] = set()
             if rows:
                 columns = [list(column) for column in zip(*rows, strict=True)]  # faster to take apart than a document
                 stored = await connection.fetch(self._queries.admit_events, *columns, self._window)
                 fresh = {row["dedupe_key"] for row in stored}
-            request_ids = {key: submissions[key].context.request_id for key in fresh}
-            if repeated := submissions.keys() - fresh:
-                oldest = min(submissions[key].context.received_at for key in repeated) - self._window
+            request_ids = {key: new_ids[key] for key in fresh}
+            if repeated := firsts.keys() - fresh:
+                oldest = min(firsts[key][0].received_at for key in repeated) - self._window
                 known = await connection.fetch(self._queries.known_requests, list(repeated), oldest)
                 request_ids |= {row["dedupe_key"]: row["request_id"] for row in known}
         return fresh, request_ids
 
-    def _tell(self, submissions: Sequence[Submission], placed: Sequence[Placed]) -> None:
+    def _tell(self, offers: Sequence[Offer], identities: Sequence[DedupeIdentity], placed: Sequence[Placed]) -> None:
         """Count and log what became of a batch, and hand the buffer what waits."""
         counts: Counter[tuple[str, str, Outcome | None, str]] = Counter()
         now = self._clock.monotonic()
-        for submission, place in zip(submissions, placed, strict=True):
-            context, tier = submission.context, submission.envelope.control.policy_tier
-            channel, elapsed_ms = context.source_channel, (now - submission.started) * 1000
-            counts[channel, tier, place.outcome, submission.identity.strategy] += 1
+        for offer, identity, (request_id, outcome) in zip(offers, identities, placed, strict=True):
+            channel, tier = offer.envelope.source.channel, offer.envelope.control.policy_tier
+            elapsed_ms = (now - offer.started) * 1000
+            counts[channel, tier, outcome, identity.strategy] += 1
             self._telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
-            if place.request_id is not None:
-                self._accepted(context.received_at, channel, elapsed_ms)
-            _log(submission, place)
-            if place.outcome in WAITS:
+            _log(identity.key, outcome, {"request_id": request_id, "source_channel": channel})
+            if request_id is not None:
+                self._accepted(offer.received_at, channel, elapsed_ms)
+            if request_id is not None and outcome in WAITS:
                 self._hot_path.offer(
                     MessageRef(
-                        request_id=context.request_id,
-                        received_at=context.received_at,
+                        request_id=request_id,
+                        received_at=offer.received_at,
                         policy_tier=tier,
                         source_channel=channel,
                     )
@@ -229,9 +325,7 @@ class Ingress:
                 self._telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
 
 
-def _log(submission: Submission, placed: Placed) -> None:
-    ids = {"request_id": placed.request_id, "source_channel": submission.context.source_channel}
-    key, outcome = submission.identity.key, placed.outcome
+def _log(key: str, outcome: Outcome | None, ids: Mapping[str, Any]) -> None:
     match outcome:
         case None:
             log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)

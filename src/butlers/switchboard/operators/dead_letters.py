@@ -18,8 +18,8 @@ from butlers.clock import Clock
 from butlers.errors import ClassifiedError, ErrorClass, Quarantined
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.operators.audit import page, place
+from butlers.switchboard.requests.inbox import MessageRef
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.dead_letters")

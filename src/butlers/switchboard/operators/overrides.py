@@ -28,7 +28,6 @@ from butlers.operations.requests import (
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.operators.audit import ActionOutcome, AuditLog, OperatorAudit, OperatorIntent
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import (
@@ -41,6 +40,7 @@ from butlers.switchboard.operators.decisions import (
     round_after,
 )
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
+from butlers.switchboard.requests.inbox import MessageRef
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.operators")

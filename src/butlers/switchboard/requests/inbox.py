@@ -6,12 +6,16 @@ worker, a later one cannot be claimed. One that is put off is not to be done now
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
+from pydantic_core import to_json
+
+from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext
 from butlers.errors import LeaseLost
@@ -20,7 +24,6 @@ from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import add_months, drop_month_partitions_before, ensure_month_partitions
 from butlers.switchboard.dispatch.plan import SegmentOutcome
-from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.routing.decision import Decision
 from butlers.telemetry import get_logger
 
@@ -28,6 +31,7 @@ log = get_logger("butlers.retention")
 
 INBOX = "message_inbox"
 MONTHS_AHEAD = 2
+MOST_RECENT = 1_000  # requests whose lineage stays in memory
 MESSAGE_CLAIMS = ClaimTable(
     name=INBOX,
     key={"request_id": "uuid", "received_at": "timestamptz"},
@@ -45,6 +49,17 @@ MESSAGE_CLAIMS = ClaimTable(
         *("attempts", "last_failure", "raw_payload", "thread_key", "override", "progress_at", "calls", "updated_at"),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRef:
+    """A stored message, as the buffer's queues carry it."""
+
+    request_id: UUID
+    received_at: datetime
+    policy_tier: str
+    source_channel: str = ""  # whose turn it is, within a tier
+    attempts: int = 0  # that were begun and have not ended, when it was found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,3 +274,36 @@ class InboxKeeper:
         await self.database.execute(self.queries.forget_notifications, datetime.combine(oldest, time(), UTC))
         cutoff = self.clock.now() - timedelta(days=self.keep_dedupe_days)
         await self.database.execute(self.queries.forget_dedupe_keys, cutoff)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """A request on record."""
+
+    context: RequestContext
+    source_event: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineageReader:
+    """Where requests came from. It never changes, so what this process works on need not be read again."""
+
+    database: Database
+    queries: Queries
+    _recent: OrderedDict[UUID, Lineage] = field(default_factory=OrderedDict, init=False)
+
+    async def of(self, request_id: UUID) -> Lineage | None:
+        if (known := self._recent.get(request_id)) is not None:
+            return known
+        row = await self.database.fetchrow(self.queries.lineage, request_id)
+        if row is None:
+            return None
+        return self.remember(RequestContext.model_validate_json(to_json(row["request_context"])), row["raw_payload"])
+
+    def remember(self, context: RequestContext, raw_payload: Any) -> Lineage:
+        inbound = channel_of(context.source_channel).inbound
+        event = inbound.source_event(raw_payload) if inbound is not None else None
+        lineage = self._recent[context.request_id] = Lineage(context=context, source_event=event)
+        if len(self._recent) > MOST_RECENT:
+            self._recent.popitem(last=False)
+        return lineage

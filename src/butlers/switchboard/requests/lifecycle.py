@@ -31,11 +31,9 @@ from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.dispatch.dispatcher import RequestBudget
 from butlers.switchboard.dispatch.fanout import Fanout, FanoutResult, aggregate
 from butlers.switchboard.dispatch.plan import End, FanoutPlan, SegmentOutcome, make_plan
-from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.operators.dead_letters import DeadLetters, failures_of
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.inbox import ClaimedMessage, MessageInbox
-from butlers.switchboard.requests.reader import LineageReader
+from butlers.switchboard.requests.inbox import ClaimedMessage, LineageReader, MessageInbox, MessageRef
 from butlers.switchboard.requests.signals import Ended, Signals
 from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
 from butlers.telemetry import Telemetry, get_logger
@@ -324,7 +322,7 @@ class RequestProcessor:
             outcomes=outcomes,
             reply=aggregate(result.plan, result.outcomes) if result else None,
             error=described,
-            signal=self.signals.wanted(context),
+            signal=self.signals.wanted(context.source_channel, context.source_thread_identity),
             routed=self.inbox.log_lines(message, decision, result.ended_now) if decision and result else (),
         )
         if error is None and message.override is None and all(outcome["error"] is None for outcome in outcomes):

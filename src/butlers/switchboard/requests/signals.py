@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from butlers.operations.operation import Role
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
 from butlers.switchboard.config import LifecycleSection
-from butlers.switchboard.requests.reader import LineageReader
+from butlers.switchboard.requests.inbox import LineageReader
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.signals")
@@ -68,20 +68,17 @@ class Signals:
     _chains: dict[UUID, asyncio.Task[None]] = field(default_factory=dict, init=False)  # in order within a request
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
-    def wanted(self, context: RequestContext) -> bool:
-        """Whether its author waits to see what becomes of it."""
-        channel = channel_of(context.source_channel)
+    def wanted(self, channel_name: str, thread_identity: str | None) -> bool:
+        """Whether the author of a message waits to see what becomes of it."""
+        channel = channel_of(channel_name)
         followed = channel.inbound is not None and channel.inbound.feedback is not Feedback.NONE
-        return self.settings.enabled and followed and channel.can_answer(context.source_thread_identity)
+        return self.settings.enabled and followed and channel.can_answer(thread_identity)
 
     def received(self, context: RequestContext) -> None:
-        if self.wanted(context) and len(self._chains) < MOST_WAITING:
-            self._soon(context.request_id, self._react(context, "progress", self.settings.progress))
+        self._soon(context, lambda: self._react(context, "progress", self.settings.progress))
 
     def ended(self, ended: Ended) -> None:
-        # What does not fit is said by the sweep.
-        if self.wanted(ended.context) and len(self._chains) < MOST_WAITING:
-            self._soon(ended.context.request_id, self._show_end(ended))
+        self._soon(ended.context, lambda: self._show_end(ended))
 
     async def sweep(self) -> None:
         """Show the ends that a dead process has left unsaid."""
@@ -96,8 +93,11 @@ class Signals:
         if self._chains:
             await asyncio.wait(list(self._chains.values()), timeout=timeout_s)
 
-    def _soon(self, request_id: UUID, showing: Coroutine[Any, Any, None]) -> None:
-        """Show it after what is being shown of the same request."""
+    def _soon(self, context: RequestContext, show: Callable[[], Awaitable[None]]) -> None:
+        """Show it after what is being shown of the same request; an end that does not fit is shown by the sweep."""
+        if len(self._chains) >= MOST_WAITING or not self.wanted(context.source_channel, context.source_thread_identity):
+            return
+        request_id = context.request_id
         previous = self._chains.get(request_id)
 
         async def show_in_turn() -> None:
@@ -105,7 +105,7 @@ class Signals:
                 if previous is not None:
                     await asyncio.wait([previous])
                 async with self._slots:
-                    await showing
+                    await show()
             except Exception as error:
                 log.warning("signal failed", error=error, request_id=request_id)
             finally:

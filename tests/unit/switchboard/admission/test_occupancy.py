@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.switchboard.ingress.admission import Occupancy
+from butlers.switchboard.ingress.buffer import Occupancy
 
 
 def test_what_enters_counts_at_once_and_what_was_known_does_not() -> None:

@@ -9,18 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.switchboard.ingress.admission import AdmissionPolicy, Outcome, Shares, decide
+from butlers.switchboard.ingress.buffer import AdmissionPolicy, Outcome, Shares, decide
 
 CHANNELS = ("telegram", "email", "api", "mcp")
 moves = st.lists(st.tuples(st.sampled_from(CHANNELS), st.booleans()), max_size=300)
 rooms = st.integers(min_value=8, max_value=60)
 
 
+def own_places(shares: Shares) -> int:
+    """Places that are one channel's own."""
+    return shares.places // (2 * shares.channels)
+
+
 def filled(shares: Shares, steps: list[tuple[str, bool]]) -> Counter[str]:
     """The room after these came (True) and went (False)."""
     waiting: Counter[str] = Counter()
     for channel, comes in steps:
-        if comes and shares.has_place(channel, waiting):
+        if comes and shares.place(channel, waiting):
             waiting[channel] += 1
         elif not comes and waiting[channel]:
             waiting[channel] -= 1
@@ -37,16 +42,16 @@ def test_there_are_never_more_than_places(places: int, steps: list[tuple[str, bo
 def test_a_channel_below_its_share_always_has_a_place(places: int, steps: list[tuple[str, bool]], channel: str) -> None:
     shares = Shares(places=places, channels=len(CHANNELS))
     waiting = filled(shares, steps)
-    waiting[channel] = min(waiting[channel], shares.guaranteed - 1)
-    assert shares.has_place(channel, waiting)
+    waiting[channel] = min(waiting[channel], own_places(shares) - 1)
+    assert shares.place(channel, waiting) == "own"
 
 
 @given(places=rooms, flood=st.sampled_from(CHANNELS), guest=st.sampled_from(CHANNELS))
 def test_a_flood_takes_its_share_and_the_pool_and_not_a_place_more(places: int, flood: str, guest: str) -> None:
     shares = Shares(places=places, channels=len(CHANNELS))
     waiting = filled(shares, [(flood, True)] * (places * 2))
-    assert waiting[flood] == places - shares.guaranteed * (len(CHANNELS) - 1)
-    assert shares.has_place(guest, waiting) is (guest != flood)
+    assert waiting[flood] == places - own_places(shares) * (len(CHANNELS) - 1)
+    assert shares.place(guest, waiting) == (None if guest == flood else "own")
 
 
 def policy(**overflow: str) -> AdmissionPolicy:

@@ -18,9 +18,8 @@ from butlers.switchboard.config import TierSection
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher, RequestBudget
 from butlers.switchboard.dispatch.fanout import Fanout, FanoutResult
 from butlers.switchboard.dispatch.plan import FanoutPlan, SegmentOutcome
-from butlers.switchboard.ingress.ingress import MessageRef
 from butlers.switchboard.registry import RegisteredButler
-from butlers.switchboard.requests.inbox import ClaimedMessage
+from butlers.switchboard.requests.inbox import ClaimedMessage, MessageRef
 from butlers.telemetry import Telemetry
 from tests.unit.switchboard.fanout.parts import REQUEST, node, plan
 

@@ -1,8 +1,9 @@
-"""The sender's check at the door in, for messages that a channel's connector brings.
+"""Who may come in by the door: for whom a caller may speak, and whether the sender may write in (decision 0083).
 
-    contacts -> decide (policy.py) -> served:   on into the inbox; the owner's "approve CODE" is done here and ends here
-                                   -> pairing:  a code for the stranger, once; refused
-                                   -> refused:  counted and listed, and not a word
+    grants of the caller's token -> forbidden
+    contacts -> decide -> served:   on into the inbox; the owner's "approve CODE" is done here and ends here
+                       -> pairing:  a code for the stranger, once; refused
+                       -> refused:  counted and listed, and not a word
 
 What a refused sender wrote is not stored. The refusal is final for its message, so the connector's checkpoint moves on.
 As long as the owner has no identity on a channel, the chat that sends the owner's code becomes the owner's.
@@ -12,26 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
-from butlers.butler.identity import Caller
+from butlers.butler.identity import Caller, Grant
 from butlers.channels.channel import AnswersGo, Inbound
-from butlers.channels.registry import channel_of
+from butlers.channels.registry import channel_of, channels, own_names, providers_of
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse
-from butlers.errors import SenderRefused
+from butlers.errors import FieldError, Forbidden, SenderRefused
 from butlers.operations.operation import Role
-from butlers.switchboard.ingress.authority import speaks_for_itself
-from butlers.switchboard.ingress.submission import dedupe_identity
-from butlers.switchboard.senders.records import (
+from butlers.switchboard.ingress.ingress import dedupe_identity
+from butlers.switchboard.senders import (
     SERVED,
     Decision,
     Known,
     Outcome,
     Policy,
+    SenderPolicies,
     SenderRecords,
     WritingSender,
     decide,
@@ -60,23 +61,6 @@ WELCOME = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SenderPolicies:
-    """What the settings say."""
-
-    channels: Mapping[str, Policy]  # a channel that is not among them is open: its callers have tokens
-    mail_authenticated: bool  # a mail counts for its From only when the receiving server vouches for it
-    mail_server: str | None  # that server's authserv-id
-
-    def of(self, channel: str) -> Policy:
-        return self.channels.get(channel, Policy.OPEN)
-
-    def pairs_owner(self, channel: str) -> bool:
-        """Whether a chat may become the owner's by a code: only where a chat is one person's."""
-        inbound = channel_of(channel).inbound
-        return inbound is not None and inbound.pairs_owner and self.of(channel) is not Policy.OPEN
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SenderGate:
     policies: SenderPolicies
     records: SenderRecords
@@ -84,10 +68,18 @@ class SenderGate:
     telemetry: Telemetry
 
     async def admit(self, envelope: IngestEnvelope, submitted_by: Caller) -> bool:
-        """True: to be worked on. False: it was a command to the door and is done. Raises `SenderRefused`."""
-        if submitted_by.role is Role.OPERATOR or speaks_for_itself(submitted_by, envelope):
+        """True: to be worked on. False: it was a command to the door and is done.
+
+        Raises `Forbidden` when the caller may not speak for the source, `SenderRefused` when the sender may not write.
+        """
+        source, own = envelope.source, f"{submitted_by.role.value}:{submitted_by.name}"
+        # A caller that speaks for itself has its own name, which no other channel's identities look like.
+        is_itself = source.endpoint_identity == own and envelope.sender.identity == own
+        if submitted_by.role is Role.OPERATOR or (is_itself and source.channel in own_names()):
             return True
-        policy, confirms = self.policies.of(envelope.source.channel), _inbound(envelope).confirms_sender
+        authorize(submitted_by, envelope)
+        policy = self.policies.channels.get(source.channel, Policy.OPEN)
+        confirms = _inbound(envelope).confirms_sender
         authenticated = True
         if confirms is not None and self.policies.mail_authenticated:
             authenticated = confirms(envelope.sender.identity, envelope.payload.raw, self.policies.mail_server)
@@ -220,3 +212,72 @@ class SenderMessages:
         task = asyncio.create_task(send())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
+    """Raises `Forbidden` unless a grant of the caller covers the source and the sender that the envelope names."""
+    source, sender = envelope.source, envelope.sender.identity
+    of_channel = [grant for grant in _grants(caller) if grant.channel == source.channel]
+    if not of_channel:
+        raise _not_itself(caller, envelope)
+    endpoint = source.endpoint_identity.casefold()
+    at_endpoint = [grant for grant in of_channel if (grant.endpoint or endpoint).casefold() == endpoint]
+    if not at_endpoint:
+        allowed = _listed(grant.endpoint or "" for grant in of_channel)
+        raise _forbidden(caller, ("source.endpoint_identity", f"must be {allowed} for this token"))
+    senders = [name for grant in at_endpoint for name in grant.senders]
+    if all(grant.senders for grant in at_endpoint) and sender.casefold() not in {name.casefold() for name in senders}:
+        raise _forbidden(caller, ("sender.identity", f"must be {_listed(senders)} for this token"))
+    in_thread = channel_of(source.channel).answers_go is AnswersGo.TO_CONVERSATION
+    if caller.role is not Role.CONNECTOR and in_thread and envelope.event.external_thread_id not in (None, sender):
+        problem = f"must be the sender's own ({sender!r}) or absent: only the channel's connector knows other ones"
+        raise _forbidden(caller, ("event.external_thread_id", problem))
+
+
+def may_report_for(caller: Caller, connector_type: str, endpoint: str) -> bool:
+    """Whether a connector's token is for this connector: its type names the channel, or a provider of it."""
+    return any(
+        (grant.endpoint or endpoint).casefold() == endpoint.casefold()
+        and connector_type in {grant.channel, *providers_of(grant.channel)}
+        for grant in _grants(caller)
+    )
+
+
+def _grants(caller: Caller) -> tuple[Grant, ...]:
+    """A butler also has the channels that it brings in itself: Messenger reads the mailbox that it writes from."""
+    if caller.role is not Role.BUTLER:
+        return caller.grants
+    own = (
+        Grant(channel=name)
+        for name, channel in channels().items()
+        if channel.inbound is not None and channel.inbound.read_by == caller.name
+    )
+    return (*caller.grants, *own)
+
+
+def _not_itself(caller: Caller, envelope: IngestEnvelope) -> Forbidden:
+    """Every field in which the envelope is not the caller's own."""
+    own = f"{caller.role.value}:{caller.name}"
+    granted = sorted({grant.channel for grant in _grants(caller)})
+    own_channels = own_names()
+    allowed = [*own_channels, *(channel for channel in granted if channel not in own_channels)]
+    wrong: list[tuple[str, str]] = []
+    if envelope.source.channel not in allowed:
+        wrong.append(("source.channel", f"must be {_listed(allowed)} for this token"))
+    if envelope.source.endpoint_identity != own:
+        wrong.append(("source.endpoint_identity", f"must be {own!r} for this token"))
+    if envelope.sender.identity != own:
+        wrong.append(("sender.identity", f"must be {own!r} for this token"))
+    return _forbidden(caller, *wrong)
+
+
+def _forbidden(caller: Caller, *wrong: tuple[str, str]) -> Forbidden:
+    fields = tuple(FieldError(field=field, error=error) for field, error in wrong)
+    problems = "; ".join(f"{field.field} {field.error}" for field in fields)
+    how = "an operator grants more with: butlers token issue NAME --channel CHANNEL --endpoint ENDPOINT"
+    who = f"{caller.role.value}:{caller.name}"
+    return Forbidden(f"{who} may not speak for this source: {problems} ({how})", fields=fields)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " or ".join(repr(name) for name in dict.fromkeys(names))
