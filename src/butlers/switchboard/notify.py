@@ -16,13 +16,14 @@ from typing import Any
 from uuid import UUID
 
 from butlers.butler.identity import Caller
+from butlers.butler.toolbox import AnyTool, EnvelopeTool
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext, invalid
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, RouteInput, Subrequest, Target, WireError
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
-from butlers.operations.operation import Role
+from butlers.operations.operation import SENDS, Role
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.plan import own_error, parse_response
@@ -53,6 +54,22 @@ class NotifyDispatcher:
     telemetry: Telemetry
     timeout_s: float
     patience_s: float  # how long a keyed message waits for a Messenger that is away
+
+    def tools(self) -> list[AnyTool]:
+        return [
+            EnvelopeTool(
+                name="notify.dispatch",
+                description="Hand an outbound message (notify.v1) to Messenger in the calling butler's name.",
+                arguments=NotifyEnvelope,
+                returns=NotifyResponse,
+                hints=SENDS,
+                handler=self._handle,
+                roles=frozenset({Role.BUTLER}),
+            )
+        ]
+
+    async def _handle(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        return (await self.dispatch(caller, raw)).to_wire()
 
     async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse:
         try:

@@ -20,6 +20,7 @@ from butlers.contracts.route import RouteEnvelope
 from butlers.errors import NotFound, ValidationError
 from butlers.operations import butlers as operations
 from butlers.operations.butlers import HistoryArguments, HoldArguments
+from butlers.operations.operation import ADDS_ONCE, BUTLERS, CHANGES, EVERY_ROLE, READS, NoArguments, Result, Role, Row
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
@@ -70,12 +71,29 @@ class RegisteredButler:
         )
 
 
+class ButlerRegistered(Result):
+    status: str = Field(description="ok")
+    name: str = Field(description="the butler's name")
+
+
+class HeartbeatHeard(Result):
+    status: str = Field(description="ok")
+    registered: bool = Field(description="false: the butler is not known and must register")
+
+
+class ButlerList(Result):
+    butlers: list[Row] = Field(
+        description="the butlers: name, description, triggers, tools and whether they get routes"
+    )
+
+
 class Registry:
     def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
         self._database = database
         self._queries = Queries.load("butlers.switchboard.registry", schema=schema)
         self._clock = clock
         self._new_id = new_id
+        self.registered: Callable[[str], None] = lambda _butler: None  # told of each butler that is there now
         self._snapshot: dict[str, RegisteredButler] = {}
         self._snapshot_at: float | None = None  # on the monotonic clock; None: this process changed the registry since
         self._changes = 0
@@ -162,12 +180,50 @@ class Registry:
         return {"changed": changed}
 
     def tools(self) -> list[AnyTool]:
-        """The operators' tools that hold and release butlers."""
         return [
+            Tool(
+                name="register_butler",
+                description="A butler says what it is and becomes eligible for routes.",
+                arguments=ButlerCard,
+                returns=ButlerRegistered,
+                hints=CHANGES,
+                handler=self._register,
+                roles=BUTLERS,
+            ),
+            Tool(
+                name="butler.heartbeat",
+                description="A sign of life of the calling butler.",
+                returns=HeartbeatHeard,
+                hints=ADDS_ONCE,
+                handler=self._heartbeat,
+                roles=frozenset({Role.BUTLER}),
+            ),
+            Tool(
+                name="list_butlers",
+                description="The registry.",
+                arguments=NoArguments,
+                returns=ButlerList,
+                hints=READS,
+                handler=self._list,
+                roles=EVERY_ROLE,
+            ),
             Tool.of(operations.HOLD, self._hold),
             Tool.of(operations.RELEASE, self._release),
             Tool.of(operations.HISTORY, self._history),
         ]
+
+    async def _register(self, caller: Caller, card: ButlerCard) -> dict[str, Any]:
+        if caller.role is Role.BUTLER and caller.name != card.name:
+            raise invalid("name", f"is not the caller, who is {caller.name!r}")
+        await self.register(card)
+        self.registered(card.name)
+        return {"status": "ok", "name": card.name}
+
+    async def _heartbeat(self, caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return {"status": "ok", "registered": await self.heartbeat(caller.name)}
+
+    async def _list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+        return wire({"butlers": await self.rows()})
 
     async def _hold(self, caller: Caller, given: HoldArguments) -> dict[str, Any]:
         butler, operator = given.butler, caller.name

@@ -25,26 +25,20 @@ from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
+from butlers.switchboard.ingress.api import ingest_tools
 from butlers.switchboard.ingress.buffer import DurableBuffer
 from butlers.switchboard.ingress.ingress import Ingress
-from butlers.switchboard.operators.audit import AuditLog, OperatorAudit, RecordKeeper
+from butlers.switchboard.operators.audit import AuditLog, RecordKeeper
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.overrides import OnEnd, Operators
-from butlers.switchboard.operators.tools import OperatorTools
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.inbox import InboxKeeper, MessageRef
 from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.reader import RequestReader
 from butlers.switchboard.requests.signals import Signals, ended_of
-from butlers.switchboard.tools import SwitchboardTools
 
 RETENTION_CHECK_S = 3600.0
 SIGNAL_DRAIN_S = 5.0
-
-
-def operator_audit(butler: Butler) -> OperatorAudit:
-    process = butler.process
-    return OperatorAudit(database=process.database, schema=butler.config.schema_name, new_id=process.new_id)
 
 
 def add_operators(
@@ -52,7 +46,7 @@ def add_operators(
     *,
     registry: Registry,
     dead_letters: DeadLetters,
-    audit: OperatorAudit,
+    audit: AuditLog,
     processor: RequestProcessor,
     buffer: DurableBuffer,
     signals: Signals,
@@ -60,14 +54,12 @@ def add_operators(
     """The tools; the loops are added to the butler."""
     process, schema = butler.process, butler.config.schema_name
     queries = Queries.load("butlers.switchboard.operators", schema=schema)
-    log = AuditLog(database=process.database, schema=schema, clock=process.clock, new_id=process.new_id)
     operators = Operators(
         database=process.database,
         queries=queries,
         registry=registry,
         dead_letters=dead_letters,
         audit=audit,
-        log=log,
         clock=process.clock,
         offer=buffer.offer,
         stop_now=processor.abort,
@@ -75,10 +67,10 @@ def add_operators(
     )
     keeper = RecordKeeper(database=process.database, schema=schema, clock=process.clock)
     butler.add(
-        Service(name="audit log", run=log.run, stop=log.close),
+        Service(name="audit log", run=audit.run, stop=audit.close),
         Service(name="operators' records", run=keeper.keep, every_s=RETENTION_CHECK_S),
     )
-    return OperatorTools(operators=operators, dead_letters=dead_letters, audit=audit, log=log).tools()
+    return [*operators.tools(), *dead_letters.tools(), *audit.tools()]
 
 
 def _aftermath(butler: Butler, queries: Queries, buffer: DurableBuffer, signals: Signals) -> OnEnd:
@@ -117,6 +109,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     )
     routing, admission = add_routing(butler), add_admission(butler)
     parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
+    registry.registered = parts.dispatcher.circuits.reset
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
     senders = add_senders(butler, parts.notify)
@@ -128,7 +121,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         accept_times=accept_times,
         gate=senders.gate,
     )
-    audit = operator_audit(butler)
+    audit = AuditLog(database=process.database, schema=config.schema_name, new_id=process.new_id)
     operator_tools = add_operators(
         butler,
         registry=registry,
@@ -145,7 +138,9 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         jobs={"eligibility_sweep": lambda _arguments: registry.sweep(), **connectors.jobs},
         trace=_tracer(requests),
         tools=[
-            *_own_tools(parts, ingress, registry),
+            *ingest_tools(ingress),
+            *parts.notify.tools(),
+            *parts.lineage.tools(),
             *operator_tools,
             *routing.tools,
             *service_levels.tools(),
@@ -162,7 +157,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     return butler
 
 
-def _request_reader(butler: Butler, parts: Orchestration, audit: OperatorAudit) -> RequestReader:
+def _request_reader(butler: Butler, parts: Orchestration, audit: AuditLog) -> RequestReader:
     process = butler.process
     return RequestReader(
         database=process.database,
@@ -180,16 +175,6 @@ def _with_modules(process: Process, config: ButlerConfig) -> tuple[Butler, Seque
     if calendar is not None:
         modules["calendar"] = calendar[0]
     return build_butler(process, config, modules=modules), calendar[1] if calendar else ()
-
-
-def _own_tools(parts: Orchestration, ingress: Ingress, registry: Registry) -> Sequence[AnyTool]:
-    return SwitchboardTools(
-        ingress=ingress,
-        registry=registry,
-        notify=parts.notify,
-        lineage=parts.lineage,
-        registered=parts.dispatcher.circuits.reset,
-    ).tools()
 
 
 async def _refuse_route(_envelope: RouteEnvelope) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from starlette.responses import Response
 
 from butlers import __version__
 from butlers.butler.identity import Caller, TokenFile
-from butlers.butler.toolbox import ToolBox, authenticate
+from butlers.butler.toolbox import AnyTool, EnvelopeTool, ToolBox, authenticate
 from butlers.butler.transport import Transport
 from butlers.contracts.envelope import Value, invalid
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
@@ -49,7 +49,7 @@ from butlers.operations.http import (
     json_object,
 )
 from butlers.operations.openapi import describe, json_body, object_of
-from butlers.operations.operation import BUTLERS, SWITCHBOARD, Role, Target
+from butlers.operations.operation import ADDS_ONCE, BUTLERS, SWITCHBOARD, Result, Role, Row, Target
 from butlers.operations.table import OPERATIONS
 from butlers.serving.guard import LOOPBACK, NUL
 from butlers.serving.peer_account import is_own_account
@@ -110,6 +110,49 @@ async def _accept_one(ingress: Ingress, message: Any, submitted_by: Caller) -> d
             ingress_log.error("ingest failed", error=error)
         ingress.count_refusal(refusal)
         return {"error": {"fields": []} | refusal.describe()}
+
+
+class BatchResult(Result):
+    results: list[Row] = Field(description="a reply or an error for each message, in their order")
+    accepted: int = Field(description="how many are new")
+    duplicates: int = Field(description="how many the door knew already")
+    refused: int = Field(description="how many have an error")
+
+
+def ingest_tools(ingress: Ingress) -> list[AnyTool]:
+    """The same doors as MCP tools."""
+
+    async def ingest(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        reply = await ingress.accept(IngestEnvelope.parse(raw), submitted_by=_known(caller))
+        return reply.to_wire()
+
+    async def ingest_batch(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
+        return await accept_batch(ingress, raw, submitted_by=_known(caller))
+
+    return [
+        EnvelopeTool(
+            name="ingest",
+            description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
+            arguments=IngestEnvelope,
+            returns=IngestReply,
+            hints=ADDS_ONCE,
+            handler=ingest,
+        ),
+        EnvelopeTool(
+            name="ingest.batch",
+            description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
+            arguments=IngestBatch,
+            returns=BatchResult,
+            hints=ADDS_ONCE,
+            handler=ingest_batch,
+        ),
+    ]
+
+
+def _known(caller: Caller | None) -> Caller:
+    if caller is None:
+        raise invalid("authorization", "a bearer token is required to hand in messages")
+    return caller
 
 
 def may_decide(caller: Caller) -> bool:

@@ -9,10 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+from pydantic import Field, JsonValue
+
 from butlers.butler.activity import Activity, ActivityQueue
+from butlers.butler.core_tools import Done, wire
+from butlers.butler.identity import Caller
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
-from butlers.operations.requests import Action
+from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
+from butlers.operations import requests as operations
+from butlers.operations.operation import ADDS, Role
+from butlers.operations.requests import Action, ActivityArguments, AuditArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget
@@ -23,6 +30,7 @@ _FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
 
 KEPT = timedelta(days=365)
 BATCH = 1_000
+MOST_ENTRIES = 1_000  # that a butler reports at once
 RECORDS = (
     AgingTable(table="dead_letter"),
     AgingTable(table="operator_audit_log", moment="performed_at"),
@@ -46,7 +54,6 @@ class OperatorIntent:
     operator: str
     reason: str
     at: datetime
-    request_id: UUID | None  # None: the dead letter knows
     payload: Mapping[str, Any] = field(default_factory=dict)  # what belongs to the action: target, annotation, letter
 
     def override(self, **more: Any) -> dict[str, Any]:
@@ -55,11 +62,45 @@ class OperatorIntent:
         return {"action": self.action.value, "operator": self.operator, "reason": self.reason, "at": at} | more
 
 
-class OperatorAudit:
+class Entry(Value):
+    operation: Identity = Field(description="what was done")
+    request_summary: dict[str, JsonValue] = Field(default_factory=dict, description="ids and codes that tell which")
+    result: Identity = Field(description="how it ended")
+    error: str | None = Field(default=None, description="what went wrong, in words")
+    actor: Identity | None = Field(default=None, description="the person who did it")
+    at: Timestamp = Field(description="when: RFC 3339 with an offset")
+
+
+class RecordArguments(Value):
+    entries: list[Entry] = Field(max_length=MOST_ENTRIES, description="what was done, oldest first")
+
+
+class AuditLog:
+    """Two records: the operators' actions, written with what they changed, and what butlers say they did, queued."""
+
     def __init__(self, *, database: Database, schema: str, new_id: Callable[[], UUID]) -> None:
         self._database = database
         self._queries = Queries.load("butlers.switchboard.operators", schema=schema)
         self._new_id = new_id
+        self._queue = ActivityQueue(sink=self._store)
+        self.report = self._queue.report
+        self.run = self._queue.run
+        self.close = self._queue.close
+
+    def tools(self) -> list[AnyTool]:
+        return [
+            Tool.of(operations.AUDIT, self._list_actions),
+            Tool.of(operations.ACTIVITY, self._list_activity),
+            Tool(
+                name="audit.record",
+                description="A butler tells what it did; told and forgotten.",
+                arguments=RecordArguments,
+                returns=Done,
+                hints=ADDS,
+                handler=self._record,
+                roles=frozenset({Role.BUTLER}),
+            ),
+        ]
 
     async def record(
         self,
@@ -85,70 +126,26 @@ class OperatorAudit:
         )
         return audit_id
 
-    async def list(
-        self,
-        *,
-        request_id: UUID | None = None,
-        operator: str | None = None,
-        action: str | None = None,
-        since: datetime | None = None,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> dict[str, Any]:
-        values = (request_id, operator, action, since, *place(cursor), limit + 1)
-        rows = [dict(row) for row in await self._database.fetch(self._queries.list_actions, *values)]
-        actions, following = page(rows, limit)
+    async def actions(self, wanted: AuditArguments) -> dict[str, Any]:
+        values = (wanted.request_id, wanted.operator, wanted.action, wanted.since, *place(wanted.cursor))
+        rows = await self._database.fetch(self._queries.list_actions, *values, wanted.limit + 1)
+        actions, following = page([dict(row) for row in rows], wanted.limit)
         shown = [{key: value for key, value in row.items() if key != "created_at"} for row in actions]
         return {"actions": shown, "next_cursor": following}
 
+    async def _list_actions(self, _caller: Caller, wanted: AuditArguments) -> dict[str, Any]:
+        return wire(await self.actions(wanted))
 
-class AuditLog:
-    def __init__(self, *, database: Database, schema: str, clock: Clock, new_id: Callable[[], UUID]) -> None:
-        self._database = database
-        self._queries = Queries.load("butlers.switchboard.operators", schema=schema)
-        self._clock = clock
-        self._new_id = new_id
-        self._queue = ActivityQueue(sink=self._store)
-        self.report = self._queue.report
-        self.run = self._queue.run
-        self.close = self._queue.close
+    async def _list_activity(self, _caller: Caller, wanted: ActivityArguments) -> dict[str, Any]:
+        values = (wanted.butler, wanted.operation, wanted.result, wanted.since, *place(wanted.cursor))
+        rows = await self._database.fetch(self._queries.list_activity, *values, wanted.limit + 1)
+        entries, following = page([dict(row) for row in rows], wanted.limit)
+        return wire({"entries": entries, "next_cursor": following})
 
-    def write(
-        self,
-        *,
-        butler: str,
-        operation: str,
-        request_summary: Mapping[str, Any],
-        result: str,
-        error: str | None = None,
-        actor: str | None = None,
-    ) -> None:
-        self.report(
-            Activity(
-                butler=butler,
-                operation=operation,
-                request_summary=request_summary,
-                result=result,
-                error=error,
-                actor=actor,
-                at=self._clock.now(),
-            )
-        )
-
-    async def list(
-        self,
-        *,
-        butler: str | None = None,
-        operation: str | None = None,
-        result: str | None = None,
-        since: datetime | None = None,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> dict[str, Any]:
-        values = (butler, operation, result, since, *place(cursor), limit + 1)
-        rows = [dict(row) for row in await self._database.fetch(self._queries.list_activity, *values)]
-        entries, following = page(rows, limit)
-        return {"entries": entries, "next_cursor": following}
+    async def _record(self, caller: Caller, told: RecordArguments) -> dict[str, Any]:
+        for entry in told.entries:
+            self.report(Activity(butler=caller.name, **entry.model_dump()))
+        return {"status": "ok"}
 
     async def _store(self, entries: Sequence[Activity]) -> None:
         rows = [

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid5
 
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError, ErrorClass, Quarantined
+from butlers.errors import ClassifiedError, ErrorClass, NotFound, Quarantined
+from butlers.operations import requests as operations
+from butlers.operations.requests import DeadLettersArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.switchboard.operators.audit import page, place
@@ -54,6 +58,9 @@ class DeadLetters:
         self._clock = clock
         self._new_id = new_id
 
+    def tools(self) -> list[AnyTool]:
+        return [Tool.of(operations.DEAD_LETTERS, self._answer)]
+
     async def ended(
         self,
         connection: Executor,
@@ -80,31 +87,28 @@ class DeadLetters:
         row = await self._database.fetchrow(self._queries.get_letter, dead_letter_id)
         return dict(row) if row else None
 
-    async def list(
-        self,
-        *,
-        request_id: UUID | None = None,
-        target_butler: str | None = None,
-        error_class: str | None = None,
-        failure_category: str | None = None,
-        since: datetime | None = None,
-        include_resolved: bool = False,
-        cursor: str | None = None,
-        limit: int = 50,
-    ) -> dict[str, Any]:
+    async def list(self, wanted: DeadLettersArguments) -> dict[str, Any]:
         rows = await self._database.fetch(
             self._queries.list_letters,
-            request_id,
-            target_butler,
-            error_class,
-            failure_category,
-            since,
-            include_resolved,
-            *place(cursor),
-            limit + 1,
+            wanted.request_id,
+            wanted.target_butler,
+            wanted.error_class,
+            wanted.failure_category,
+            wanted.since,
+            wanted.include_resolved,
+            *place(wanted.cursor),
+            wanted.limit + 1,
         )
-        letters, following = page([dict(row) for row in rows], limit)
+        letters, following = page([dict(row) for row in rows], wanted.limit)
         return {"dead_letters": letters, "next_cursor": following}
+
+    async def _answer(self, _caller: Caller, wanted: DeadLettersArguments) -> dict[str, Any]:
+        if wanted.dead_letter_id is None:
+            return wire(await self.list(wanted))
+        letter = await self.get(wanted.dead_letter_id)
+        if letter is None:
+            raise NotFound.of("dead_letter_id", "no such dead letter")
+        return wire({"dead_letter": letter})
 
     async def _capture(self, connection: Executor, ref: MessageRef, failure: Failure) -> bool:
         """False: another part has made up for it."""

@@ -8,16 +8,20 @@ Who acts is who the transport says it is. A refused action is audited, too, and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.activity import Activity
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import followed_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, Conflict, FieldError, NotFound, RoutingError
+from butlers.operations import requests as operations
 from butlers.operations.requests import (
     Action,
     ActionArguments,
@@ -28,7 +32,7 @@ from butlers.operations.requests import (
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
-from butlers.switchboard.operators.audit import ActionOutcome, AuditLog, OperatorAudit, OperatorIntent
+from butlers.switchboard.operators.audit import ActionOutcome, AuditLog, OperatorIntent
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import (
     Beginning,
@@ -46,6 +50,7 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.operators")
 
 OnEnd = Callable[[UUID, str], Awaitable[None]]
+Given = ActionArguments | RerouteArguments | ForceCompleteArguments | ReplayArguments
 
 
 class Rejected(Conflict):
@@ -82,106 +87,55 @@ class Operators:
     queries: Queries  # of this package
     registry: Registry
     dead_letters: DeadLetters
-    audit: OperatorAudit
-    log: AuditLog
+    audit: AuditLog
     clock: Clock
     offer: Callable[[MessageRef], object]  # into the buffer
     stop_now: Callable[[UUID], None]  # the worker of this process that has it
     on_end: OnEnd | None = None  # tells its author, and the message that waits behind it
     policy: ReplayPolicy = field(default_factory=ReplayPolicy)
 
-    async def reroute(self, caller: Caller, given: RerouteArguments) -> dict[str, Any]:
-        intent = self._intent(Action.MANUAL_REROUTE, given.request_id, caller, given.reason, target=given.target)
+    def tools(self) -> list[AnyTool]:
+        return [
+            Tool.of(operation, functools.partial(self._act, action))
+            for operation, action in (
+                (operations.REROUTE, Action.MANUAL_REROUTE),
+                (operations.CANCEL, Action.CANCEL),
+                (operations.ABORT, Action.ABORT),
+                (operations.RETRY, Action.RETRY),
+                (operations.REPLAY, Action.REPLAY),
+                (operations.FORCE_COMPLETE, Action.FORCE_COMPLETE),
+            )
+        ]
 
-        async def change(connection: Executor) -> Change:
-            row = await self._locked(connection, given.request_id, intent.action)
-            turn = round_after(row["override"])
-            why = f"operator {intent.operator}: {intent.reason}"
-            beginning = rerouted(row["normalized_text"], given.target, why=why, turn=turn)
-            override = intent.override(target=given.target, round=turn, before=_before(row))
-            await self._reopen(connection, row, beginning, override, pinned_target=given.target)
-            return _change(row, "accepted", target=given.target)
-
-        return await self._act(intent, change, first=self._check_target(given.target))
-
-    async def cancel(self, caller: Caller, given: ActionArguments) -> dict[str, Any]:
-        return await self._stop(self._intent(Action.CANCEL, given.request_id, caller, given.reason), given.request_id)
-
-    async def abort(self, caller: Caller, given: ActionArguments) -> dict[str, Any]:
-        return await self._stop(self._intent(Action.ABORT, given.request_id, caller, given.reason), given.request_id)
-
-    async def force_complete(self, caller: Caller, given: ForceCompleteArguments) -> dict[str, Any]:
-        annotation = given.annotation
-        intent = self._intent(Action.FORCE_COMPLETE, given.request_id, caller, given.reason, annotation=annotation)
-
-        async def change(connection: Executor) -> Change:
-            row = await self._locked(connection, given.request_id, intent.action)
-            override = intent.override(annotation=annotation, before=_before(row))
-            await self._end(connection, row, "parsed", None, override)
-            await self.dead_letters.resolve(connection, given.request_id)
-            return _change(row, "parsed", annotation=annotation)
-
-        return await self._act(intent, change)
-
-    async def retry(self, caller: Caller, given: ActionArguments) -> dict[str, Any]:
-        intent = self._intent(Action.RETRY, given.request_id, caller, given.reason)
-
-        async def change(connection: Executor) -> Change:
-            row = await self._locked(connection, given.request_id, intent.action)
-            turn = round_after(row["override"])
-            beginning = repeated(row["routing_output"], row["dispatch_outcomes"], turn)
-            override = intent.override(round=turn, before=_before(row))
-            await self._reopen(connection, row, beginning, override, pinned_target=row["pinned_target"])
-            return _change(row, "accepted")
-
-        return await self._act(intent, change)
-
-    async def replay(self, caller: Caller, given: ReplayArguments) -> dict[str, Any]:
-        letter_id = given.dead_letter_id
-        intent = self._intent(Action.REPLAY, None, caller, given.reason, dead_letter_id=str(letter_id))
-        known = await self.dead_letters.get(letter_id)
-        if known is None:
-            return await self._act(intent, _no_such_letter)
-        request_id: UUID = known["request_id"]
-
-        async def change(connection: Executor) -> Change:
-            # A request whose month is gone has no row to lock; of two replays of its letters, one is to restore it.
-            await connection.execute(self.queries.lock_name, str(request_id))
-            # The request before its letter, as the worker that finishes a request locks them.
-            row = await connection.fetchrow(self.queries.lock_request, request_id)
-            letter = await connection.fetchrow(self.queries.lock_letter, letter_id)
-            if letter is None:
-                raise RejectedAsUnknown("dead_letter_id", "no such dead letter")
-            if problem := replay_refusal(dict(letter), self.policy, self.clock.now()):
-                raise Rejected("dead_letter_id", problem)
-            if row is not None and (problem := refusal(intent.action, row["lifecycle_state"])):
-                raise Rejected("dead_letter_id", problem, state=row["lifecycle_state"])
-            return await self._replay(connection, intent, letter, row)
-
-        return await self._act(intent, change, request_id=request_id)
-
-    async def _act(
-        self,
-        intent: OperatorIntent,
-        change: Callable[[Executor], Awaitable[Change]],
-        *,
-        request_id: UUID | None = None,
-        first: Awaitable[None] | None = None,
-    ) -> dict[str, Any]:
-        about = request_id or intent.request_id
+    async def _act(self, action: Action, caller: Caller, given: Given) -> dict[str, Any]:
+        intent = OperatorIntent(
+            action=action,
+            operator=caller.name,
+            reason=given.reason,
+            at=self.clock.now(),
+            payload=given.model_dump(mode="json", exclude={"request_id", "reason"}),
+        )
+        if isinstance(given, ReplayArguments):
+            letter = await self.dead_letters.get(given.dead_letter_id)
+            request_id: UUID | None = letter["request_id"] if letter else None
+        else:
+            request_id = given.request_id
         try:
-            if first is not None:
-                await first
+            if isinstance(given, RerouteArguments):
+                await self._check_target(given.target)
             async with self.database.transaction() as connection:
-                done = await change(connection)
+                if isinstance(given, ReplayArguments):
+                    done = await self._replay(connection, intent, given.dead_letter_id, request_id)
+                else:
+                    done = await self._change(connection, intent, given.request_id)
                 outcome: ActionOutcome = "partial" if done.partial else "success"
                 audit_id = await self.audit.record(
-                    intent, outcome, done.details, request_id=about, connection=connection
+                    intent, outcome, done.details, request_id=request_id, connection=connection
                 )
         except Exception as error:
-            await self._tell_failure(intent, about, error)
+            await self._tell_failure(intent, request_id, error)
             raise
-        self._tell(intent, about, outcome)
+        self._tell(intent, request_id, outcome)
         self.stop_now(done.ref.request_id)  # the row is changed: no worker may go on with what it was
         if done.state == "accepted":
             self.offer(done.ref)
@@ -200,6 +154,66 @@ class Operators:
         }
         return wire(answer)
 
+    async def _change(self, connection: Executor, intent: OperatorIntent, request_id: UUID) -> Change:
+        """Every action but a replay."""
+        row = await connection.fetchrow(self.queries.lock_request, request_id)
+        if row is None:
+            raise RejectedAsUnknown("request_id", "no such request")
+        was, payload = row["lifecycle_state"], intent.payload
+        if problem := refusal(intent.action, was):
+            raise Rejected("request_id", problem, state=was)
+        override = intent.override(**payload, before={"state": was, "error": row["lifecycle_error"]})
+        match intent.action:
+            case Action.FORCE_COMPLETE:
+                state = "parsed"
+                await self._end(connection, row, state, None, override)
+                await self.dead_letters.resolve(connection, request_id)
+            case Action.CANCEL | Action.ABORT:
+                state = "errored"
+                error = RoutingError(f"cancelled by {intent.operator}: {intent.reason}").describe()
+                await self._end(connection, row, state, error, override)
+                await self.dead_letters.stop_replays(connection, request_id)
+            case _:
+                state, turn, target = "accepted", round_after(row["override"]), payload.get("target")
+                beginning = repeated(row["routing_output"], row["dispatch_outcomes"], turn)
+                if target is not None:
+                    why = f"operator {intent.operator}: {intent.reason}"
+                    beginning = rerouted(row["normalized_text"], target, why=why, turn=turn)
+                await self._reopen(connection, row, beginning, override | {"round": turn}, target=target)
+        # A butler that has got the message by now goes on with it; only the request is stopped.
+        goes_on = handed_to(row["routing_output"]) if was == "progress" else []
+        details = {**payload, "was": was}
+        if goes_on:
+            details |= {"handed_to": goes_on, "note": "a butler that has its part already finishes it"}
+        return Change(ref=_reference(row), state=state, details=details, partial=bool(goes_on))
+
+    async def _replay(
+        self, connection: Executor, intent: OperatorIntent, letter_id: UUID, request_id: UUID | None
+    ) -> Change:
+        # A request whose month is gone has no row to lock; of two replays of its letters, one is to restore it.
+        await connection.execute(self.queries.lock_name, str(request_id))
+        # The request before its letter, as the worker that finishes a request locks them.
+        row = await connection.fetchrow(self.queries.lock_request, request_id)
+        letter = await connection.fetchrow(self.queries.lock_letter, letter_id)
+        if letter is None:
+            raise RejectedAsUnknown("dead_letter_id", "no such dead letter")
+        if problem := replay_refusal(dict(letter), self.policy, self.clock.now()):
+            raise Rejected("dead_letter_id", problem)
+        if row is not None and (problem := refusal(intent.action, row["lifecycle_state"])):
+            raise Rejected("dead_letter_id", problem, state=row["lifecycle_state"])
+        stored = row if row is not None else letter["original_payload"]
+        turn = round_after(row["override"] if row is not None else {"round": letter["replay_count"]})
+        beginning = repeated(stored["routing_output"], stored["dispatch_outcomes"], turn)
+        override = intent.override(**intent.payload, round=turn)
+        if row is not None:
+            await self._reopen(connection, row, beginning, override)
+            ref = _reference(row)
+        else:
+            ref = await self._restore(connection, letter, beginning, override)
+        count = await connection.fetchval(self.queries.mark_replay, letter_id, intent.at)
+        details = {**intent.payload, "replay_count": count, "restored": row is None}
+        return Change(ref=ref, state="accepted", details=details)
+
     async def _tell_failure(self, intent: OperatorIntent, request_id: UUID | None, error: Exception) -> None:
         outcome: ActionOutcome = "rejected" if isinstance(error, Rejected) else "failed"
         problem = error.message if isinstance(error, ClassifiedError) else type(error).__name__
@@ -216,39 +230,17 @@ class Operators:
         log.info(
             "operator action", request_id=request_id, caller=intent.operator, outcome=outcome, reason=intent.action
         )
-        self.log.write(
-            butler="switchboard",
-            operation=f"request.{intent.action.value}",
-            request_summary={"request_id": str(request_id) if request_id else None},
-            result=outcome,
-            error=problem,
-            actor=intent.operator,
+        self.audit.report(
+            Activity(
+                butler="switchboard",
+                operation=f"request.{intent.action.value}",
+                request_summary={"request_id": str(request_id) if request_id else None},
+                result=outcome,
+                error=problem,
+                actor=intent.operator,
+                at=self.clock.now(),
+            )
         )
-
-    async def _stop(self, intent: OperatorIntent, request_id: UUID) -> dict[str, Any]:
-        async def change(connection: Executor) -> Change:
-            row = await self._locked(connection, request_id, intent.action)
-            error = RoutingError(f"cancelled by {intent.operator}: {intent.reason}").describe()
-            await self._end(connection, row, "errored", error, intent.override(before=_before(row)))
-            await self.dead_letters.stop_replays(connection, request_id)
-            return _change(row, "errored")
-
-        return await self._act(intent, change)
-
-    async def _replay(self, connection: Executor, intent: OperatorIntent, letter: Record, row: Record | None) -> Change:
-        copy = letter["original_payload"]
-        stored = row if row is not None else copy
-        turn = round_after(row["override"] if row is not None else {"round": letter["replay_count"]})
-        beginning = repeated(stored["routing_output"], stored["dispatch_outcomes"], turn)
-        override = intent.override(round=turn, dead_letter_id=str(letter["id"]))
-        if row is not None:
-            await self._reopen(connection, row, beginning, override, pinned_target=row["pinned_target"])
-            ref = _reference(row)
-        else:
-            ref = await self._restore(connection, letter, beginning, override)
-        count = await connection.fetchval(self.queries.mark_replay, letter["id"], intent.at)
-        details = {"dead_letter_id": str(letter["id"]), "replay_count": count, "restored": row is None}
-        return Change(ref=ref, state="accepted", details=details)
 
     async def _restore(
         self, connection: Executor, letter: Record, beginning: Beginning, override: Mapping[str, Any]
@@ -271,14 +263,6 @@ class Operators:
             policy_tier=copy["policy_tier"],
             source_channel=context["source_channel"],
         )
-
-    async def _locked(self, connection: Executor, request_id: UUID, action: Action) -> Record:
-        row = await connection.fetchrow(self.queries.lock_request, request_id)
-        if row is None:
-            raise RejectedAsUnknown("request_id", "no such request")
-        if problem := refusal(action, row["lifecycle_state"]):
-            raise Rejected("request_id", problem, state=row["lifecycle_state"])
-        return row
 
     async def _check_target(self, target: str) -> None:
         butlers = {butler.name: butler for butler in await self.registry.butlers()}
@@ -314,34 +298,18 @@ class Operators:
         beginning: Beginning,
         override: Mapping[str, Any],
         *,
-        pinned_target: str | None,
+        target: str | None = None,  # that a person named; None: as it was
     ) -> None:
         await connection.execute(
             self.queries.reopen_request,
             row["request_id"],
             row["received_at"],
-            pinned_target,
+            target or row["pinned_target"],
             beginning.routing_output,
             beginning.outcomes,
             override,
             self.clock.now(),
         )
-
-    def _intent(
-        self, action: Action, request_id: UUID | None, caller: Caller, reason: str, **payload: Any
-    ) -> OperatorIntent:
-        return OperatorIntent(
-            action=action,
-            operator=caller.name,
-            reason=reason,
-            at=self.clock.now(),
-            request_id=request_id,
-            payload=payload,
-        )
-
-
-async def _no_such_letter(_connection: Executor) -> Change:
-    raise RejectedAsUnknown("dead_letter_id", "no such dead letter")
 
 
 def _reference(row: Record) -> MessageRef:
@@ -351,17 +319,3 @@ def _reference(row: Record) -> MessageRef:
         policy_tier=row["policy_tier"],
         source_channel=row["source_channel"],
     )
-
-
-def _before(row: Record) -> dict[str, Any]:
-    """How the request stood, for its record."""
-    return {"state": row["lifecycle_state"], "error": row["lifecycle_error"]}
-
-
-def _change(row: Record, state: str, **details: Any) -> Change:
-    """A butler that has got the message by now goes on with it; only the request is stopped."""
-    goes_on = handed_to(row["routing_output"]) if row["lifecycle_state"] == "progress" else []
-    details["was"] = row["lifecycle_state"]
-    if goes_on:
-        details |= {"handed_to": goes_on, "note": "a butler that has its part already finishes it"}
-    return Change(ref=_reference(row), state=state, details=details, partial=bool(goes_on))

@@ -13,12 +13,18 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
+from pydantic import Field
 from pydantic_core import to_json
 
+from butlers.butler.core_tools import wire
+from butlers.butler.identity import Caller
+from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
-from butlers.contracts.envelope import RequestContext
-from butlers.errors import LeaseLost
+from butlers.contracts.envelope import RequestContext, RequestId, Value
+from butlers.contracts.notify import NotifyContext
+from butlers.errors import LeaseLost, NotFound
+from butlers.operations.operation import BUTLERS, READS, Result, Row
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
@@ -276,6 +282,15 @@ class InboxKeeper:
         await self.database.execute(self.queries.forget_dedupe_keys, cutoff)
 
 
+class LineageArguments(Value):
+    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
+
+
+class LineageResult(Result):
+    request_context: Row = Field(description="where the request came from, as notify.v1 wants it")
+    source_event: Row | None = Field(description="what the channel needs for an answer, such as the message's id")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
     """A request on record."""
@@ -307,3 +322,24 @@ class LineageReader:
         if len(self._recent) > MOST_RECENT:
             self._recent.popitem(last=False)
         return lineage
+
+    def tools(self) -> list[AnyTool]:
+        return [
+            Tool(
+                name="request.lineage",
+                description="Where a request came from and what it was, for whoever answers it.",
+                arguments=LineageArguments,
+                returns=LineageResult,
+                hints=READS,
+                handler=self._answer,
+                roles=BUTLERS,
+                owner="messenger",
+            )
+        ]
+
+    async def _answer(self, _caller: Caller, arguments: LineageArguments) -> dict[str, Any]:
+        known = await self.of(arguments.request_id)
+        if known is None:
+            raise NotFound.of("request_id", "no such request")
+        context = NotifyContext.answering(known.context)
+        return wire({"request_context": context.to_wire(), "source_event": known.source_event})

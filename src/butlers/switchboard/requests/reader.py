@@ -19,10 +19,11 @@ from butlers.channels.registry import reacting_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError
 from butlers.operations.operation import LONGEST_PAGE, TimeRangeArguments
+from butlers.operations.requests import AuditArguments, DeadLettersArguments
 from butlers.operations.routing import SERVICE_LEVELS
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
-from butlers.switchboard.operators.audit import OperatorAudit
+from butlers.switchboard.operators.audit import AuditLog
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.decisions import possible
 from butlers.telemetry import get_logger
@@ -37,7 +38,7 @@ class RequestReader:
     queries: Queries
     transport: Transport
     dead_letters: DeadLetters
-    audit: OperatorAudit
+    audit: AuditLog
     clock: Clock
 
     async def list(self, *, before: UUID | None, state: str | None, limit: int) -> dict[str, Any]:
@@ -54,8 +55,10 @@ class RequestReader:
             return None
         routing = await self.database.fetch(self.queries.routing_of_request, request_id)
         notifications = await self.database.fetch(self.queries.notifications_of_request, request_id)
-        letters = await self.dead_letters.list(request_id=request_id, include_resolved=True, limit=LONGEST_PAGE)
-        actions = await self.audit.list(request_id=request_id, limit=LONGEST_PAGE)
+        letters = await self.dead_letters.list(
+            DeadLettersArguments(request_id=request_id, include_resolved=True, limit=LONGEST_PAGE)
+        )
+        actions = await self.audit.actions(AuditArguments(request_id=request_id, limit=LONGEST_PAGE))
         hops = await self._hops(request_id, _butlers_of(row["routing_output"]))
         deliveries = hops.get("messenger", {}).pop("deliveries", [])
         return {
