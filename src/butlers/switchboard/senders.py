@@ -1,4 +1,4 @@
-"""Senders as rows: who was refused, who has a code, and whom a code or an operator let in as a contact."""
+"""Senders: the policy of who may write in, who was refused, who has a code, and whom a code or an operator let in."""
 
 from __future__ import annotations
 
@@ -43,6 +43,45 @@ MOST_REFUSED = 10_000  # rows
 LONGEST_NAME = 200  # characters of a display name that a list shows
 
 
+class Policy(StrEnum):
+    OWNER = "owner"
+    CONTACTS = "contacts"
+    PAIRING = "pairing"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderPolicies:
+    """What the settings say."""
+
+    channels: Mapping[str, Policy]  # a channel that is not among them is open: its callers have tokens
+    mail_authenticated: bool  # a mail counts for its From only when the receiving server vouches for it
+    mail_server: str | None  # that server's authserv-id
+
+    def pairs_owner(self, channel: str) -> bool:
+        """Whether a chat may become the owner's by a code: only where a chat is one person's."""
+        inbound = channel_of(channel).inbound
+        return (
+            inbound is not None and inbound.pairs_owner and self.channels.get(channel, Policy.OPEN) is not Policy.OPEN
+        )
+
+
+class Known(StrEnum):
+    """What the contacts say about a sender."""
+
+    OWNER = "owner"
+    CONTACT = "contact"
+    STRANGER = "stranger"
+
+
+class Reason(StrEnum):
+    """Why a sender is not served, as lists and metrics say it."""
+
+    UNKNOWN = "unknown_sender"
+    NOT_THE_OWNER = "not_the_owner"
+    NOT_AUTHENTICATED = "not_authenticated"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingSender:
     """Who wrote, and where."""
@@ -60,12 +99,6 @@ class WritingSender:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
-    id: UUID
-    code: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SenderRecords:
     database: Database
     queries: Queries  # of butlers.switchboard.senders
@@ -73,6 +106,22 @@ class SenderRecords:
     clock: Clock
     new_id: Callable[[], UUID]
     owner_name: str
+    policies: SenderPolicies
+    report: Report  # what operators did
+
+    def tools(self) -> list[AnyTool]:
+        return [
+            Tool.of(operations.REFUSED, self._refused),
+            Tool.of(operations.PAIRINGS, self._pairings),
+            Tool.of(operations.APPROVE, self._approve),
+            Tool.of(operations.ALLOW, self._allow),
+            Tool.of(operations.REMOVE, self._remove),
+            Tool.of(operations.OWNER_CODE, self._owner_code),
+        ]
+
+    def _done(self, caller: Caller, operation: str, result: dict[str, Any]) -> dict[str, Any]:
+        self.report(operation, {"channel": result["channel"]}, result="completed", error=None, actor=caller.name)
+        return wire(result)
 
     async def known(self, channel: str, identity: str) -> Known:
         is_owner = await self.contacts.is_owner(channel, identity)
@@ -92,17 +141,18 @@ class SenderRecords:
         who = (sender.channel, sender.endpoint, sender.identity)
         return int(await self.database.fetchval(self.queries.wrong_codes_of, *who) or 0)
 
-    async def refused(self, *, channel: str | None, before: UUID | None, limit: int) -> dict[str, Any]:
-        rows = await self.database.fetch(self.queries.list_refused, before, channel, limit)
-        return {"senders": [dict(row) for row in rows], "next_cursor": rows[-1]["id"] if len(rows) == limit else None}
+    async def _refused(self, _caller: Caller, given: RefusedArguments) -> dict[str, Any]:
+        rows = await self.database.fetch(self.queries.list_refused, given.cursor, given.channel, given.limit)
+        cursor = rows[-1]["id"] if len(rows) == given.limit else None
+        return wire({"senders": [dict(row) for row in rows], "next_cursor": cursor})
 
     async def forget_old(self) -> None:
         await self.database.execute(self.queries.forget_refusals, self.clock.now() - KEPT, MOST_REFUSED)
 
     # --- let in ------------------------------------------------------------------------------------------------------
 
-    async def pairing(self, sender: WritingSender, choose: Callable[[str], str]) -> Pairing | None:
-        """The code that this stranger is still to be told; None when it was told one, or too many others were."""
+    async def pairing(self, sender: WritingSender, choose: Callable[[str], str]) -> tuple[UUID, str] | None:
+        """The pairing whose code this stranger is still to be told; None: it was told, or too many others were."""
         now = self.clock.now()
         await self.database.execute(
             self.queries.start_pairing,
@@ -121,7 +171,7 @@ class SenderRecords:
         row = await self.database.fetchrow(self.queries.pairing_of_sender, *who)
         if row is None or row["told_at"] is not None or row["used_at"] is not None or row["expires_at"] <= now:
             return None
-        return Pairing(id=row["id"], code=row["code"])
+        return row["id"], row["code"]
 
     async def told(self, pairing_id: UUID) -> None:
         await self.database.execute(self.queries.pairing_told, pairing_id, self.clock.now())
@@ -141,31 +191,40 @@ class SenderRecords:
             await connection.execute(self.queries.forget_refusal, row["channel"], row["sender"])
         return _let_in(row["channel"], row["sender"], row["display_name"], contact)
 
-    async def allow(self, channel: str, identity: str, *, name: str | None, owner: bool) -> dict[str, Any]:
-        """A person becomes a contact, or an identity the owner's, by an operator's word."""
-        async with self.database.transaction() as connection:
-            if owner:
-                contact = await self.contacts.add_to_owner(connection, channel, identity, self.owner_name)
-            else:
-                contact = await self.contacts.add(connection, channel, identity, name or identity)
-            await connection.execute(self.queries.forget_refusal, channel, identity)
-        return _let_in(channel, identity, self.owner_name if owner else name or identity, contact)
+    async def _approve(self, caller: Caller, given: ApproveArguments) -> dict[str, Any]:
+        code = read_code(given.code)
+        approved = await self.approve(code, by=caller.name) if code is not None else None
+        if approved is None:
+            raise NotFound.of("code", "no such code: it is unknown, was used, or is older than 24 hours")
+        return self._done(caller, "senders.approve", approved)
 
-    async def remove(self, channel: str, identity: str) -> dict[str, Any]:
+    async def _allow(self, caller: Caller, given: AllowArguments) -> dict[str, Any]:
+        """A person becomes a contact, or an identity the owner's, by an operator's word."""
+        channel, identity = given.channel, _identity(given)
+        name = self.owner_name if given.owner else given.name or identity
+        add = self.contacts.add_to_owner if given.owner else self.contacts.add
+        async with self.database.transaction() as connection:
+            contact = await add(connection, channel, identity, name)
+            await connection.execute(self.queries.forget_refusal, channel, identity)
+        return self._done(caller, "senders.allow", _let_in(channel, identity, name, contact))
+
+    async def _remove(self, caller: Caller, given: SenderArguments) -> dict[str, Any]:
         """The identity is no contact's any more; the owner's stays, or no person could write in."""
+        channel, identity = given.channel, _identity(given)
         match await self.contacts.is_owner(channel, identity):
             case None:
                 raise NotFound.of("identity", "no such contact on this channel")
             case True:
                 raise invalid("identity", "is the owner's; add another one with allow --owner before it can go")
         await self.contacts.remove(channel, identity)
-        return {"channel": channel, "identity": identity, "removed": True}
+        removed = {"channel": channel, "identity": identity, "removed": True}
+        return self._done(caller, "senders.remove", removed)
 
-    async def pairings(self, *, before: UUID | None, limit: int) -> dict[str, Any]:
+    async def _pairings(self, _caller: Caller, given: PairingsArguments) -> dict[str, Any]:
         now = self.clock.now()
-        rows = await self.database.fetch(self.queries.list_pairings, before, limit)
+        rows = await self.database.fetch(self.queries.list_pairings, given.cursor, given.limit)
         listed = [dict(row) | {"code": shown(row["code"]), "state": _state(row, now)} for row in rows]
-        return {"pairings": listed, "next_cursor": rows[-1]["id"] if len(rows) == limit else None}
+        return wire({"pairings": listed, "next_cursor": rows[-1]["id"] if len(rows) == given.limit else None})
 
     # --- the owner ---------------------------------------------------------------------------------------------------
 
@@ -178,6 +237,11 @@ class SenderRecords:
             self.queries.renew_owner_pairing, self.new_id(), channel, code, now, now + LIFETIME
         )
         return (row["code"], row["expires_at"]) if row is not None else None
+
+    async def _owner_code(self, _caller: Caller, given: OwnerCodeArguments) -> dict[str, Any]:
+        found = await self.owner_code(given.channel) if self.policies.pairs_owner(given.channel) else None
+        code, expires_at = (shown(found[0]), found[1]) if found is not None else (None, None)
+        return wire({"channel": given.channel, "code": code, "expires_at": expires_at})
 
     async def pair_owner(self, sender: WritingSender, code: str) -> bool:
         """Whether the code is the owner's; then it is used up, and the sender is the owner."""
@@ -232,118 +296,15 @@ def read_approval(text: str) -> str | None:
     return read_code(rest) if verb.casefold() in ("approve", "/approve") else None
 
 
-class Policy(StrEnum):
-    OWNER = "owner"
-    CONTACTS = "contacts"
-    PAIRING = "pairing"
-    OPEN = "open"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SenderPolicies:
-    """What the settings say."""
-
-    channels: Mapping[str, Policy]  # a channel that is not among them is open: its callers have tokens
-    mail_authenticated: bool  # a mail counts for its From only when the receiving server vouches for it
-    mail_server: str | None  # that server's authserv-id
-
-    def pairs_owner(self, channel: str) -> bool:
-        """Whether a chat may become the owner's by a code: only where a chat is one person's."""
-        inbound = channel_of(channel).inbound
-        return (
-            inbound is not None and inbound.pairs_owner and self.channels.get(channel, Policy.OPEN) is not Policy.OPEN
-        )
-
-
-class Known(StrEnum):
-    """What the contacts say about a sender."""
-
-    OWNER = "owner"
-    CONTACT = "contact"
-    STRANGER = "stranger"
-
-
-class Outcome(StrEnum):
-    SERVED = "served"
-    PAIRING = "pairing"  # refused, with a code
-    REFUSED = "refused"
-
-
-class Reason(StrEnum):
-    """Why a sender is not served, as lists and metrics say it."""
-
-    UNKNOWN = "unknown_sender"
-    NOT_THE_OWNER = "not_the_owner"
-    NOT_AUTHENTICATED = "not_authenticated"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    outcome: Outcome
-    reason: Reason | None = None
-
-
-SERVED = Decision(outcome=Outcome.SERVED)
-
-
-def decide(policy: Policy, known: Known, *, authenticated: bool = True) -> Decision:
+def decide(policy: Policy, known: Known, *, authenticated: bool = True) -> Reason | None:
+    """Why a sender is not served; None: it is. A stranger is given a code where the policy is pairing."""
     if not authenticated and (policy is not Policy.OPEN or known is not Known.STRANGER):
-        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
-    if policy is Policy.OPEN:
-        return SERVED
-    if known is Known.OWNER or (known is Known.CONTACT and policy is not Policy.OWNER):
-        return SERVED
-    if known is Known.CONTACT:
-        return Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_THE_OWNER)
-    outcome = Outcome.PAIRING if policy is Policy.PAIRING else Outcome.REFUSED
-    return Decision(outcome=outcome, reason=Reason.UNKNOWN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SenderTools:
-    records: SenderRecords
-    policies: SenderPolicies
-    report: Report  # what operators did
-
-    def tools(self) -> list[AnyTool]:
-        return [
-            Tool.of(operations.REFUSED, self._refused),
-            Tool.of(operations.PAIRINGS, self._pairings),
-            Tool.of(operations.APPROVE, self._approve),
-            Tool.of(operations.ALLOW, self._allow),
-            Tool.of(operations.REMOVE, self._remove),
-            Tool.of(operations.OWNER_CODE, self._owner_code),
-        ]
-
-    async def _refused(self, _caller: Caller, given: RefusedArguments) -> dict[str, Any]:
-        return wire(await self.records.refused(channel=given.channel, before=given.cursor, limit=given.limit))
-
-    async def _pairings(self, _caller: Caller, given: PairingsArguments) -> dict[str, Any]:
-        return wire(await self.records.pairings(before=given.cursor, limit=given.limit))
-
-    async def _approve(self, caller: Caller, given: ApproveArguments) -> dict[str, Any]:
-        code = read_code(given.code)
-        approved = await self.records.approve(code, by=caller.name) if code is not None else None
-        if approved is None:
-            raise NotFound.of("code", "no such code: it is unknown, was used, or is older than 24 hours")
-        return self._done(caller, "senders.approve", approved)
-
-    async def _allow(self, caller: Caller, given: AllowArguments) -> dict[str, Any]:
-        identity = _identity(given)
-        allowed = await self.records.allow(given.channel, identity, name=given.name, owner=given.owner)
-        return self._done(caller, "senders.allow", allowed)
-
-    async def _remove(self, caller: Caller, given: SenderArguments) -> dict[str, Any]:
-        return self._done(caller, "senders.remove", await self.records.remove(given.channel, _identity(given)))
-
-    async def _owner_code(self, _caller: Caller, given: OwnerCodeArguments) -> dict[str, Any]:
-        found = await self.records.owner_code(given.channel) if self.policies.pairs_owner(given.channel) else None
-        code, expires_at = (shown(found[0]), found[1]) if found is not None else (None, None)
-        return wire({"channel": given.channel, "code": code, "expires_at": expires_at})
-
-    def _done(self, caller: Caller, operation: str, result: dict[str, Any]) -> dict[str, Any]:
-        self.report(operation, {"channel": result["channel"]}, result="completed", error=None, actor=caller.name)
-        return wire(result)
+        return Reason.NOT_AUTHENTICATED
+    if policy is Policy.OPEN or known is Known.OWNER:
+        return None
+    if known is Known.STRANGER:
+        return Reason.UNKNOWN
+    return Reason.NOT_THE_OWNER if policy is Policy.OWNER else None
 
 
 def _identity(given: SenderArguments) -> str:

@@ -10,9 +10,7 @@ import pytest
 from butlers.channels.email.authentication import vouches_for, written_by_a_machine
 from butlers.switchboard.senders import (
     LETTERS,
-    Decision,
     Known,
-    Outcome,
     Policy,
     Reason,
     decide,
@@ -22,36 +20,33 @@ from butlers.switchboard.senders import (
     shown,
 )
 
-SERVED = (Outcome.SERVED, None)
-STRANGE = (Outcome.REFUSED, Reason.UNKNOWN)
+NOT_OWNER, UNKNOWN = Reason.NOT_THE_OWNER, Reason.UNKNOWN
 
 
 @pytest.mark.parametrize(
     ("policy", "owner", "contact", "stranger"),
     [
-        (Policy.OWNER, SERVED, (Outcome.REFUSED, Reason.NOT_THE_OWNER), STRANGE),
-        (Policy.CONTACTS, SERVED, SERVED, STRANGE),
-        (Policy.PAIRING, SERVED, SERVED, (Outcome.PAIRING, Reason.UNKNOWN)),
-        (Policy.OPEN, SERVED, SERVED, SERVED),
+        (Policy.OWNER, None, NOT_OWNER, UNKNOWN),
+        (Policy.CONTACTS, None, None, UNKNOWN),
+        (Policy.PAIRING, None, None, UNKNOWN),
+        (Policy.OPEN, None, None, None),
     ],
 )
 def test_who_is_served(policy: Policy, owner: Any, contact: Any, stranger: Any) -> None:
-    for known, (outcome, reason) in ((Known.OWNER, owner), (Known.CONTACT, contact), (Known.STRANGER, stranger)):
-        assert decide(policy, known) == Decision(outcome=outcome, reason=reason)
+    for known, reason in ((Known.OWNER, owner), (Known.CONTACT, contact), (Known.STRANGER, stranger)):
+        assert decide(policy, known) is reason
 
 
 @pytest.mark.parametrize("policy", [Policy.OWNER, Policy.CONTACTS, Policy.PAIRING])
 @pytest.mark.parametrize("known", list(Known))
 def test_a_name_that_nobody_vouches_for_is_nobodys(policy: Policy, known: Known) -> None:
-    refused = Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
-    assert decide(policy, known, authenticated=False) == refused
+    assert decide(policy, known, authenticated=False) is Reason.NOT_AUTHENTICATED
 
 
 def test_open_serves_strangers_and_nobody_under_a_known_name_without_a_voucher() -> None:
-    refused = Decision(outcome=Outcome.REFUSED, reason=Reason.NOT_AUTHENTICATED)
-    assert decide(Policy.OPEN, Known.STRANGER, authenticated=False).outcome is Outcome.SERVED
-    assert decide(Policy.OPEN, Known.OWNER, authenticated=False) == refused
-    assert decide(Policy.OPEN, Known.CONTACT, authenticated=False) == refused
+    assert decide(Policy.OPEN, Known.STRANGER, authenticated=False) is None
+    assert decide(Policy.OPEN, Known.OWNER, authenticated=False) is Reason.NOT_AUTHENTICATED
+    assert decide(Policy.OPEN, Known.CONTACT, authenticated=False) is Reason.NOT_AUTHENTICATED
 
 
 def test_a_code_is_read_however_it_is_spelled_and_no_word_is_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from starlette.routing import Mount
@@ -32,7 +31,7 @@ from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import AcceptTimes, RequestReader, ServiceLevels
-from butlers.switchboard.senders import Policy, SenderPolicies, SenderRecords, SenderTools, shown
+from butlers.switchboard.senders import Policy, SenderPolicies, SenderRecords, shown
 
 FORGET_EVERY_S = 3600.0
 DRAIN_S = 5.0
@@ -173,15 +172,14 @@ def _standing_check(standing: Callable[[], Standing]) -> Check:
     return check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Senders:
-    gate: SenderGate
-    tools: SenderTools
-
-
-def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
+def add_senders(butler: Butler, notify: NotifyDispatcher) -> SenderGate:
     process = butler.process
     settings = process.settings
+    policies = SenderPolicies(
+        channels={channel: _policy(butler, channel) for channel in written_names()},
+        mail_authenticated=settings.mail_authentication != "off",
+        mail_server=settings.mail_authserv_id,
+    )
     records = SenderRecords(
         database=process.database,
         queries=Queries.load("butlers.switchboard.senders", schema=butler.config.schema_name),
@@ -189,11 +187,8 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
         clock=process.clock,
         new_id=process.new_id,
         owner_name=settings.owner_name,
-    )
-    policies = SenderPolicies(
-        channels={channel: _policy(butler, channel) for channel in written_names()},
-        mail_authenticated=settings.mail_authentication != "off",
-        mail_server=settings.mail_authserv_id,
+        policies=policies,
+        report=butler.report,
     )
     messages = SenderMessages(notifier=notify, told=records.told)
     butler.add(
@@ -205,8 +200,7 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> Senders:
         )
     )
     _announce_owner_code(butler, records, policies)
-    gate = SenderGate(policies=policies, records=records, messages=messages, telemetry=butler.telemetry)
-    return Senders(gate=gate, tools=SenderTools(records=records, policies=policies, report=butler.report))
+    return SenderGate(policies=policies, records=records, messages=messages, telemetry=butler.telemetry)
 
 
 def _policy(butler: Butler, channel: str) -> Policy:

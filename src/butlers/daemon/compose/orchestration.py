@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from butlers.daemon.compose.base import Butler
@@ -15,16 +15,16 @@ from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.fanout import Fanout
+from butlers.switchboard.extraction.extractor import MemoryCapture
 from butlers.switchboard.ingress.buffer import Admission, DurableBuffer
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.inbox import ClaimedMessage, LineageReader, MessageInbox, MessageRef
-from butlers.switchboard.requests.lifecycle import RequestProcessor
-from butlers.switchboard.requests.memory_capture import MemoryCapture
+from butlers.switchboard.requests.inbox import LineageReader, MessageInbox, MessageRef
+from butlers.switchboard.requests.lifecycle import AfterRequest, RequestProcessor
 from butlers.switchboard.requests.signals import Signals
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Cascade, Decision
+from butlers.switchboard.routing.decision import Cascade
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
@@ -90,19 +90,14 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
     )
 
 
-def _after(butler: Butler, routing: Routing) -> Callable[[ClaimedMessage, Decision], None]:
+def _after(butler: Butler, routing: Routing) -> Sequence[AfterRequest]:
     """Who learns from a message that was dealt with."""
     memory = memory_of(butler)
     if memory is None:
-        return routing.extractor.offer
+        return [routing.extractor.offer]
     memory_capture = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
     butler.add(Service(name="remembering", run=memory_capture.run))
-
-    def after(message: ClaimedMessage, decision: Decision) -> None:
-        routing.extractor.offer(message, decision)
-        memory_capture.offer(message)
-
-    return after
+    return [routing.extractor.offer, memory_capture.offer]
 
 
 def _inbox(butler: Butler) -> MessageInbox:

@@ -10,7 +10,7 @@ from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import Service
 from butlers.storage.queries import Queries
-from butlers.switchboard.extraction.extractor import ExtractionQueue, Extractor
+from butlers.switchboard.extraction.extractor import Extractor
 from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
 from butlers.switchboard.routing.conversations import Conversations
 from butlers.switchboard.routing.llm_router import (
@@ -22,7 +22,7 @@ from butlers.switchboard.routing.llm_router import (
     models_of,
     prompts_of,
 )
-from butlers.switchboard.routing.rollout import Rollout, RoutingTools
+from butlers.switchboard.routing.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +49,12 @@ def add_routing(butler: Butler) -> Routing:
     extractor = _extractor(butler, askers[None] if askers else None)
     butler.add(Service(name="extraction", run=extractor.run))
     runtime = butler.config.butler.runtime
-    rollout_tools = RoutingTools(
-        rollout=rollout,
-        runtime=runtime.type if askers else None,
-        model=runtime.model if askers else None,
-        skills=butler.config.skills,
-    )
+    asked = {"runtime": runtime.type, "model": runtime.model} if askers else {"runtime": None, "model": None}
     return Routing(
         threads=conversations,
         llm=llm,
         extractor=extractor,
-        tools=[*rollout_tools.tools(), *extractor.tools()],
+        tools=[*rollout.tools({"enabled": bool(askers), **asked}, butler.config.skills), *extractor.tools()],
     )
 
 
@@ -100,15 +95,16 @@ def _model_router(
 
 def _extractor(butler: Butler, asker: Asker | None) -> Extractor:
     process = butler.process
-    queue = ExtractionQueue(
-        database=process.database,
-        queries=Queries.load("butlers.switchboard.extraction", schema=butler.config.schema_name),
-        clock=process.clock,
-        new_id=process.new_id,
-    )
     skill = Skill.load(_folder(butler), EXTRACTOR, [PROMPT_VERSION], key="skills") if asker else None
     model = ModelExtractor(skill=skill, asker=asker) if skill and asker else None
-    return Extractor(queue=queue, transport=butler.transport, clock=process.clock, model=model)
+    return Extractor(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.extraction", schema=butler.config.schema_name),
+        transport=butler.transport,
+        clock=process.clock,
+        new_id=process.new_id,
+        model=model,
+    )
 
 
 def _folder(butler: Butler) -> Path:

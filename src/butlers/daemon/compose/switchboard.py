@@ -112,14 +112,14 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     registry.registered = parts.dispatcher.circuits.reset
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
-    senders = add_senders(butler, parts.notify)
+    gate = add_senders(butler, parts.notify)
     ingress = door_in(
         butler,
         parts,
         registry=registry,
         admission=admission,
         accept_times=accept_times,
-        gate=senders.gate,
+        gate=gate,
     )
     audit = AuditLog(database=process.database, schema=config.schema_name, new_id=process.new_id)
     operator_tools = add_operators(
@@ -146,7 +146,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *service_levels.tools(),
             *registry.tools(),
             *connectors.tools,
-            *senders.tools.tools(),
+            *gate.records.tools(),
             *calendar_tools,
         ],
     )

@@ -102,17 +102,17 @@ class RequestBudget:
             problem = f"the request's {self.section.wall_clock_s:g} s are used up (tier {self.tier})"
             raise TimeoutExceeded(problem, retryable=False) from None
 
-    def check_tokens(self, outcomes: Iterable[SegmentOutcome], routing: int = 0) -> None:
-        """Raises `OverloadRejected` when the models have spent more tokens than the request may."""
+    def overspent(self, outcomes: Iterable[SegmentOutcome], routing: int) -> OverloadRejected | None:
+        """The error of a request whose models, `routing` tokens for the decision included, have spent more than they may."""
         limit, spent = self.section.max_tokens, routing
         for outcome in outcomes:
             usage = (outcome.result or {}).get("usage")
             tokens = usage.get("tokens") if isinstance(usage, dict) else None
             spent += tokens if type(tokens) is int else 0
-        if limit is not None and spent > limit:
-            raise OverloadRejected(
-                f"the request's {limit} tokens are used up: {spent} were spent (tier {self.tier})", retryable=False
-            )
+        if limit is None or spent <= limit:
+            return None
+        problem = f"the request's {limit} tokens are used up: {spent} were spent (tier {self.tier})"
+        return OverloadRejected(problem, retryable=False)
 
 
 class Targets(Protocol):

@@ -145,10 +145,6 @@ def checked(signal_type: str, confidence: float, contact_hint: str | None, data:
     )
 
 
-def preview_of(text: str) -> str:
-    return clean_line(text, MAX_PREVIEW)
-
-
 EXTRACTOR = "relationship-extractor"
 PROMPT_VERSION = "extract-1"
 TRIGGER = "extraction"

@@ -27,11 +27,9 @@ from butlers.errors import FieldError, Forbidden, SenderRefused
 from butlers.operations.operation import Role
 from butlers.switchboard.ingress.ingress import dedupe_identity
 from butlers.switchboard.senders import (
-    SERVED,
-    Decision,
     Known,
-    Outcome,
     Policy,
+    Reason,
     SenderPolicies,
     SenderRecords,
     WritingSender,
@@ -87,12 +85,13 @@ class SenderGate:
             return True
         sender = _writing(envelope)
         known = await self.records.known(sender.channel, sender.identity)
-        decision = decide(policy, known, authenticated=authenticated)
-        if decision == SERVED:
+        reason = decide(policy, known, authenticated=authenticated)
+        if reason is None:
             return known is not Known.OWNER or not await self._approves(envelope, sender)
         if known is Known.STRANGER and await self._becomes_owner(envelope, sender):
             return False
-        await self._refuse(envelope, sender, decision, submitted_by)
+        offers_code = policy is Policy.PAIRING and reason is Reason.UNKNOWN
+        await self._refuse(envelope, sender, reason, submitted_by, offers_code=offers_code)
         return False
 
     async def _approves(self, envelope: IngestEnvelope, owner: WritingSender) -> bool:
@@ -119,20 +118,26 @@ class SenderGate:
         return True
 
     async def _refuse(
-        self, envelope: IngestEnvelope, sender: WritingSender, decision: Decision, submitted_by: Caller
+        self,
+        envelope: IngestEnvelope,
+        sender: WritingSender,
+        reason: Reason,
+        submitted_by: Caller,
+        *,
+        offers_code: bool,
     ) -> None:
-        reason = decision.reason.value if decision.reason is not None else "refused"
         event = dedupe_identity(envelope, submitted_by=submitted_by).key
         wrong = int(read_code(envelope.payload.normalized_text) is not None)
         await self.records.refuse(sender, reason, event=event, wrong_codes=wrong)
         self.telemetry.count(SENDER_REFUSED, source_channel=sender.channel, reason=reason)
         log.info("sender refused", source_channel=sender.channel, reason=reason)
         automatic = _inbound(envelope).is_automatic(envelope.payload.raw)
-        if decision.outcome is Outcome.PAIRING and sender.is_private and not automatic:
+        if offers_code and sender.is_private and not automatic:
             # The one message that a stranger gets.
             pairing = await self.records.pairing(sender, secrets.choice)
             if pairing is not None:
-                self.messages.offer_code(sender, shown(pairing.code), pairing.id)
+                pairing_id, code = pairing
+                self.messages.offer_code(sender, shown(code), pairing_id)
         raise SenderRefused.on(sender.channel, reason)
 
 

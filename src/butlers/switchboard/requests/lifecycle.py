@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -54,6 +54,9 @@ REMIND_MARGIN_S = 0.05  # not before it may be claimed
 ALONE_S = 1.0  # when a suspect asks again whether it may run
 
 
+AfterRequest = Callable[[ClaimedMessage, Decision], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestProcessor:
     inbox: MessageInbox
@@ -73,7 +76,7 @@ class RequestProcessor:
     suspects: SuspectGate
     offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
     offer_later: Callable[[MessageRef, float], None] = lambda _ref, _seconds: None  # what was put off, after so long
-    after: Callable[[ClaimedMessage, Decision], None] = lambda _message, _decision: None  # when a request was parsed
+    after: Sequence[AfterRequest] = ()  # told of each request that was parsed
     # By claim token: what this process works on, and what it has to give back when the database is there again.
     _held: dict[UUID, tuple[ClaimedMessage, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _owed: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)
@@ -177,7 +180,8 @@ class RequestProcessor:
                 decision, plan, record = await self._decide(message, budget)
                 butlers = [segment.butler for segment in decision.segments]
                 held_up_until = await self.inbox.record_decision(message, record, butlers)
-                budget.check_tokens((), decision.tokens or 0)
+                if (overspent := budget.overspent((), decision.tokens or 0)) is not None:
+                    raise overspent
             except ClassifiedError as error:
                 if not (error.retryable and await self._put_off(message, budget)):
                     await self._finish(message, error)
@@ -198,14 +202,9 @@ class RequestProcessor:
             result = await self._fan_out(message, decision, plan, budget)
             if result is None:
                 return
-            try:
-                budget.check_tokens(result.outcomes, decision.tokens or 0)
-            except ClassifiedError as error:
-                await self._finish(message, error, decision, result, category="budget_exhausted")
-                return
-            await self._finish(message, result.error, decision, result)
-            if result.error is None:
-                self.after(message, decision)
+            overspent = budget.overspent(result.outcomes, decision.tokens or 0)
+            category: Literal["budget_exhausted"] | None = "budget_exhausted" if overspent else None
+            await self._finish(message, overspent or result.error, decision, result, category=category)
 
     async def _decide(
         self, message: ClaimedMessage, budget: RequestBudget
@@ -338,6 +337,9 @@ class RequestProcessor:
         self.signals.ended(
             Ended(context=context, state=state, error=described, outcomes=outcomes, override=message.override)
         )
+        if error is None and decision is not None:
+            for learn in self.after:
+                learn(message, decision)
 
     def _observe_end(self, message: ClaimedMessage, state: str, error: ClassifiedError | None) -> None:
         now, channel, tier = self.clock.now(), message.context.source_channel, message.ref.policy_tier

@@ -11,7 +11,7 @@ measured by what comes after. Another version in butler.toml is another trial.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -134,30 +134,43 @@ class Rollout:
         except Exception as error:
             log.error("a model call was not recorded", error=error, request_id=call.request_id)
 
-    async def rollback(self, *, by: str, reason: str) -> dict[str, Any]:
-        return await self._decided("active", "rolled_back", by, reason)
+    def tools(self, llm: Mapping[str, Any], skills: Sequence[str]) -> list[Tool]:
+        """`llm`: which runtime and model are asked, as the status shows them."""
 
-    async def resume(self, *, by: str, reason: str) -> dict[str, Any]:
-        return await self._decided("rolled_back", "active", by, reason)
+        async def status(_caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
+            return wire({"llm": llm, "skills": list(skills), **await self._status()})
 
-    async def status(self) -> dict[str, Any]:
+        async def rollback(caller: Caller, given: ReasonArguments) -> dict[str, Any]:
+            return wire(await self._decided("active", "rolled_back", caller.name, given.reason or _UNSAID))
+
+        async def resume(caller: Caller, given: ReasonArguments) -> dict[str, Any]:
+            return wire(await self._decided("rolled_back", "active", caller.name, given.reason or _UNSAID))
+
+        return [
+            Tool.of(operations.STATUS, status),
+            Tool.of(operations.ROLLBACK, rollback),
+            Tool.of(operations.RESUME, resume),
+        ]
+
+    async def _status(self) -> dict[str, Any]:
         """What is in use, what is on trial and how it does."""
+        since, canary, tried = self.clock.now() - timedelta(days=1), self.settings.canary, None
+        if canary is not None:
+            standing, figures = await self._trial(canary)
+            tried = {"rollout_key": self.key, **canary.model_dump(), **standing, **_to_wire(figures)}
         history = await self.database.fetch(self.queries.rollout_history, 20)
-        since = self.clock.now() - timedelta(days=1)
         return {
             "prompt_version": self.settings.prompt_version,
             "stable": _to_wire(await self._figures("", since)),
-            "canary": await self._canary_status(),
+            "canary": tried,
             "history": [dict(row) for row in history],
         }
 
-    async def _canary_status(self) -> dict[str, Any] | None:
-        canary = self.settings.canary
-        if canary is None:
-            return None
+    async def _trial(self, canary: CanarySection) -> tuple[dict[str, Any], Figures]:
+        """How the version on trial stands, and the figures that it is judged by."""
         standing = await self._standing()
-        figures = await self._figures(self.key, self._counted_since(standing["judged_from"], canary))
-        return {"rollout_key": self.key, **canary.model_dump(), **standing, **_to_wire(figures)}
+        since = max(standing["judged_from"], self.clock.now() - timedelta(seconds=canary.window_s))
+        return standing, await self._figures(self.key, since)
 
     async def _standing(self) -> dict[str, Any]:
         row = await self.database.fetchrow(self.queries.rollout_state, self.key)
@@ -169,8 +182,7 @@ class Rollout:
         return dict(row) if row else {"state": "rolled_back"}
 
     async def _decide(self, canary: CanarySection) -> None:
-        standing = await self._standing()
-        figures = await self._figures(self.key, self._counted_since(standing["judged_from"], canary))
+        _, figures = await self._trial(canary)
         if is_worse(figures, canary):
             limit = canary.max_failure_rate
             reason = f"{figures.failure_rate:.0%} of {figures.requests} requests went wrong, {limit:.0%} are allowed"
@@ -182,7 +194,7 @@ class Rollout:
         await self._standing()
         if not await self._move(previous, new, by, reason, None):
             raise invalid("state", f"the trial is {new} already")
-        return await self.status()
+        return await self._status()
 
     async def _move(self, previous: str, new: str, by: str, reason: str, figures: Figures | None) -> bool:
         now = self.clock.now()
@@ -201,34 +213,6 @@ class Rollout:
         row = await self.database.fetchrow(self.queries.version_figures, key, since, DECIDING_CALLS)
         return Figures(**dict(row)) if row else Figures(requests=0, failed=0, unsure=0, corrected=0)
 
-    def _counted_since(self, counted_from: datetime, canary: CanarySection) -> datetime:
-        return max(counted_from, self.clock.now() - timedelta(seconds=canary.window_s))
-
 
 def _to_wire(figures: Figures) -> dict[str, Any]:
     return asdict(figures) | {"failure_rate": round(figures.failure_rate, 4)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingTools:
-    rollout: Rollout
-    runtime: str | None  # which program is asked; None: no model is
-    model: str | None
-    skills: Sequence[str]
-
-    def tools(self) -> list[Tool]:
-        return [
-            Tool.of(operations.STATUS, self._status),
-            Tool.of(operations.ROLLBACK, self._rollback),
-            Tool.of(operations.RESUME, self._resume),
-        ]
-
-    async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
-        llm = {"enabled": self.runtime is not None, "runtime": self.runtime, "model": self.model}
-        return wire({"llm": llm, "skills": list(self.skills), **await self.rollout.status()})
-
-    async def _rollback(self, caller: Caller, arguments: ReasonArguments) -> dict[str, Any]:
-        return wire(await self.rollout.rollback(by=caller.name, reason=arguments.reason or _UNSAID))
-
-    async def _resume(self, caller: Caller, arguments: ReasonArguments) -> dict[str, Any]:
-        return wire(await self.rollout.resume(by=caller.name, reason=arguments.reason or _UNSAID))
