@@ -20,7 +20,7 @@ from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.deltas import ADDED
-from butlers.switchboard.connectors.heartbeats import Heartbeats, Speakers
+from butlers.switchboard.connectors.registry import Heartbeats, Speakers
 from tests.scenarios.connector_door import COUNTERS, a_connector, listed, operator, post, refused_for
 from tests.scenarios.test_messenger_cli import document, lines
 from tests.system import RunningSystem, running_system

@@ -18,8 +18,7 @@ from butlers.butler.toolbox import Tool, ToolLine, tools_of
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contacts import Contact, Contacts
-from butlers.contracts.channels import Channel
-from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
+from butlers.contracts.envelope import Channel, Identity, RequestId, Text, Value, invalid
 from butlers.contracts.notify import NotifyResponse
 from butlers.errors import NotFound
 from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Page, Result, Row

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from butlers.butler.transport import Transport
 from butlers.channels.registry import channel_of, outbound_names
-from butlers.contracts.channels import Channel
-from butlers.contracts.envelope import RequestContext
+from butlers.contracts.envelope import Channel, RequestContext
 from butlers.contracts.notify import Delivery, NotifyContext, NotifyEnvelope, NotifyResponse
 
 # Where an answer goes when its source cannot be answered on its own channel (an API or MCP call): to the owner.

@@ -26,8 +26,7 @@ from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import parse_arguments
 from butlers.clock import Clock
-from butlers.contracts.channels import Channel
-from butlers.contracts.envelope import Identity, Text, Timestamp, Value, invalid
+from butlers.contracts.envelope import Channel, Identity, Text, Timestamp, Value, invalid
 from butlers.errors import ClassifiedError, ConfigurationError, NotFound, ValidationError, from_wire
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries

@@ -1,19 +1,31 @@
-"""What all envelopes share: the base model, the field types and the one way to parse."""
+"""What all envelopes share: the base model, the field types, the names of channels and the one way to parse."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, ClassVar, Self
 from uuid import UUID
 
 import pydantic
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
-from pydantic_core import from_json, to_json
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic_core import PydanticKnownError, core_schema, from_json, to_json
 
-from butlers.contracts.channels import SourceChannel
+from butlers.channels.registry import inbound_names, outbound_names, provider_names, written_names
 from butlers.errors import FieldError, ValidationError
 
 MAX_TEXT = 200_000  # characters of one message, before any channel's own limit
@@ -23,6 +35,41 @@ _HUGE_NUMBER = re.compile(rb"\d[eE]\+?\d{2}|\d{200}")  # might be read as infini
 _SUSPICIOUS = (b"\\u0000", b"Infinity", b"NaN")  # JSON made of data may hold what cannot be stored
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
+# The contract names these beside the installed ones, so that records of a package that was removed can be read.
+_RESERVED_SOURCES = ("slack",)
+
+
+def source_names() -> tuple[str, ...]:
+    people, programs = written_names(), inbound_names()
+    return tuple(dict.fromkeys((*people, *_RESERVED_SOURCES, *programs)))
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """A name among those that the function returns; JSON Schema lists them."""
+
+    names: Callable[[], tuple[str, ...]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._known, serialization=core_schema.to_string_ser_schema(when_used="json")
+        )
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Any:
+        return {"type": "string", "enum": list(self.names())}
+
+    def _known(self, value: Any) -> str:
+        names = self.names()
+        if isinstance(value, str) and value in names:
+            return value
+        *before, last = (repr(name) for name in names)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(before)} or {last}"})
+
+
+Channel = Annotated[str, OneOf(outbound_names)]
+IngestChannel = Annotated[str, OneOf(inbound_names)]
+SourceChannel = Annotated[str, OneOf(source_names)]
+Provider = Annotated[str, OneOf(provider_names)]
 
 
 def _readable(text: str) -> str:
@@ -33,18 +80,15 @@ def _readable(text: str) -> str:
     return text
 
 
-def _rfc3339(value: Any) -> Any:
-    if isinstance(value, datetime) or (isinstance(value, str) and _RFC3339.match(value)):
-        return value
-    raise ValueError("must be an RFC 3339 timestamp with an offset, written as text")
-
-
-def _has_a_utc_date(value: datetime) -> datetime:
+def _timestamp(value: Any, validate: ValidatorFunctionWrapHandler) -> datetime:
+    if not isinstance(value, datetime) and not (isinstance(value, str) and _RFC3339.match(value)):
+        raise ValueError("must be an RFC 3339 timestamp with an offset, written as text")
+    moment: datetime = validate(value)
     try:
-        value.astimezone(UTC)
+        moment.astimezone(UTC)
     except OverflowError:
         raise ValueError("must lie between the years 1 and 9999 in UTC") from None
-    return value
+    return moment
 
 
 def _version_seven(value: UUID) -> UUID:
@@ -56,7 +100,7 @@ def _version_seven(value: UUID) -> UUID:
 Identity = Annotated[str, StringConstraints(max_length=MAX_IDENTITY), AfterValidator(_readable)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_readable)]
 # Not strict: behind a validator of ours pydantic would take datetime objects only.
-Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_rfc3339), AfterValidator(_has_a_utc_date)]
+Timestamp = Annotated[AwareDatetime, Field(strict=False), WrapValidator(_timestamp)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 RequestId = Annotated[UUID, AfterValidator(_version_seven)]
 TraceContext = dict[str, str]  # W3C trace context headers

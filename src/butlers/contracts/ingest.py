@@ -7,8 +7,18 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from butlers.channels.registry import providers_of
-from butlers.contracts.channels import IngestChannel, Provider
-from butlers.contracts.envelope import Count, Envelope, Identity, RequestId, Text, Timestamp, TraceContext, Value
+from butlers.contracts.envelope import (
+    Count,
+    Envelope,
+    Identity,
+    IngestChannel,
+    Provider,
+    RequestId,
+    Text,
+    Timestamp,
+    TraceContext,
+    Value,
+)
 
 PolicyTier = Literal["default", "interactive", "high_priority"]
 IngestionTier = Literal["full", "metadata"]

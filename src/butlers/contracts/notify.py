@@ -9,13 +9,14 @@ from pydantic import Field, model_validator
 
 from butlers.channels.channel import AnswersGo
 from butlers.channels.registry import channel_of
-from butlers.contracts.channels import Channel, SourceChannel
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.contracts.envelope import (
+    Channel,
     Envelope,
     Identity,
     RequestContext,
     RequestId,
+    SourceChannel,
     Text,
     Timestamp,
     TraceContext,
@@ -90,21 +91,17 @@ class NotifyEnvelope(Envelope):
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
-        if self.delivery.intent != "send":
-            self._check_lineage()
-        if (self.delivery.intent == "react") != (self.delivery.emoji is not None):
-            raise ValueError("delivery.emoji goes with intent react, and only with it")
-        return self
-
-    def _check_lineage(self) -> None:
-        """An answer needs the request that it answers."""
-        needed: tuple[str, ...] = REPLY_NEEDS
-        if channel_of(self.delivery.channel).answers_go is AnswersGo.TO_CONVERSATION:
+        intent, channel = self.delivery.intent, self.delivery.channel
+        needed: tuple[str, ...] = () if intent == "send" else REPLY_NEEDS  # an answer needs the request it answers
+        if needed and channel_of(channel).answers_go is AnswersGo.TO_CONVERSATION:
             needed = (*needed, "source_thread_identity")
         missing = [name for name in needed if getattr(self.request_context, name, None) is None]
         if missing:
             listed = ", ".join(f"request_context.{name}" for name in missing)
-            raise ValueError(f"intent {self.delivery.intent} on {self.delivery.channel} needs {listed}")
+            raise ValueError(f"intent {intent} on {channel} needs {listed}")
+        if (intent == "react") != (self.delivery.emoji is not None):
+            raise ValueError("delivery.emoji goes with intent react, and only with it")
+        return self
 
     def on_record(self, record: NotifyContext | None) -> Self:
         """As it goes on, given what is on record of its request. An answer needs a request, and may not tell another

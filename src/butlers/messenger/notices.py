@@ -13,7 +13,7 @@ from uuid import UUID
 
 from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
-from butlers.contracts.channels import Channel
+from butlers.contracts.envelope import Channel
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.errors import ClassifiedError
 from butlers.messenger.admission.admission import Admission, Taken

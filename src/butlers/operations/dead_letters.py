@@ -7,9 +7,8 @@ from uuid import UUID
 
 from pydantic import Field
 
-from butlers.contracts.channels import Channel
 from butlers.contracts.delivery_state import ENDED_BADLY
-from butlers.contracts.envelope import Identity, Timestamp, Value
+from butlers.contracts.envelope import Channel, Identity, Timestamp, Value
 from butlers.errors import ErrorClass
 from butlers.operations import delivery_lines as lines
 from butlers.operations.deliveries import DeadLetterEnded, DeliveryReleased

@@ -7,9 +7,8 @@ from uuid import UUID
 
 from pydantic import Field, JsonValue
 
-from butlers.contracts.channels import Channel
 from butlers.contracts.delivery_state import DeliveryStatus
-from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
+from butlers.contracts.envelope import Channel, Identity, RequestId, Timestamp, Value
 from butlers.contracts.notify import Intent
 from butlers.operations import delivery_lines as lines
 from butlers.operations.operation import (

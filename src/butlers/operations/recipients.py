@@ -8,8 +8,7 @@ from typing import Final
 from pydantic import Field
 
 from butlers.channels.registry import listed, outbound_names
-from butlers.contracts.channels import Channel
-from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value
+from butlers.contracts.envelope import MAX_IDENTITY, Channel, Identity, Value
 from butlers.operations import delivery_lines as lines
 from butlers.operations.operation import (
     ACTS,

@@ -11,8 +11,7 @@ from uuid import UUID
 from pydantic import Field
 
 from butlers.channels.registry import listed, pairing_names, written_names
-from butlers.contracts.channels import OneOf
-from butlers.contracts.envelope import Identity, Value
+from butlers.contracts.envelope import Identity, OneOf, Value
 from butlers.operations.operation import (
     ACTS,
     CHANGES,

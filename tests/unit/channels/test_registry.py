@@ -23,7 +23,7 @@ from butlers.channels.registry import (
     registry,
     written_names,
 )
-from butlers.contracts.channels import Channel, IngestChannel
+from butlers.contracts.envelope import Channel, IngestChannel
 from butlers.simulators import simulator_ports, simulators
 
 SOURCE = Path(__file__).parents[3] / "src" / "butlers"

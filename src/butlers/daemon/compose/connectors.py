@@ -17,8 +17,7 @@ from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.backfill import BackfillJobs
-from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths, Heartbeats, Speakers
-from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.registry import Connectors, HeartbeatLogMonths, Heartbeats, Speakers
 from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
 

@@ -23,7 +23,7 @@ from butlers.daemon.compose.orchestration import Orchestration
 from butlers.daemon.services import Service
 from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.heartbeats import Heartbeats
+from butlers.switchboard.connectors.registry import Heartbeats
 from butlers.switchboard.ingress.api import Api, ApiPolicy, OperationCalls
 from butlers.switchboard.ingress.buffer import Admission, AdmissionPolicy
 from butlers.switchboard.ingress.gate import SenderGate, SenderMessages

@@ -31,8 +31,7 @@ from butlers.operations.backfill import (
 from butlers.operations.operation import Operation
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.heartbeats import Speakers
-from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.registry import Connectors, Speakers
 from butlers.switchboard.operators.audit import page, place
 
 SILENT_FOR = timedelta(minutes=15)

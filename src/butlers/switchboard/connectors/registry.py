@@ -1,28 +1,234 @@
-"""Who is there: all connectors that ever reported, with what they did today. Only an operator removes one."""
+"""Heartbeats of connectors: answered at once, written a little later, many in one transaction.
+
+A heartbeat that is lost costs nothing but a gap of one interval: the counters go on, and the next one carries them. So
+no caller waits for the disk, the queue has a limit, and what cannot be written is logged and gone.
+
+A connector speaks only for itself. The first heartbeat for a (type, endpoint) registers it in the name of the caller,
+and from then on the others are refused; an operator who removes it lets the next one in.
+
+Each row of the log carries what its heartbeat added (`deltas`). To know that, the intake compares the heartbeat with
+the lives of its process, and two that come to two processes of Switchboard at once must not be compared with the same
+one. So the first statement of the transaction writes the connector's row in the registry, whose lock is held until
+the log is written; connectors are locked in one order.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.health import Finding
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, EnvelopeTool, Tool
 from butlers.clock import Clock
-from butlers.contracts.heartbeat import HeartbeatEnvelope
-from butlers.errors import Conflict, NotFound
+from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.errors import Conflict, Forbidden, NotFound, OverloadRejected
 from butlers.operations import connectors as operations
 from butlers.operations.connectors import ConnectorArguments
-from butlers.operations.operation import NoArguments
-from butlers.storage.database import Database
+from butlers.operations.operation import NoArguments, Role
+from butlers.storage.database import Database, Record
+from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.heartbeats import Heartbeats
+from butlers.storage.retention import ensure_month_partitions
+from butlers.switchboard.connectors.deltas import (
+    ADDED,
+    COUNTERS,
+    SECOND,
+    Lives,
+    Reading,
+    add,
+    from_json,
+    moment,
+    to_json,
+)
 from butlers.switchboard.connectors.rollups import midnight, rest_of_today
+from butlers.switchboard.ingress.gate import may_report_for
+from butlers.telemetry import get_logger
+
+log = get_logger("butlers.connectors")
+
+MAX_WAITING = 1_000
+RETRY_AFTER_S = 30.0  # the usual pause between two heartbeats
+HEARTBEAT_LOG = "connector_heartbeat_log"
+MONTHS_AHEAD = 2
+Process = tuple[str, str, UUID]  # type and endpoint of the connector, and the process of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """One heartbeat, as it came."""
+
+    id: UUID
+    principal: str
+    envelope: HeartbeatEnvelope
+    received_at: datetime
+
+    def row(self) -> dict[str, Any]:
+        envelope, checkpoint = self.envelope, self.envelope.checkpoint
+        return {
+            "id": self.id,
+            "principal": self.principal,
+            "received_at": self.received_at,
+            "sent_at": envelope.sent_at,
+            **envelope.connector.model_dump(),
+            **envelope.status.model_dump(),
+            **envelope.counters.model_dump(),
+            "checkpoint_cursor": checkpoint.cursor if checkpoint else None,
+            "checkpoint_updated_at": checkpoint.updated_at if checkpoint else None,
+            "capabilities": envelope.capabilities.model_dump() if envelope.capabilities else None,
+        }
+
+    @property
+    def process(self) -> Process:
+        who = self.envelope.connector
+        return who.connector_type, who.endpoint_identity, who.instance_id
+
+    def reading(self) -> Reading:
+        envelope = self.envelope
+        return Reading(
+            uptime=round(envelope.status.uptime_s * SECOND),
+            sent=moment(envelope.sent_at),
+            received=moment(self.received_at),
+            counts=tuple(getattr(envelope.counters, name) for name in COUNTERS),
+        )
+
+
+class Heartbeats:
+    """Takes heartbeats."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        queries: Queries,
+        speakers: Speakers,
+        clock: Clock,
+        new_id: Callable[[], UUID],
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._database = database
+        self._queries = queries
+        self._speakers = speakers
+        self._clock = clock
+        self._new_id = new_id
+        self._max_waiting = max_waiting
+        self._writing: set[asyncio.Task[None]] = set()
+        self._committer = GroupCommitter(self._store, max_waiting=max_waiting)
+
+    async def accept(self, envelope: HeartbeatEnvelope, caller: Caller | None) -> HeartbeatReply:
+        """Take one; it is written soon."""
+        who = envelope.connector
+        principal = await self._speakers.registering(caller, who.connector_type, who.endpoint_identity)
+        if len(self._writing) >= self._max_waiting:
+            raise OverloadRejected(f"{self._max_waiting} heartbeats are waiting already", retry_after=RETRY_AFTER_S)
+        now = self._clock.now()
+        beat = Beat(id=self._new_id(), principal=principal, envelope=envelope, received_at=now)
+        task = asyncio.create_task(self._write(beat))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return HeartbeatReply(server_time=now)
+
+    async def close(self) -> None:
+        """Write what was taken."""
+        await asyncio.gather(*self._writing)  # before the committer closes: some may not have come to it yet
+        await self._committer.close()
+
+    async def _write(self, beat: Beat) -> None:
+        try:
+            await self._committer.submit(beat)
+        except Exception as error:
+            kind = beat.envelope.connector.connector_type
+            log.warning("heartbeat not recorded", error=error, connector_type=kind)
+
+    async def _store(self, beats: Sequence[Beat]) -> Sequence[None]:
+        rows = [beat.row() for beat in beats]
+        async with self._database.transaction() as connection:
+            await connection.execute(self._queries.register_connectors, rows)
+            known = await connection.fetch(self._queries.processes_of_heartbeats, rows)
+            await connection.execute(self._queries.log_heartbeats, *_with_deltas(beats, known))
+        return [None] * len(beats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatLogMonths:
+    """The months of the log, made ahead; the pipeline removes old ones (`connector-stats-pruning`)."""
+
+    database: Database
+    schema: str
+    clock: Clock
+
+    async def make_months(self) -> None:
+        this_month = self.clock.now().date().replace(day=1)
+        async with self.database.connection() as connection:
+            await ensure_month_partitions(connection, self.schema, HEARTBEAT_LOG, this_month, MONTHS_AHEAD)
+
+
+def _with_deltas(beats: Sequence[Beat], known: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of the log for heartbeats of callers who may speak for their connector, and their processes afterwards."""
+    principals: dict[Process, str] = {}
+    lives: dict[Process, Lives] = {}
+    for stored in known:
+        process = (stored["connector_type"], stored["endpoint_identity"], stored["instance_id"])
+        principals[process], lives[process] = stored["principal"], from_json(stored["lives"])
+    rows: list[dict[str, Any]] = []
+    received_at: dict[Process, datetime] = {}
+    for beat in beats:
+        process = beat.process
+        if beat.principal == principals.get(process):
+            lives[process], added = add(lives[process], beat.reading())
+            received_at[process] = beat.received_at
+            rows.append(beat.row() | dict(zip(ADDED, added, strict=True)))
+    processes = [
+        {
+            "connector_type": process[0],
+            "endpoint_identity": process[1],
+            "instance_id": process[2],
+            "last_heartbeat_at": at,
+            "lives": to_json(lives[process]),
+        }
+        for process, at in sorted(received_at.items())
+    ]
+    return rows, processes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speakers:
+    database: Database
+    queries: Queries
+
+    async def registering(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name; a connector that no caller spoke for yet becomes the caller's."""
+        name, _owner = await self._speaker(caller, connector_type, endpoint_identity)
+        return name
+
+    async def registered(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
+        """The caller's name, when it has reported for this connector."""
+        name, owner = await self._speaker(caller, connector_type, endpoint_identity)
+        if owner is None:
+            raise NotFound.of("endpoint_identity", "no such connector")
+        return name
+
+    async def _speaker(self, caller: Caller | None, connector_type: str, endpoint: str) -> tuple[str, str | None]:
+        """The caller's name, and the name of the caller that has spoken for the connector before."""
+        is_connector = caller is not None and caller.role is Role.CONNECTOR
+        if caller is not None and is_connector and not may_report_for(caller, connector_type, endpoint):
+            how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
+            problem = f"{caller.name!r} has no grant for {connector_type} at {endpoint} ({how})"
+            raise Forbidden.of("authorization", problem)
+        owner: str | None = await self.database.fetchval(self.queries.principal_of, connector_type, endpoint)
+        if caller is None or not is_connector:
+            raise Forbidden.of("authorization", "only a connector may speak for a connector")
+        if owner not in (None, caller.name):
+            raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
+        return caller.name, owner
+
 
 FIGURES = (
     *("messages_ingested", "messages_failed", "source_api_calls", "dedupe_accepted"),

@@ -103,7 +103,7 @@ class RequestBudget:
             raise TimeoutExceeded(problem, retryable=False) from None
 
     def overspent(self, outcomes: Iterable[SegmentOutcome], routing: int) -> OverloadRejected | None:
-        """The error of a request whose models, `routing` tokens for the decision included, have spent more than they may."""
+        """The error of a request whose models have spent too many tokens, `routing` of them for the decision."""
         limit, spent = self.section.max_tokens, routing
         for outcome in outcomes:
             usage = (outcome.result or {}).get("usage")

@@ -20,8 +20,7 @@ from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.heartbeats import HeartbeatLogMonths
-from butlers.switchboard.connectors.registry import Connectors
+from butlers.switchboard.connectors.registry import Connectors, HeartbeatLogMonths
 from butlers.switchboard.connectors.rollups import Rollups
 from tests.database import cloned_database
 from tests.unit.switchboard.connectors.reports import INSERT, Fleet, Report, Stats, expected_hours, with_deltas
