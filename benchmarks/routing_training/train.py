@@ -117,7 +117,7 @@ def fit_gate(folds: int, lexicon: Lexicon) -> list[float]:
         weights, bias = fit(matrix[turn != fold], answers[turn != fold])
         classifier = LocalClassifier(model.load(packed(weights, bias, lexicon, 0, ())))
         for message in messages[fold::folds]:
-            inquiry = Inquiry(classifier.model, classifier.prices, message.text, BUTLERS)
+            inquiry = Inquiry(classifier.model, message.text, BUTLERS)
             split = inquiry.candidate()
             if len({name for name, _ in split}) > 1:
                 rows.append(inquiry.split_features(split))

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from butlers.contracts.envelope import Count, Envelope, Identity, RequestContext, RequestId, Text, TraceContext, Value
 from butlers.contracts.ingest import Attachment
-from butlers.errors import ClassifiedError, ErrorClass
+from butlers.errors import ClassifiedError
 
 FanoutMode = Literal["parallel", "ordered", "conditional"]
 
@@ -63,13 +63,6 @@ class WireError(Value):
     @classmethod
     def of(cls, error: ClassifiedError) -> Self:
         return cls.model_validate(error.describe())
-
-    def known_class(self) -> ErrorClass:
-        """The class in our taxonomy; whatever we do not know is an internal error."""
-        try:
-            return ErrorClass(self.error_class)
-        except ValueError:
-            return ErrorClass.INTERNAL_ERROR
 
 
 class Timing(Value):

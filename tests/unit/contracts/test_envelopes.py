@@ -343,16 +343,6 @@ def test_an_error_travels_as_class_and_under_no_other_name() -> None:
     }
 
 
-@pytest.mark.parametrize("named", ["validation_error", "internal_error", "made_up", "Timeout"])
-def test_an_unknown_error_class_reads_as_internal_error(named: str) -> None:
-    error = {"class": named, "message": "m", "retryable": False}
-    document = {"schema_version": "route_response.v1", "status": "error", "timing": {"duration_ms": 1}, "error": error}
-    response = RouteResponse.parse(document)
-    assert response.error is not None
-    expected = ErrorClass(named) if named in set(ErrorClass) else ErrorClass.INTERNAL_ERROR
-    assert response.error.known_class() is expected
-
-
 @pytest.mark.parametrize("change", [{"status": "error"}, {"error": {"class": "x", "message": "", "retryable": True}}])
 def test_a_status_that_contradicts_the_rest_is_refused(change: Document) -> None:
     refusal(RouteResponse, example(RouteResponse) | change)

@@ -16,7 +16,7 @@ from butlers.roster import load_roster
 from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import Cascade, Decision, LlmAnswer, RoutingQuestion
+from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
 
 
 def butler(name: str, *triggers: str, state: str = "active", capabilities: tuple[str, ...] = ("route.execute",)) -> Any:
@@ -113,7 +113,7 @@ class NeverAnswers:
         await asyncio.Event().wait()
         return None
 
-    async def route(self, _question: RoutingQuestion, _butlers: Any) -> LlmAnswer:
+    async def route(self, _question: RoutingQuestion, _butlers: Any) -> Decision:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from butlers.switchboard.registry import FALLBACK, RegisteredButler
 from butlers.switchboard.routing.clauses import BUTLER_NAMES, FAINT, HARD, SOFT, clauses, ordered
-from butlers.switchboard.routing.decision import LocalAnswer, Segment
+from butlers.switchboard.routing.decision import Decision, Segment
 from butlers.switchboard.routing.features import fold, holds_phrase, side_by_side, tokens, words
 from butlers.switchboard.routing.model import CLASSES, Model, shipped
 
@@ -27,17 +27,12 @@ MOST_TOKENS = 1_000
 TRIGGERED = (0.0, 0.75, 0.9)  # how sure one trigger word of a butler's makes it, and several
 # Messages that the model had not seen were right less often than its probabilities say; with this they agree.
 TEMPERATURE = 1.25
+# What a change of butler between two clauses must be worth, and how sure each part must be.
+CHANGE = {HARD: 0.9, SOFT: 1.4, FAINT: 1.9}
+TIE = 1.0  # more between finance and travel: one story often has both
+LEAST_PART = 0.35  # the least probability of a part
+LONE = 0.9  # a part this sure speaks for a message whose rest is no butler's
 Odds = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """What a change of butler between two clauses must be worth, and how sure each part must be."""
-
-    change: Mapping[int, float] = field(default_factory=lambda: {HARD: 0.9, SOFT: 1.4, FAINT: 1.9})
-    tie: float = 1.0  # more between finance and travel: one story often has both
-    part: float = 0.35  # the least probability of a part
-    lone: float = 0.9  # a part this sure speaks for a message whose rest is no butler's
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +50,22 @@ class _Part:
 
 
 class LocalClassifier:
-    def __init__(self, model: Model | None = None, prices: Prices | None = None) -> None:
+    def __init__(self, model: Model | None = None) -> None:
         self.model = model or shipped()
-        self.prices = prices or Prices()
-        self.version = self.model.version
 
-    def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> LocalAnswer:
-        return Inquiry(self.model, self.prices, text, butlers).answer()
+    def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> Decision:
+        """Spans of the text for some of these butlers; without segments: it has no idea."""
+        return Inquiry(self.model, text, butlers).answer()
 
 
 class Inquiry:
     """One text, and everything that is asked about it."""
 
-    def __init__(self, model: Model, prices: Prices, text: str, butlers: Sequence[RegisteredButler]) -> None:
+    def __init__(self, model: Model, text: str, butlers: Sequence[RegisteredButler]) -> None:
         folded = fold(text[:READ_AT_MOST])
         every = tokens(folded.text[:READ_AT_MOST], MOST_TOKENS)
         plain = folded.text[: READ_AT_MOST if len(every) < MOST_TOKENS else every[-1].end]
-        self._prices, self._text, self._folded = prices, text, folded
-        self._gate: Sequence[float] = model.header.get("gate", ())
+        self._model, self._text, self._folded = model, text, folded
         self._known: dict[tuple[int, int], Odds] = {}
         self._eligible = {butler.name for butler in butlers}
         trained: Mapping[str, Sequence[str]] = model.header["triggers"]
@@ -103,16 +96,16 @@ class Inquiry:
         # Beside orders to the router nothing is taken apart: it would be one part's word against another's.
         return [] if self._ordered or len(self._parts) == 1 else self._merged(self._assigned(self._parts))
 
-    def answer(self) -> LocalAnswer:
+    def answer(self) -> Decision:
         if all(token.kind == "mark" for token in self._reading.said):
-            return _no_idea("it only gives the router orders" if self._ordered else "it holds no words")
+            return self._decision("it only gives the router orders" if self._ordered else "it holds no words")
         chosen = self.candidate()
         if len({name for name, _ in chosen}) <= 1 or not self._worth_it(chosen):
             chosen = [self._single()]
         if chosen[0][0] in self._named - {FALLBACK}:
-            return _no_idea("it gives the router orders about the same butler")
+            return self._decision("it gives the router orders about the same butler")
         if chosen[0][0] == FALLBACK and not self._reading.hits and not self._reading.lessons:
-            return _no_idea("no word of it is known")
+            return self._decision("no word of it is known")
         return self._answer(chosen)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -164,14 +157,14 @@ class Inquiry:
     def _price(self, part: _Part, before: str, now: str) -> float:
         if before == now:
             return 0.0
-        tie = self._prices.tie if {before, now} == {"finance", "travel"} else 0.0
-        return self._prices.change[part.cut] + tie
+        tie = TIE if {before, now} == {"finance", "travel"} else 0.0
+        return CHANGE[part.cut] + tie
 
     def _merged(self, path: Sequence[str]) -> list[tuple[str, _Part]]:
         runs = self._joined(list(zip(path, self._parts, strict=True)))
         while len(runs) > 1:
             weakest = min(range(len(runs)), key=lambda index: _sure(runs[index]))
-            if _sure(runs[weakest]) >= self._prices.part:
+            if _sure(runs[weakest]) >= LEAST_PART:
                 break
             # A part that is not sure of itself goes with the neighbour before it, or else with the one after it.
             into = weakest - 1 if weakest else 1
@@ -180,7 +173,7 @@ class Inquiry:
         return runs
 
     def _worth_it(self, runs: Sequence[tuple[str, _Part]]) -> bool:
-        gate: Sequence[float] = self._gate
+        gate: Sequence[float] = self._model.header.get("gate", ())
         return not gate or sum(map(operator.mul, gate, self.split_features(runs))) > 0
 
     def split_features(self, runs: Sequence[tuple[str, _Part]]) -> list[float]:
@@ -233,13 +226,13 @@ class Inquiry:
         if name == FALLBACK and len(parts) > 1:
             spoken = ((odd, each) for part in parts for each, odd in part.odds.items() if each != FALLBACK)
             sure, lone = max(spoken, default=(0.0, FALLBACK))
-            if sure >= self._prices.lone:
+            if sure >= LONE:
                 return lone, replace(whole, odds={lone: sure, FALLBACK: 1 - sure})
         return name, whole
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
-    def _answer(self, chosen: Sequence[tuple[str, _Part]]) -> LocalAnswer:
+    def _answer(self, chosen: Sequence[tuple[str, _Part]]) -> Decision:
         starts = [0, *(self._folded.origin[part.start] for _, part in chosen[1:]), len(self._text)]
         segments = []
         for index, (name, part) in enumerate(chosen):
@@ -250,7 +243,7 @@ class Inquiry:
             if name not in self._eligible:
                 to, why = FALLBACK, f"{name} takes no requests now; {why}"
             if to not in self._eligible:
-                return _no_idea(why)
+                return self._decision(why)
             grown = {each: math.pow(value, 1 / TEMPERATURE) for each, value in part.odds.items()}
             segments.append(
                 Segment(
@@ -262,15 +255,10 @@ class Inquiry:
                     rationale=why,
                 )
             )
-        return LocalAnswer(
-            segments=tuple(segments),
-            confidence=min(segment.confidence for segment in segments),
-            why="; ".join(dict.fromkeys(segment.rationale for segment in segments)),
-        )
+        return self._decision("; ".join(dict.fromkeys(segment.rationale for segment in segments)), tuple(segments))
 
-
-def _no_idea(why: str) -> LocalAnswer:
-    return LocalAnswer(segments=(), confidence=0.0, why=why)
+    def _decision(self, why: str, segments: tuple[Segment, ...] = ()) -> Decision:
+        return Decision(router="local", segments=segments, why=why, model_version=self._model.version)
 
 
 def _contrast(run: tuple[str, _Part], owners: set[str]) -> float:

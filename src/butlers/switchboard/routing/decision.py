@@ -50,6 +50,11 @@ class Decision:
     model_version: str | None = None  # of the local classifier or of the LLM, whichever was asked last
     tokens: int | None = None  # that the model took to decide; None: it was not asked, or did not say
 
+    @property
+    def confidence(self) -> float:
+        """Of the least certain segment."""
+        return min((segment.confidence for segment in self.segments), default=0.0)
+
     @classmethod
     def from_wire(cls, stored: Mapping[str, Any]) -> Decision:
         """Also what an earlier version of this program has stored, or a later one."""
@@ -94,32 +99,9 @@ log = get_logger("butlers.routing")
 MOST_SURE = 0.99  # a guess is never certain: a threshold above it has the model asked every time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalAnswer:
-    """What the local classifier makes of a text."""
-
-    segments: tuple[Segment, ...]  # none: it has no idea
-    confidence: float  # of the least certain segment
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlmAnswer:
-    """What a model picked: spans and butlers, checked."""
-
-    segments: tuple[Segment, ...]
-    why: str
-    prompt_version: str
-    model_version: str | None
-    tokens: int | None = None
-
-
 class LocalRouter(Protocol):
-    @property
-    def version(self) -> str: ...
-
-    def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> LocalAnswer:
-        """Spans of the text for some of these butlers."""
+    def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> Decision:
+        """Spans of the text for some of these butlers; without segments: it has no idea."""
 
 
 class ThreadRouter(Protocol):
@@ -128,8 +110,8 @@ class ThreadRouter(Protocol):
 
 
 class LlmRouter(Protocol):
-    async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> LlmAnswer:
-        """Raises a `ClassifiedError` when there is no usable answer."""
+    async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> Decision:
+        """Spans and butlers that a model picked, checked. Raises a `ClassifiedError` when there is no usable answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +151,10 @@ class Cascade:
         if self.llm is not None:  # where a model can be asked, the local classifier has to be surer
             enough = max(enough, self.settings.llm.ask_below)
         if answer.segments and min(answer.confidence, MOST_SURE) >= enough:
-            return Decision(router="local", segments=answer.segments, why=answer.why, model_version=self.local.version)
+            return answer
         if self.llm is not None:
             return await self._asked(self.llm, question, open_to, names)
-        return replace(_to_general(question, names, answer.why, "ambiguous"), model_version=self.local.version)
+        return replace(_to_general(question, names, answer.why, "ambiguous"), model_version=answer.model_version)
 
     async def _asked(
         self, llm: LlmRouter, question: RoutingQuestion, butlers: Sequence[RegisteredButler], names: frozenset[str]
@@ -188,13 +170,10 @@ class Cascade:
             return replace(
                 decision, prompt_version=asked.get("prompt_version"), model_version=asked.get("model_version")
             )
-        least = min((segment.confidence for segment in answer.segments), default=0.0)
-        if least < self.settings.confidence_threshold:
-            decision = _to_general(question, names, "the model is not sure either", "ambiguous")
-        else:
-            decision = Decision(router="llm", segments=answer.segments, why=answer.why)
+        if answer.confidence >= self.settings.confidence_threshold:
+            return answer
         return replace(
-            decision,
+            _to_general(question, names, "the model is not sure either", "ambiguous"),
             prompt_version=answer.prompt_version,
             model_version=answer.model_version,
             tokens=answer.tokens,

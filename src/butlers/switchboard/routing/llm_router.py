@@ -27,7 +27,7 @@ from butlers.storage.database import Database
 from butlers.switchboard.config import RoutingSection, TierSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.conversations import Conversations
-from butlers.switchboard.routing.decision import LlmAnswer, RoutingQuestion, Segment
+from butlers.switchboard.routing.decision import Decision, RoutingQuestion, Segment
 from butlers.switchboard.routing.llm_answer import as_data, message_data, read_segments
 from butlers.switchboard.routing.rollout import ModelCall, Rollout, Version
 from butlers.telemetry import Telemetry
@@ -149,7 +149,7 @@ class ModelRouter:
     rollout: Rollout
     clock: Clock
 
-    async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> LlmAnswer:
+    async def route(self, question: RoutingQuestion, butlers: Sequence[RegisteredButler]) -> Decision:
         """Raises a `ClassifiedError` when there is no usable answer; it carries the versions in `partial`."""
         version = await self.rollout.version_for(question.request_id)
         model = version.model or self._tier(question).model
@@ -167,23 +167,24 @@ class ModelRouter:
             if used_up_time(self._tier(question), spent.duration_ms / 1000):
                 await asyncio.shield(self.rollout.record(spent))
             raise
-        least = min(segment.confidence for segment in segments)
+        decision = Decision(
+            router="llm",
+            segments=segments,
+            why=f"the model chose {', '.join(segment.butler for segment in segments)}",
+            prompt_version=version.prompt,
+            model_version=self._named(model, result.model),
+            tokens=result.tokens,
+        )
         answered = replace(
             call,
             model_version=self._named(model, result.model),
-            outcome="answered" if least >= self.settings.confidence_threshold else "unsure",
+            outcome="answered" if decision.confidence >= self.settings.confidence_threshold else "unsure",
             input_tokens=result.input_tokens,
             output_tokens=result.output_tokens,
             duration_ms=self._since(started),
         )
         await self.rollout.record(answered)
-        return LlmAnswer(
-            segments=segments,
-            why=f"the model chose {', '.join(segment.butler for segment in segments)}",
-            prompt_version=version.prompt,
-            model_version=answered.model_version,
-            tokens=result.tokens,
-        )
+        return decision
 
     async def _ask(
         self,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.decision import LocalAnswer
+from butlers.switchboard.routing.decision import Decision
 from butlers.switchboard.routing.model import CLASSES, shipped
 
 CLASSIFIER = LocalClassifier()
@@ -29,7 +29,7 @@ def chosen(text: str, butlers: list[RegisteredButler] | None = None) -> list[tup
     return [(segment.butler, text[segment.start : segment.end].strip()) for segment in answer.segments]
 
 
-def check(text: str, answer: LocalAnswer) -> None:
+def check(text: str, answer: Decision) -> None:
     """In order, without a gap, from the first character to the last; `general` never beside a specialist."""
     if not answer.segments:
         return
