@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from butlers.butler.schedules import Job
@@ -17,7 +18,7 @@ from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.backfill import BackfillJobs
-from butlers.switchboard.connectors.registry import Connectors, HeartbeatLogMonths, Heartbeats, Speakers
+from butlers.switchboard.connectors.registry import Connectors, Heartbeats, Speakers, make_log_months
 from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
 
@@ -94,15 +95,15 @@ def add_connectors(butler: Butler) -> ConnectorParts:
 
 
 def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:
-    process, schema = butler.process, butler.config.schema_name
+    process = butler.process
     rollups = Rollups(database=process.database, queries=queries, clock=process.clock, run_job=pipeline_jobs(process))
-    months = HeartbeatLogMonths(database=process.database, schema=schema, clock=process.clock)
+    make_months = partial(make_log_months, process.database, butler.config.schema_name, process.clock)
     butler.add(
         Service(
             name="heartbeat log's months",
             before_doors=True,
-            start=months.make_months,
-            run=months.make_months,
+            start=make_months,
+            run=make_months,
             every_s=MONTHS_CHECK_S,
         )
     )

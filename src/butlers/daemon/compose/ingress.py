@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 from starlette.routing import Mount
@@ -24,7 +25,7 @@ from butlers.daemon.services import Service
 from butlers.operations.operation import Role
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.registry import Heartbeats
-from butlers.switchboard.ingress.api import Api, ApiPolicy, OperationCalls
+from butlers.switchboard.ingress.api import Api, OperationCalls
 from butlers.switchboard.ingress.buffer import Admission, AdmissionPolicy
 from butlers.switchboard.ingress.gate import SenderGate, SenderMessages
 from butlers.switchboard.ingress.ingress import Ingress
@@ -41,7 +42,7 @@ def add_admission(butler: Butler) -> Admission:
     admission = Admission(
         policy=AdmissionPolicy.of(butler.config.admission),
         database=butler.process.database,
-        schema=butler.config.schema_name,
+        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
         clock=butler.process.clock,
         telemetry=butler.telemetry,
     )
@@ -74,7 +75,7 @@ def door_in(
     process = butler.process
     return Ingress(
         database=process.database,
-        schema=butler.config.schema_name,
+        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
         hot_path=parts.buffer,
         admission=admission,
         gate=gate,
@@ -83,7 +84,7 @@ def door_in(
         clock=process.clock,
         new_id=process.new_id,
         telemetry=butler.telemetry,
-        content_window_s=process.settings.content_dedupe_window_s,
+        content_window=timedelta(seconds=process.settings.content_dedupe_window_s),
         shows_end=parts.signals.wanted,
         accepted=accept_times.note,
     )
@@ -96,12 +97,9 @@ def add_api(butler: Butler, *, ingress: Ingress, requests: RequestReader, regist
         requests=requests,
         registry=registry,
         tokens=butler.process.tokens,
-        telemetry=butler.telemetry,
         calls=OperationCalls(tools=butler.tools, transport=butler.transport, butlers=frozenset(butler.process.roster)),
-        policy=ApiPolicy(
-            max_body_bytes=settings.max_body_bytes,
-            token_required=settings.token_required,
-        ),
+        max_body_bytes=settings.max_body_bytes,
+        token_required=settings.token_required,
     )
     butler.routes.append(Mount("/api", app=api.app()))
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from butlers.butler.runtimes import build_runtime
 from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.services import Service
@@ -18,7 +19,6 @@ from butlers.switchboard.routing.llm_router import (
     Asker,
     ModelRouter,
     Skill,
-    build_askers,
     models_of,
     prompts_of,
 )
@@ -59,23 +59,32 @@ def add_routing(butler: Butler) -> Routing:
 
 
 def _askers(butler: Butler) -> dict[str | None, Asker]:
-    """By model; none when no model may be asked."""
+    """By model, None for the runtime's own; empty when no model may be asked."""
     process, runtime, settings = butler.process, butler.config.butler.runtime, butler.config.routing
     if process.settings.llm != "on" or runtime.type == "local" or not settings.llm.enabled:
         return {}
-    return build_askers(
-        runtime,
-        models_of(settings),
-        timeout_s=settings.llm.timeout_s,
-        environ=process.environment,
-        hidden=(process.places.root,),
-        database=process.database,
-        schema=butler.config.schema_name,
-        clock=process.clock,
-        new_id=process.new_id,
-        telemetry=butler.telemetry,
-        report=butler.report,
-    )
+    return {
+        model: Asker(
+            runtime=build_runtime(
+                runtime.type,
+                model or runtime.model,
+                runtime.command,
+                clock=process.clock,
+                environ=process.environment,
+                hidden=(process.places.root,),
+            ),
+            instructions="",
+            database=process.database,
+            schema=butler.config.schema_name,
+            clock=process.clock,
+            new_id=process.new_id,
+            telemetry=butler.telemetry,
+            max_concurrent=runtime.max_concurrent_sessions,
+            timeout_s=settings.llm.timeout_s,
+            report=butler.report,
+        )
+        for model in {None, *models_of(settings)}
+    }
 
 
 def _model_router(

@@ -93,7 +93,7 @@ class BackfillJobs:
 
     async def _poll(self, caller: Caller, given: PollArguments) -> dict[str, Any]:
         """The oldest job that waits, now the connector's; all None when there is none."""
-        await self.speakers.registered(caller, given.connector_type, given.endpoint_identity)
+        await self.speakers.check(caller, given.connector_type, given.endpoint_identity)
         now = self.clock.now()
         values = (given.connector_type, given.endpoint_identity, now, now - SILENT_FOR, now.date())
         job = await self.database.fetchrow(self.queries.take_job, *values)
@@ -107,7 +107,7 @@ class BackfillJobs:
         owner = await self.database.fetchrow(self.queries.connector_of_job, progress.job_id)
         if owner is None:
             raise NotFound.of("job_id", "no such backfill job")
-        await self.speakers.registered(caller, **dict(owner))
+        await self.speakers.check(caller, **dict(owner))
         now = self.clock.now()
         async with self.database.transaction() as connection:
             job = await connection.fetchrow(self.queries.lock_job, progress.job_id)

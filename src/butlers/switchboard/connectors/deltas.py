@@ -55,18 +55,10 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class Life(Reading):
     """The furthest heartbeat of one life of a process."""
 
-    uptime: int
-    sent: int
-    received: int
-    counts: Counts
     overcounted: Counts = _NOTHING  # added by glitches; taken off what follows
-
-    @property
-    def started(self) -> int:
-        return self.sent - self.uptime
 
     @classmethod
     def at(cls, reading: Reading, overcounted: Counts = _NOTHING) -> Self:

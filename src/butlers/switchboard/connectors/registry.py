@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -100,36 +100,30 @@ class Beat:
         )
 
 
+@dataclass(slots=True, kw_only=True)
 class Heartbeats:
     """Takes heartbeats."""
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        queries: Queries,
-        speakers: Speakers,
-        clock: Clock,
-        new_id: Callable[[], UUID],
-        max_waiting: int = MAX_WAITING,
-    ) -> None:
-        self._database = database
-        self._queries = queries
-        self._speakers = speakers
-        self._clock = clock
-        self._new_id = new_id
-        self._max_waiting = max_waiting
-        self._writing: set[asyncio.Task[None]] = set()
-        self._committer = GroupCommitter(self._store, max_waiting=max_waiting)
+    database: Database
+    queries: Queries
+    speakers: Speakers
+    clock: Clock
+    new_id: Callable[[], UUID]
+    max_waiting: int = MAX_WAITING
+    _writing: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _committer: GroupCommitter[Beat, None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._committer = GroupCommitter(self._store, max_waiting=self.max_waiting)
 
     async def accept(self, envelope: HeartbeatEnvelope, caller: Caller | None) -> HeartbeatReply:
         """Take one; it is written soon."""
         who = envelope.connector
-        principal = await self._speakers.registering(caller, who.connector_type, who.endpoint_identity)
-        if len(self._writing) >= self._max_waiting:
-            raise OverloadRejected(f"{self._max_waiting} heartbeats are waiting already", retry_after=RETRY_AFTER_S)
-        now = self._clock.now()
-        beat = Beat(id=self._new_id(), principal=principal, envelope=envelope, received_at=now)
+        principal = await self.speakers.check(caller, who.connector_type, who.endpoint_identity, must_be_known=False)
+        if len(self._writing) >= self.max_waiting:
+            raise OverloadRejected(f"{self.max_waiting} heartbeats are waiting already", retry_after=RETRY_AFTER_S)
+        now = self.clock.now()
+        beat = Beat(id=self.new_id(), principal=principal, envelope=envelope, received_at=now)
         task = asyncio.create_task(self._write(beat))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
@@ -149,25 +143,18 @@ class Heartbeats:
 
     async def _store(self, beats: Sequence[Beat]) -> Sequence[None]:
         rows = [beat.row() for beat in beats]
-        async with self._database.transaction() as connection:
-            await connection.execute(self._queries.register_connectors, rows)
-            known = await connection.fetch(self._queries.processes_of_heartbeats, rows)
-            await connection.execute(self._queries.log_heartbeats, *_with_deltas(beats, known))
+        async with self.database.transaction() as connection:
+            await connection.execute(self.queries.register_connectors, rows)
+            known = await connection.fetch(self.queries.processes_of_heartbeats, rows)
+            await connection.execute(self.queries.log_heartbeats, *_with_deltas(beats, known))
         return [None] * len(beats)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatLogMonths:
+async def make_log_months(database: Database, schema: str, clock: Clock) -> None:
     """The months of the log, made ahead; the pipeline removes old ones (`connector-stats-pruning`)."""
-
-    database: Database
-    schema: str
-    clock: Clock
-
-    async def make_months(self) -> None:
-        this_month = self.clock.now().date().replace(day=1)
-        async with self.database.connection() as connection:
-            await ensure_month_partitions(connection, self.schema, HEARTBEAT_LOG, this_month, MONTHS_AHEAD)
+    this_month = clock.now().date().replace(day=1)
+    async with database.connection() as connection:
+        await ensure_month_partitions(connection, schema, HEARTBEAT_LOG, this_month, MONTHS_AHEAD)
 
 
 def _with_deltas(beats: Sequence[Beat], known: Sequence[Record]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -203,20 +190,13 @@ class Speakers:
     database: Database
     queries: Queries
 
-    async def registering(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
-        """The caller's name; a connector that no caller spoke for yet becomes the caller's."""
-        name, _owner = await self._speaker(caller, connector_type, endpoint_identity)
-        return name
-
-    async def registered(self, caller: Caller | None, connector_type: str, endpoint_identity: str) -> str:
-        """The caller's name, when it has reported for this connector."""
-        name, owner = await self._speaker(caller, connector_type, endpoint_identity)
-        if owner is None:
-            raise NotFound.of("endpoint_identity", "no such connector")
-        return name
-
-    async def _speaker(self, caller: Caller | None, connector_type: str, endpoint: str) -> tuple[str, str | None]:
-        """The caller's name, and the name of the caller that has spoken for the connector before."""
+    async def check(
+        self, caller: Caller | None, connector_type: str, endpoint_identity: str, *, must_be_known: bool = True
+    ) -> str:
+        """The name of a caller that may speak for this connector; where it need not be known yet, it may become its
+        speaker. Raises `Forbidden` and `NotFound`.
+        """
+        endpoint = endpoint_identity
         is_connector = caller is not None and caller.role is Role.CONNECTOR
         if caller is not None and is_connector and not may_report_for(caller, connector_type, endpoint):
             how = f"butlers token issue {caller.name} --role connector --channel CHANNEL --endpoint {endpoint}"
@@ -227,7 +207,9 @@ class Speakers:
             raise Forbidden.of("authorization", "only a connector may speak for a connector")
         if owner not in (None, caller.name):
             raise Forbidden.of("authorization", f"{caller.name!r} may not speak for a connector of {owner!r}")
-        return caller.name, owner
+        if owner is None and must_be_known:
+            raise NotFound.of("endpoint_identity", "no such connector")
+        return caller.name
 
 
 FIGURES = (

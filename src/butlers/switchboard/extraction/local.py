@@ -82,19 +82,21 @@ def day_in(text: str) -> Day | None:
     found = DAY.search(text)
     if found is None:
         return None
+    certain = True
     if found["iso"]:
         year, month, day = (int(part) for part in found["iso"].split("-"))
-        return _real(month, day, year, True)
-    for number in "1234":
-        if found[f"d{number}"]:
-            year_text = found[f"y{number}"]
-            day, month = int(found[f"d{number}"]), _month(found[f"m{number}"])
-            # Some write the month first.
-            certain = number != "4" or day > 12
-            if month > 12 >= day:
-                day, month, certain = month, day, True
-            return _real(month, day, int(year_text) if year_text else None, certain)
-    return None
+    else:
+        number = next(number for number in "1234" if found[f"d{number}"])
+        name, day, year = found[f"m{number}"], int(found[f"d{number}"]), int(found[f"y{number}"] or 0)
+        month = int(name) if name.isdigit() else _MONTH_OF[name.casefold()]
+        certain = number != "4" or day > 12  # some write the month first
+        if month > 12 >= day:
+            day, month, certain = month, day, True
+    try:
+        date(year or 2024, month, day)
+    except ValueError:
+        return None
+    return Day(month=month, day=day, year=year or None, certain=certain)
 
 
 def when(text: str, today: date) -> date | None:
@@ -123,18 +125,6 @@ def is_person(words: str) -> bool:
 def has_name(words: str) -> bool:
     """A name says more than "my sister"."""
     return not _KIN_WORD.match(words)
-
-
-def _month(text: str) -> int:
-    return int(text) if text.isdigit() else _MONTH_OF[text.casefold()]
-
-
-def _real(month: int, day: int, year: int | None, certain: bool) -> Day | None:
-    try:
-        date(year or 2024, month, day)
-    except ValueError:
-        return None
-    return Day(month=month, day=day, year=year, certain=certain)
 
 
 VERSION = "local-1"
@@ -242,18 +232,20 @@ def _date(match: re.Match[str], sentence: str, _today: date) -> Mapping[str, Any
     return {"label": label, "month": named.month, "day": named.day, "year": named.year, "_certain": named.certain}
 
 
-def _event(event: str) -> Data:
-    return lambda _match, sentence, _today: {"event": event, "description": clean_line(sentence, 500)}
+def _told(field: str, **fixed: str) -> Data:
+    """What the kind of rule says, the amount if it has one, and the whole sentence."""
+
+    def data(match: re.Match[str], sentence: str, _today: date) -> Mapping[str, Any]:
+        amount = {"amount": match["amount"].strip()} if "amount" in match.re.groupindex else {}
+        return fixed | amount | {field: clean_line(sentence, 500)}
+
+    return data
 
 
 def _fact(key: str) -> Data:
     return lambda match, _sentence, _today: (
         {"key": key, "value": _rest(match["what"])} if _rest(match["what"]) else None
     )
-
-
-def _feeling(emotion: str) -> Data:
-    return lambda _match, sentence, _today: {"emotion": emotion, "context": clean_line(sentence, 500)}
 
 
 def _interaction(kind: str) -> Data:
@@ -271,14 +263,6 @@ def _gift(match: re.Match[str], sentence: str, _today: date) -> Mapping[str, Any
     )
     what = re.sub(r" for (?:her|his|their|the|christmas)\b.*$", "", _rest(match["what"]), flags=re.IGNORECASE)
     return {"description": what, "occasion": occasion[1].casefold() if occasion else None} if what else None
-
-
-def _loan(direction: str) -> Data:
-    return lambda match, sentence, _today: {
-        "amount": match["amount"].strip(),
-        "direction": direction,
-        "description": clean_line(sentence, 500),
-    }
 
 
 def _contact(match: re.Match[str], _sentence: str, _today: date) -> Mapping[str, Any] | None:
@@ -301,6 +285,7 @@ def _rule(kind: SignalType, pattern: str, data: Data, confidence: float = 0.9) -
 _WHAT = r"(?P<what>[^.!;]{2,200})"
 _THING = r"(?P<what>(?:an?|some|two|three|the|her|his)\s[^.!;]{2,120})"
 _LONG_AGO = 0.95
+_LENT, _BORROWED = _told("description", direction="lent"), _told("description", direction="borrowed")
 _MEALS = "lunch|dinner|breakfast|brunch|coffee|drinks|a beer|a drink|tea"
 
 RULES: tuple[Rule, ...] = (
@@ -308,7 +293,10 @@ RULES: tuple[Rule, ...] = (
     _rule(SignalType.DATE, r"\b{P}\s(?P<label>was born)\b", _date, 0.92),
     _rule(SignalType.DATE, r"\b{P}s?\s(?:hat|feiert)\b.{0,30}\b(?P<label>geburtstag)\b", _date, 0.9),
     _rule(SignalType.DATE, r"\b(?P<label>anniversaire|cumpleaños|compleanno)\s(?:de|di|d['’])\s?{P}", _date, 0.9),
-    *(_rule(SignalType.LIFE_EVENT, rf"\b{{P}}\s(?:{said})\b", _event(event)) for event, said in _EVENTS),
+    *(
+        _rule(SignalType.LIFE_EVENT, rf"\b{{P}}\s(?:{said})\b", _told("description", event=event))
+        for event, said in _EVENTS
+    ),
     _rule(SignalType.INTERACTION, rf"\b(?:had|grabbed|got)\s(?:{_MEALS})\swith\s{{P}}", _interaction("meal")),
     _rule(SignalType.INTERACTION, r"\b(?:met|met up)\s(?:with\s)?{P}", _interaction("met"), 0.88),
     _rule(SignalType.INTERACTION, r"\b(?:ran|bumped)\sinto\s{P}", _interaction("met")),
@@ -320,7 +308,7 @@ RULES: tuple[Rule, ...] = (
         _rule(
             SignalType.SENTIMENT,
             rf"\bI(?:['’]m|\sam|\sfeel)?\s(?:so\s|really\s|very\s)*(?:{said})\s{{P}}",
-            _feeling(emotion),
+            _told("context", emotion=emotion),
             0.86,
         )
         for emotion, said in _FEELINGS
@@ -329,17 +317,17 @@ RULES: tuple[Rule, ...] = (
     _rule(SignalType.GIFT, rf"\b(?:bought|gave)\s{_THING}\s(?:for|to)\s{{P}}", _gift, 0.88),
     _rule(SignalType.GIFT, rf"\b{{P}}\sgave\s(?:me|us)\s{_THING}", _gift),
     _rule(SignalType.GIFT, rf"\bgift idea for\s{{P}}\s?[:,-]\s?{_WHAT}", _gift),
-    _rule(SignalType.LOAN, r"\b(?:lent|loaned)\s{P}\s{A}", _loan("lent"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\b(?:lent|loaned)\s{A}\sto\s{P}", _loan("lent"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\b{P}\sowes\s(?:me|us)\s{A}", _loan("lent"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\b{P}\sborrowed\s{A}\sfrom\s(?:me|us)\b", _loan("lent"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\bborrowed\s{A}\sfrom\s(?!me\b|us\b){P}", _loan("borrowed"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\bI\sowe\s{P}\s{A}", _loan("borrowed"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\b{P}\s(?:lent|loaned)\s(?:me|us)\s{A}", _loan("borrowed"), _LONG_AGO),
-    _rule(SignalType.LOAN, r"\bhabe\s{P}\s{A}\s(?:geliehen|geborgt)\b", _loan("lent")),
-    _rule(SignalType.LOAN, r"\bvon\s{P}\s{A}\s(?:geliehen|geborgt)\b", _loan("borrowed")),
-    _rule(SignalType.LOAN, r"\bprêté\s{A}\sà\s{P}", _loan("lent")),
-    _rule(SignalType.LOAN, r"\b(?:presté|prestado|prestato)\s{A}\sa\s{P}", _loan("lent")),
+    _rule(SignalType.LOAN, r"\b(?:lent|loaned)\s{P}\s{A}", _LENT, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\b(?:lent|loaned)\s{A}\sto\s{P}", _LENT, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\b{P}\sowes\s(?:me|us)\s{A}", _LENT, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\b{P}\sborrowed\s{A}\sfrom\s(?:me|us)\b", _LENT, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\bborrowed\s{A}\sfrom\s(?!me\b|us\b){P}", _BORROWED, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\bI\sowe\s{P}\s{A}", _BORROWED, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\b{P}\s(?:lent|loaned)\s(?:me|us)\s{A}", _BORROWED, _LONG_AGO),
+    _rule(SignalType.LOAN, r"\bhabe\s{P}\s{A}\s(?:geliehen|geborgt)\b", _LENT),
+    _rule(SignalType.LOAN, r"\bvon\s{P}\s{A}\s(?:geliehen|geborgt)\b", _BORROWED),
+    _rule(SignalType.LOAN, r"\bprêté\s{A}\sà\s{P}", _LENT),
+    _rule(SignalType.LOAN, r"\b(?:presté|prestado|prestato)\s{A}\sa\s{P}", _LENT),
     _rule(SignalType.CONTACT, r"\bmet\s{P},\s(?P<what>(?:an?|the|our|my|who)\s[^.!;]{2,120})", _contact),
     _rule(
         SignalType.CONTACT,

@@ -56,7 +56,7 @@ from butlers.serving.peer_account import is_own_account
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.reader import COUNTED, RequestReader
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 
 log = get_logger("butlers.api")
 ingress_log = get_logger("butlers.ingress")
@@ -183,20 +183,14 @@ class OperationCalls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiPolicy:
-    max_body_bytes: int = 1_048_576
-    token_required: bool = False  # otherwise a caller on this machine needs none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     ingress: Ingress
     requests: RequestReader
     registry: Registry
     tokens: TokenFile
     calls: OperationCalls
-    telemetry: Telemetry
-    policy: ApiPolicy
+    max_body_bytes: int
+    token_required: bool  # otherwise a caller on this machine needs none
 
     def app(self) -> FastAPI:
         app = FastAPI(
@@ -212,7 +206,7 @@ class Api:
         app.add_exception_handler(HTTPException, _answer_http)
         app.add_exception_handler(Exception, _answer_unexpected)
         served = self._add_routes(app)
-        describing = functools.partial(describe, served=served, token_required=self.policy.token_required)
+        describing = functools.partial(describe, served=served, token_required=self.token_required)
         generate = app.openapi
         app.openapi = functools.cache(lambda: describing(generate()))  # type: ignore[method-assign]
         return app
@@ -255,7 +249,7 @@ class Api:
 
     async def _ingest_batch(self, request: Request) -> Response:
         caller = self._caller(request)
-        body = await self._body(request, limit=BODY_FACTOR * self.policy.max_body_bytes)
+        body = await self._body(request, limit=BODY_FACTOR * self.max_body_bytes)
         return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
 
     async def _list(
@@ -300,7 +294,7 @@ class Api:
         if caller is not None:
             return caller
         peer = request.client.host if request.client else ""
-        if self.policy.token_required or peer not in LOOPBACK:
+        if self.token_required or peer not in LOOPBACK:
             raise Refused(401, invalid("authorization", "a bearer token is required"))
         if not is_own_account(request.scope):
             problem = "a bearer token is required from other accounts of this machine"
@@ -311,7 +305,7 @@ class Api:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("", "application/json"):
             raise _not_json()
-        limit = limit or self.policy.max_body_bytes
+        limit = limit or self.max_body_bytes
         body = bytearray()
         try:
             async for chunk in request.stream():

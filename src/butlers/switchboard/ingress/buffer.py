@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Self
 from uuid import UUID
@@ -145,49 +145,47 @@ class Occupancy:
         self._during_count = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """Decides about messages and knows how many wait."""
 
-    def __init__(
-        self, *, policy: AdmissionPolicy, database: Database, schema: str, clock: Clock, telemetry: Telemetry
-    ) -> None:
-        self._policy = policy
-        self._database = database
-        self._queries = Queries.load("butlers.switchboard", schema=schema)
-        self._clock = clock
-        self._telemetry = telemetry
-        self.occupancy = Occupancy()
+    policy: AdmissionPolicy
+    database: Database
+    queries: Queries  # of butlers.switchboard
+    clock: Clock
+    telemetry: Telemetry
+    occupancy: Occupancy = field(default_factory=Occupancy, init=False)
 
     def decide(self, *, channel: str, tier: str, queues_full: bool) -> Outcome:
         """What to do with one more; one that waits takes a place until `occupancy.settle` says otherwise."""
         waiting = self.occupancy.waiting
-        outcome = decide(self._policy, channel=channel, tier=tier, waiting=waiting, queues_full=queues_full)
+        outcome = decide(self.policy, channel=channel, tier=tier, waiting=waiting, queues_full=queues_full)
         if outcome in WAITS:
             self.occupancy.enter(channel)
         return outcome
 
     def refusal(self) -> OverloadRejected:
         return OverloadRejected(
-            "more messages wait than may wait; nothing was stored", retry_after=self._policy.retry_after_s
+            "more messages wait than may wait; nothing was stored", retry_after=self.policy.retry_after_s
         )
 
     async def count(self) -> float:
         """Count the rows that wait; returns the seconds it took."""
-        started = self._clock.monotonic()
+        started = self.clock.monotonic()
         self.occupancy.begin_count()
-        rows = await self._database.fetch(self._queries.count_waiting)
+        rows = await self.database.fetch(self.queries.count_waiting)
         self.occupancy.end_count({row["source_channel"]: row["waiting"] for row in rows})
         for channel in inbound_names():
-            self._telemetry.gauge(
+            self.telemetry.gauge(
                 SWITCHBOARD_QUEUE_DEPTH, self.occupancy.waiting.get(channel, 0), source_channel=channel
             )
-        return self._clock.monotonic() - started
+        return self.clock.monotonic() - started
 
     async def run(self) -> None:
         """Count until cancelled; a count that fails leaves the numbers as they are."""
         took = 0.0
         while True:
-            await self._clock.sleep(max(COUNT_EVERY_S, took * _SHARE_OF_TIME))
+            await self.clock.sleep(max(COUNT_EVERY_S, took * _SHARE_OF_TIME))
             try:
                 took = await self.count()
             except Exception as error:

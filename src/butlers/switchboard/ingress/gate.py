@@ -15,7 +15,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from butlers.butler.identity import Caller, Grant
@@ -26,6 +26,7 @@ from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse
 from butlers.errors import FieldError, Forbidden, SenderRefused
 from butlers.operations.operation import Role
 from butlers.switchboard.ingress.ingress import dedupe_identity
+from butlers.switchboard.requests.signals import SELF, Notifier
 from butlers.switchboard.senders import (
     Known,
     Policy,
@@ -44,7 +45,6 @@ from butlers.telemetry.catalogue import SENDER_REFUSED
 log = get_logger("butlers.senders")
 
 MOST_WRONG_CODES = 5  # of one sender, before its codes are no longer looked at
-SELF = Caller(name="switchboard", role=Role.BUTLER)
 SUBJECT = "Who may write to this address"
 OFFER = (
     "I do not know you, so I do not answer you yet. If the owner of this address expects you, tell them this code: "
@@ -158,10 +158,6 @@ def _writing(envelope: IngestEnvelope) -> WritingSender:
         conversation=sender.identity if answers_sender or thread is None else thread,
         is_private=private,
     )
-
-
-class Notifier(Protocol):
-    async def dispatch(self, caller: Caller | None, raw: Mapping[str, Any]) -> NotifyResponse: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

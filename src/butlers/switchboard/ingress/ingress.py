@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
@@ -163,75 +163,62 @@ class Gate(Protocol):
         """True: to be worked on; false: it was a command and is done. Raises `Forbidden`, `SenderRefused`."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Ingress:
     """Accepts envelopes."""
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        schema: str,
-        hot_path: HotPath,
-        admission: Admission,
-        gate: Gate,
-        roster: Collection[str],
-        registry: Registry,  # knows butlers beyond the roster, too
-        clock: Clock,
-        new_id: Callable[[], UUID],
-        telemetry: Telemetry,
-        content_window_s: float = 300.0,
-        shows_end: Callable[[str, str | None], bool] = lambda *_: False,  # whether an author is told when it is shed
-        accepted: Callable[[datetime, str, float], None] = lambda *_: None,  # when it came, by which channel, after ms
-    ) -> None:
-        self._database = database
-        self._queries = Queries.load("butlers.switchboard", schema=schema)
-        self._hot_path = hot_path
-        self._admission = admission
-        self._gate = gate
-        self._roster = roster
-        self._registry = registry
-        self._clock = clock
-        self._new_id = new_id
-        self._telemetry = telemetry
-        self._window = timedelta(seconds=content_window_s)
-        self._shows_end = shows_end
-        self._accepted = accepted
+    database: Database
+    queries: Queries  # of butlers.switchboard
+    hot_path: HotPath
+    admission: Admission
+    gate: Gate
+    roster: Collection[str]
+    registry: Registry  # knows butlers beyond the roster, too
+    clock: Clock
+    new_id: Callable[[], UUID]
+    telemetry: Telemetry
+    content_window: timedelta
+    shows_end: Callable[[str, str | None], bool]  # by channel and thread: whether the author is told when it is shed
+    accepted: Callable[[datetime, str, float], None]  # when a message came, by which channel, after how many ms
+    _committer: GroupCommitter[Offer, Placed] = field(init=False)
+
+    def __post_init__(self) -> None:
         self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats. Raises `Forbidden` when the caller may not speak for the
         source, `SenderRefused` when its sender may not write in, and `OverloadRejected` when there is no room.
         """
-        started, source, control = self._clock.monotonic(), envelope.source, envelope.control
-        if not await self._gate.admit(envelope, submitted_by):
+        started, source, control = self.clock.monotonic(), envelope.source, envelope.control
+        if not await self.gate.admit(envelope, submitted_by):
             # A command to the door itself: it is done, and nothing is left to be worked on.
-            return IngestReply(request_id=self._new_id(), duplicate=False)
+            return IngestReply(request_id=self.new_id(), duplicate=False)
         if control.pinned_target is not None:
             await self._check_target(control.pinned_target)
-        with self._telemetry.span(INGEST, parent=control.trace_context, source_channel=source.channel):
+        with self.telemetry.span(INGEST, parent=control.trace_context, source_channel=source.channel):
             offer = Offer(
                 envelope=envelope,
                 submitted_by=submitted_by,
-                received_at=self._clock.now(),
+                received_at=self.clock.now(),
                 started=started,
-                trace_context=control.trace_context or self._telemetry.inject(),
+                trace_context=control.trace_context or self.telemetry.inject(),
             )
             placed = await self._committer.submit(offer)
         if placed.request_id is None:
-            raise self._admission.refusal()
+            raise self.admission.refusal()
         return IngestReply(request_id=placed.request_id, duplicate=placed.outcome is None)
 
     def count_refusal(self, error: ClassifiedError) -> None:
-        self._telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
+        self.telemetry.count(MESSAGE_REJECTED, error_class=error.error_class.value)
 
     async def close(self) -> None:
         await self._committer.close()
 
     async def _check_target(self, target: str) -> None:
         """No butler of that name will ever take it, so the caller is refused now."""
-        if target in self._roster:
+        if target in self.roster:
             return
-        known = {*self._roster, *(butler.name for butler in await self._registry.butlers())}
+        known = {*self.roster, *(butler.name for butler in await self.registry.butlers())}
         if target not in known:
             there = ", ".join(sorted(known - NOT_ROUTABLE))
             raise invalid("control.pinned_target", f"is no butler here; there are {there}")
@@ -242,9 +229,9 @@ class Ingress:
         firsts: dict[str, tuple[Offer, DedupeIdentity]] = {}
         for offer, identity in zip(offers, identities, strict=True):
             firsts.setdefault(identity.key, (offer, identity))
-        full = self._hot_path.full()
+        full = self.hot_path.full()
         outcomes = {
-            key: self._admission.decide(
+            key: self.admission.decide(
                 channel=first.envelope.source.channel, tier=first.envelope.control.policy_tier, queues_full=full
             )
             for key, (first, _) in firsts.items()
@@ -256,7 +243,7 @@ class Ingress:
         finally:
             for key, (first, _) in firsts.items():
                 if outcomes[key] in WAITS:
-                    self._admission.occupancy.settle(first.envelope.source.channel, stored=key in fresh)
+                    self.admission.occupancy.settle(first.envelope.source.channel, stored=key in fresh)
         placed = []
         for offer, (key, _) in zip(offers, identities, strict=True):
             became = None
@@ -272,40 +259,40 @@ class Ingress:
         self, firsts: Mapping[str, tuple[Offer, DedupeIdentity]], outcomes: Mapping[str, Outcome]
     ) -> tuple[set[str], dict[str, UUID]]:
         """The keys that were new and are stored now, and the requests of these and of the keys that were known."""
-        new_ids = {key: self._new_id() for key in firsts}
+        new_ids = {key: self.new_id() for key in firsts}
         rows = []
         for key, (offer, identity) in firsts.items():
             if outcomes[key] is not Outcome.REJECTED:
                 shed, envelope = outcomes[key] is Outcome.SHED, offer.envelope
-                signals = shed and self._shows_end(envelope.source.channel, envelope.event.external_thread_id)
+                signals = shed and self.shows_end(envelope.source.channel, envelope.event.external_thread_id)
                 rows.append(offer.row(identity, new_ids[key], shed=shed, signal_pending=signals))
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             fresh: set[str] = set()
             if rows:
                 columns = [list(column) for column in zip(*rows, strict=True)]  # faster to take apart than a document
-                stored = await connection.fetch(self._queries.admit_events, *columns, self._window)
+                stored = await connection.fetch(self.queries.admit_events, *columns, self.content_window)
                 fresh = {row["dedupe_key"] for row in stored}
             request_ids = {key: new_ids[key] for key in fresh}
             if repeated := firsts.keys() - fresh:
-                oldest = min(firsts[key][0].received_at for key in repeated) - self._window
-                known = await connection.fetch(self._queries.known_requests, list(repeated), oldest)
+                oldest = min(firsts[key][0].received_at for key in repeated) - self.content_window
+                known = await connection.fetch(self.queries.known_requests, list(repeated), oldest)
                 request_ids |= {row["dedupe_key"]: row["request_id"] for row in known}
         return fresh, request_ids
 
     def _tell(self, offers: Sequence[Offer], identities: Sequence[DedupeIdentity], placed: Sequence[Placed]) -> None:
         """Count and log what became of a batch, and hand the buffer what waits."""
         counts: Counter[tuple[str, str, Outcome | None, str]] = Counter()
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for offer, identity, (request_id, outcome) in zip(offers, identities, placed, strict=True):
             channel, tier = offer.envelope.source.channel, offer.envelope.control.policy_tier
             elapsed_ms = (now - offer.started) * 1000
             counts[channel, tier, outcome, identity.strategy] += 1
-            self._telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
+            self.telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
             _log(identity.key, outcome, {"request_id": request_id, "source_channel": channel})
             if request_id is not None:
-                self._accepted(offer.received_at, channel, elapsed_ms)
+                self.accepted(offer.received_at, channel, elapsed_ms)
             if request_id is not None and outcome in WAITS:
-                self._hot_path.offer(
+                self.hot_path.offer(
                     MessageRef(
                         request_id=request_id,
                         received_at=offer.received_at,
@@ -314,15 +301,15 @@ class Ingress:
                     )
                 )
         for (channel, policy_tier, outcome, strategy), number in counts.items():
-            self._telemetry.count(MESSAGE_RECEIVED, number, source_channel=channel, policy_tier=policy_tier)
+            self.telemetry.count(MESSAGE_RECEIVED, number, source_channel=channel, policy_tier=policy_tier)
             if outcome is None:
-                self._telemetry.count(MESSAGE_DEDUPLICATED, number, source_channel=channel, strategy=strategy)
+                self.telemetry.count(MESSAGE_DEDUPLICATED, number, source_channel=channel, strategy=strategy)
             else:
-                self._telemetry.count(
+                self.telemetry.count(
                     ADMISSION, number, source_channel=channel, policy_tier=policy_tier, outcome=outcome.value
                 )
             if outcome is Outcome.SHED:
-                self._telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
+                self.telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
 
 
 def _log(key: str, outcome: Outcome | None, ids: Mapping[str, Any]) -> None:

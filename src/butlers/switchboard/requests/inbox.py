@@ -38,6 +38,10 @@ log = get_logger("butlers.retention")
 INBOX = "message_inbox"
 MONTHS_AHEAD = 2
 MOST_RECENT = 1_000  # requests whose lineage stays in memory
+_AS_STORED = (  # columns that a claimed message takes over as they are
+    *("attachments", "pinned_target", "routing_output", "attempts", "last_failure", "raw_payload", "thread_key"),
+    *("override", "progress_at", "calls"),
+)
 MESSAGE_CLAIMS = ClaimTable(
     name=INBOX,
     key={"request_id": "uuid", "received_at": "timestamptz"},
@@ -50,10 +54,7 @@ MESSAGE_CLAIMS = ClaimTable(
           AND (earlier.received_at, earlier.request_id) < (work.received_at, work.request_id)
           AND (earlier.lifecycle_state = 'progress' OR earlier.not_before IS NULL OR earlier.not_before <= $1))""",
     on_claim={"progress_at": "coalesce(work.progress_at, $1)"},
-    returned=(
-        *("request_context", "normalized_text", "attachments", "pinned_target", "routing_output", "dispatch_outcomes"),
-        *("attempts", "last_failure", "raw_payload", "thread_key", "override", "progress_at", "calls", "updated_at"),
-    ),
+    returned=("request_context", "normalized_text", "dispatch_outcomes", "updated_at", *_AS_STORED),
 )
 
 
@@ -120,18 +121,9 @@ class MessageInbox:
             claim=claim,
             context=RequestContext.model_validate(row["request_context"], strict=False),
             text=row["normalized_text"],
-            attachments=row["attachments"],
-            pinned_target=row["pinned_target"],
-            routing_output=row["routing_output"],
             dispatch_outcomes=row["dispatch_outcomes"] or (),
-            attempts=row["attempts"],
-            raw_payload=row["raw_payload"],
-            thread_key=row["thread_key"],
-            override=row["override"],
-            progress_at=row["progress_at"],
             first=row["progress_at"] == row["updated_at"],
-            calls=row["calls"],
-            last_failure=row["last_failure"],
+            **{name: row[name] for name in _AS_STORED},
         )
 
     async def renew(self, messages: Sequence[ClaimedMessage], *, lease_s: float) -> set[UUID]:

@@ -18,7 +18,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -81,15 +81,6 @@ def _is_unseen(letter: str) -> bool:
     return unicodedata.category(letter) in _UNSEEN_CATEGORIES or letter in _UNSEEN_LETTERS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    butler: str
-    start: int
-    end: int
-    confidence: float
-    rationale: str
-
-
 def read_segments(answer: str, text: str, names: frozenset[str]) -> tuple[Segment, ...]:
     """The parts of the text that the answer names, in order; raises `ClassificationError`."""
     parsed = strict_json(answer)
@@ -128,7 +119,7 @@ def exactly(value: Any, keys: set[str]) -> dict[str, Any]:
     return value
 
 
-def _part(item: Any, text: str, names: frozenset[str]) -> _Part:
+def _part(item: Any, text: str, names: frozenset[str]) -> Segment:
     given = exactly(item, _PART_KEYS)
     butler, rationale = given["butler"], given["rationale"]
     if not isinstance(butler, str) or butler not in names:
@@ -136,7 +127,8 @@ def _part(item: Any, text: str, names: frozenset[str]) -> _Part:
     if not isinstance(rationale, str):
         raise ClassificationError("the model's rationale is not a text")
     start, end = _span(given["segment"], text)
-    return _Part(
+    return Segment(
+        segment_id="",  # numbered when they are in order
         butler=butler,
         start=start,
         end=end,
@@ -167,8 +159,8 @@ def _cuts_a_word(text: str, place: int) -> bool:
 # --- bringing into order ---------------------------------------------------------------------------------------------
 
 
-def _joined(parts: Iterable[_Part]) -> list[_Part]:
-    joined: list[_Part] = []
+def _joined(parts: Iterable[Segment]) -> list[Segment]:
+    joined: list[Segment] = []
     for part in parts:
         if joined and joined[-1].butler == part.butler:
             last = joined[-1]
@@ -178,16 +170,15 @@ def _joined(parts: Iterable[_Part]) -> list[_Part]:
     return joined
 
 
-def _segments(parts: Sequence[_Part], text: str) -> tuple[Segment, ...]:
+def _segments(parts: Sequence[Segment], text: str) -> tuple[Segment, ...]:
     starts = [0, *(part.start for part in parts[1:])]
     return tuple(
-        Segment(
+        replace(
+            part,
             segment_id=f"s{number}",
-            butler=part.butler,
             start=start,
             end=len(text) if len(parts) == 1 else start + len(text[start:end].rstrip()),
             confidence=round(part.confidence, 3),
-            rationale=part.rationale,
         )
         for number, (part, start, end) in enumerate(zip(parts, starts, [*starts[1:], len(text)], strict=True), start=1)
     )

@@ -11,26 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from butlers.butler.activity import Report
-from butlers.butler.config import RuntimeSection
 from butlers.butler.runtime import Prompt, RuntimeResult, Turn
-from butlers.butler.runtimes import build_runtime
 from butlers.butler.sessions import SessionRequest, Spawner
 from butlers.clock import Clock
 from butlers.errors import ClassificationError, ClassifiedError, ConfigurationError, ErrorClass
-from butlers.storage.database import Database
 from butlers.switchboard.config import RoutingSection, TierSection
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.conversations import Conversations
 from butlers.switchboard.routing.decision import Decision, RoutingQuestion, Segment
 from butlers.switchboard.routing.llm_answer import as_data, message_data, read_segments
 from butlers.switchboard.routing.rollout import ModelCall, Rollout, Version
-from butlers.telemetry import Telemetry
 
 TRIAGE = "message-triage"
 TRIGGER = "routing"  # as the sessions show where they come from
@@ -45,45 +40,6 @@ class Asker(Spawner):
     async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
         request = SessionRequest(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
         return await self._session(request)
-
-
-def build_askers(
-    section: RuntimeSection,
-    models: Iterable[str | None],
-    *,
-    timeout_s: float,
-    environ: Mapping[str, str],
-    hidden: tuple[Path, ...],
-    database: Database,
-    schema: str,
-    clock: Clock,
-    new_id: Callable[[], UUID],
-    telemetry: Telemetry,
-    report: Report,
-) -> dict[str | None, Asker]:
-    """One per model; None stands for the runtime's own."""
-    return {
-        model: Asker(
-            runtime=build_runtime(
-                section.type,
-                model or section.model,
-                section.command,
-                clock=clock,
-                environ=environ,
-                hidden=hidden,
-            ),
-            instructions="",
-            database=database,
-            schema=schema,
-            clock=clock,
-            new_id=new_id,
-            telemetry=telemetry,
-            max_concurrent=section.max_concurrent_sessions,
-            timeout_s=timeout_s,
-            report=report,
-        )
-        for model in {None, *models}
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.connectors.registry import Connectors, HeartbeatLogMonths
+from butlers.switchboard.connectors.registry import Connectors, make_log_months
 from butlers.switchboard.connectors.rollups import Rollups
 from tests.database import cloned_database
 from tests.unit.switchboard.connectors.reports import INSERT, Fleet, Report, Stats, expected_hours, with_deltas
@@ -39,7 +39,6 @@ class World:
         self.clock = clock
         rolling = RollingInSql(database=database)
         self.rollups = Rollups(database=database, queries=QUERIES, clock=clock, run_job=rolling)
-        self.keeper = HeartbeatLogMonths(database=database, schema="switchboard", clock=clock)
 
     async def come(self, reports: Sequence[Report]) -> None:
         """Reports as the intake stored them; those that carry no deltas are compared with each other."""
@@ -68,7 +67,7 @@ class World:
 async def a_world(server: EmbeddedPostgres) -> AsyncIterator[World]:
     async with cloned_database(server, TABLES, max_size=3) as database:
         world = World(database, ManualClock(START))
-        await world.keeper.make_months()
+        await make_log_months(world.database, "switchboard", world.clock)
         yield world
 
 
