@@ -74,11 +74,9 @@ class Told:
     source_endpoint: str
 
     @classmethod
-    def by(cls, context: RequestContext, text: str, segments: Iterable[Segment]) -> Self | None:
-        """What a message told the recipient; None: nothing of it went there."""
+    def by(cls, context: RequestContext, text: str, segments: Iterable[Segment]) -> Self:
+        """What a message told the recipient."""
         spans = [(segment.start, segment.end) for segment in segments if segment.butler == RECIPIENT]
-        if not spans:
-            return None
         return cls(
             request_id=context.request_id,
             received_at=context.received_at,
@@ -103,8 +101,8 @@ class Extractor:
 
     def offer(self, message: ClaimedMessage, decision: Decision) -> None:
         """A request that was decided like this has been dealt with."""
-        if (told := Told.by(message.context, message.text, decision.segments)) is not None:
-            self._offered.append(told)
+        if any(segment.butler == RECIPIENT for segment in decision.segments):
+            self._offered.append(Told.by(message.context, message.text, decision.segments))
             self._wake.set()
 
     def tools(self) -> list[Tool]:
@@ -166,8 +164,7 @@ class Extractor:
             for row in await self.database.fetch(self.queries.requests_to_read, now - LOOK_BACK, RECIPIENT, BATCH):
                 context = RequestContext.model_validate(row["request_context"], strict=False)
                 decision = Decision.from_wire(row["routing_output"])
-                if (told := Told.by(context, row["normalized_text"], decision.segments)) is not None:
-                    await self._read(told)
+                await self._read(Told.by(context, row["normalized_text"], decision.segments))
         confirmed = await self.database.fetch(self.queries.undispatched, self.clock.now(), BATCH)
         for row in confirmed:
             await self._dispatch(row)

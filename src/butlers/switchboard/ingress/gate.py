@@ -77,7 +77,8 @@ class SenderGate:
             return True
         authorize(submitted_by, envelope)
         policy = self.policies.channels.get(source.channel, Policy.OPEN)
-        confirms = _inbound(envelope).confirms_sender
+        inbound = channel_of(source.channel).inbound
+        confirms = inbound.confirms_sender if inbound is not None else None
         authenticated = True
         if confirms is not None and self.policies.mail_authenticated:
             authenticated = confirms(envelope.sender.identity, envelope.payload.raw, self.policies.mail_server)

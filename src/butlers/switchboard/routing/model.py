@@ -62,10 +62,8 @@ class Lexicon:
     def hits(self, said: Sequence[Token]) -> list[Hit]:
         found: list[Hit] = []
         covered = 0  # the first token behind the longest term so far
-        for start, token in enumerate(said):
-            hit = self._longest(said, start)
-            if hit is None and token.kind == "word":
-                hit = self._stemmed(token.text, start)
+        for start in range(len(said)):
+            hit = self._hit_at(said, start)
             if hit is not None and start + hit.size > covered:
                 found.append(hit)
                 covered = start + hit.size
@@ -90,7 +88,8 @@ class Lexicon:
         """The tokens that are first names."""
         return frozenset(token.text for token in said if crc32(token.text.encode()) in self.names)
 
-    def _longest(self, said: Sequence[Token], start: int) -> Hit | None:
+    def _hit_at(self, said: Sequence[Token], start: int) -> Hit | None:
+        """The longest term that begins here; else the longest stem of the word."""
         best: Hit | None = None
         so_far = 0
         for index in range(start, min(start + LONGEST, len(said))):
@@ -100,15 +99,13 @@ class Lexicon:
                 break
             if any(levels):
                 best = Hit(start, index - start + 1, levels, False)
+        word = said[start].text
+        if best is None and said[start].kind == "word":
+            for cut in range(min(CUT, len(word) - STEM) + 1):
+                levels = self.stems.get(crc32(word[: len(word) - cut].encode()))
+                if levels is not None:
+                    return Hit(start, 1, levels, True)
         return best
-
-    def _stemmed(self, word: str, start: int) -> Hit | None:
-        """The word, or what is left of it without an ending, the longest first."""
-        for cut in range(min(CUT, len(word) - STEM) + 1):
-            levels = self.stems.get(crc32(word[: len(word) - cut].encode()))
-            if levels is not None:
-                return Hit(start, 1, levels, True)
-        return None
 
 
 def term_hash(term: str) -> int:
