@@ -17,14 +17,11 @@ from typing import Any
 from butlers.clock import Clock
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.ids import Uuid7Factory
-from butlers.messenger.admission.admission import Admission
-from butlers.messenger.admission.rules import Limits, Refused
-from butlers.messenger.admission.state import AdmissionPolicy
-from butlers.messenger.config import LimitsSection
+from butlers.messenger.admission import Admission
+from butlers.messenger.admission_rules import Refused
+from butlers.messenger.config import DeliverySection, LimitsSection
 from butlers.messenger.deliveries import migrations
 from butlers.messenger.delivery import NewDelivery
-from butlers.messenger.recipients import RecipientPolicy
-from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.storage.database import Database
 from butlers.storage.migrations import migrate
 from butlers.storage.queries import Queries
@@ -45,13 +42,12 @@ class Admissions:
         self._clock = clock
         self._new_id = Uuid7Factory(clock)
         self._queries = Queries.load("butlers.messenger", schema=SCHEMA)
-        limits = Limits(
+        limits = LimitsSection(
             max_in_flight=10**9,
             global_per_minute=1e9,
-            channel_per_minute={"default": 1e9},
-            recipient_per_minute=LimitsSection().recipient_per_minute,
+            channel_per_minute=dict.fromkeys(LimitsSection().channel_per_minute, 1e9),
         )
-        policy = AdmissionPolicy(limits=limits, breaker=BreakerPolicy(), recipients=RecipientPolicy())
+        policy = DeliverySection(limits=limits)
         self._book = Admission(database=database, schema=SCHEMA, clock=clock, policy=policy, new_id=self._new_id)
 
     async def take(self, numbers: Sequence[int]) -> None:

@@ -107,11 +107,22 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """When a channel's circuit opens, and how it closes again."""
+
+    failure_threshold: int = 5  # failures in a row that open it
+    recovery_timeout_s: float = 60.0  # from the trip to the first probe
+    probe_limit: int = 1  # probes under way at one time while half-open
+    success_threshold: int = 2  # successful probes that close it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outbound:
     """What leaves by a channel. `[delivery]` in butler.toml overrides the defaults."""
 
     capabilities: Capabilities = Capabilities()
-    retry: Retry | None = None  # None: the system's default, as in the next three
+    retry: Retry | None = None  # None: the system's default, as in the next four
+    breaker: Breaker | None = None
     timeout_s: float | None = None  # of one attempt
     certainty: CertaintyPolicy | None = None  # what follows an attempt that may have arrived
     per_minute: Mapping[str, float] = field(default_factory=dict)  # identity scope -> deliveries a minute

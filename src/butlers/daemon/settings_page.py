@@ -109,6 +109,8 @@ def _sections(
     # A table without keys of its own or below it is a switch: that it stands there is all it says.
     if path and (rows or not inner):
         yield (f"[[{path}]]" if repeated else f"[{path}]"), rows
+        if model.model_config.get("extra") == "allow":  # further tables, of the same keys
+            yield f"[{path}.<channel>]", rows
     for below, section, many in inner:
         yield from _sections(section, below, repeated=many)
 

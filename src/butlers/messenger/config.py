@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from butlers.butler.config import Section
 from butlers.channels.channel import CertaintyPolicy, Outbound
@@ -109,13 +109,23 @@ class BreakerSection(Section):
     probe_limit: int = Field(default=1, ge=1, description="probes under way at one time while half-open")
     success_threshold: int = Field(default=2, ge=1, description="successful probes that close the circuit")
 
-    def policy(self) -> BreakerPolicy:
-        return BreakerPolicy(
-            failure_threshold=self.failure_threshold,
-            recovery_timeout=self.recovery_timeout_s,
-            probe_limit=self.probe_limit,
-            success_threshold=self.success_threshold,
-        )
+
+class BreakersSection(BreakerSection):
+    """What holds for every channel, and a table for each channel that differs: `[delivery.breaker.telegram]`."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, BreakerSection]
+
+    def policy(self, channel: str) -> BreakerPolicy:
+        """`channel`: its name, with or without its identity scope. Its own table comes first, then its default."""
+        name = channel.partition(".")[0]
+        own, outbound = self.__pydantic_extra__.get(name), _outbound().get(name)
+        values = {field: getattr(self, field) for field in BreakerSection.model_fields}
+        if outbound is not None and outbound.breaker is not None:
+            values |= asdict(outbound.breaker)
+        if own is not None:
+            values |= own.model_dump(exclude_unset=True)
+        return BreakerPolicy(recovery_timeout=values.pop("recovery_timeout_s"), **values)
 
 
 class RecipientsSection(Section):
@@ -169,7 +179,7 @@ class RetentionSection(Section):
 class DeliverySection(Section):
     limits: LimitsSection = LimitsSection()
     answer_brake: AnswerBrakeSection = AnswerBrakeSection()
-    breaker: BreakerSection = BreakerSection()
+    breaker: BreakersSection = BreakersSection()
     recipients: RecipientsSection = RecipientsSection()
     error_budget: ErrorBudgetSection = ErrorBudgetSection()
     retention: RetentionSection = RetentionSection()

@@ -1,8 +1,9 @@
-"""The delivery rows: claimed, attempted, settled, rescued."""
+"""The delivery rows: claimed, attempted, settled, rescued; and the circuits, which processes share by their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -10,18 +11,19 @@ from uuid import UUID
 from butlers.butler.health import Finding
 from butlers.channels.adapter import Certainty, NotSent, Sent
 from butlers.clock import Clock
-from butlers.errors import TargetUnavailable
-from butlers.messenger import channel_health
-from butlers.messenger.channel_health import Report
+from butlers.messenger.attempt import Ended, Outcome
+from butlers.messenger.channel_health import finding
+from butlers.messenger.config import BreakersSection
 from butlers.messenger.delivery import ClaimedDelivery, claimed
-from butlers.messenger.settlement import Ended, Outcome
-from butlers.reliability.circuit_breaker import BreakerPolicy
+from butlers.reliability import circuit_breaker
+from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from butlers.reliability.dead_letter import QuarantineReason
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 
+_CIRCUIT = tuple(field.name for field in fields(Breaker))
 LONGEST_WINDOW_S = 86_400.0  # a provider that asks for more is asked again after a day
 
 # A dead worker's delivery is not claimed like a waiting one: its wire log tells first what may have left.
@@ -49,7 +51,7 @@ class Deliveries:
         schema: str,
         clock: Clock,
         new_id: Callable[[], UUID],
-        breaker: BreakerPolicy,
+        breaker: BreakersSection,
         settle_reported: SettleReported,
         channels: Collection[str] | None = None,  # with scope; the deliveries of others are left alone. None: all
     ) -> None:
@@ -75,10 +77,24 @@ class Deliveries:
 
     # --- claiming ----------------------------------------------------------------------------------------------------
 
-    async def claim_due(self, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
-        """Take what is due on channels that are well; each attempt is on record with its claim."""
-        async with self._database.connection() as connection:
-            return await self._claim(connection, limit=limit, worker=worker, lease_s=lease_s)
+    async def claim_due(
+        self,
+        *,
+        limit: int,
+        worker: str,
+        lease_s: float,
+        channel: str | None = None,  # only this one, whatever its circuit says; None: those that are well
+        connection: Executor | None = None,
+    ) -> list[ClaimedDelivery]:
+        """Take what is due; each attempt is on record with its claim."""
+        values = (limit, channel, list(self._served), self._channels)
+        token, rows = await self._claims.run(
+            self._claim_due, *values, worker=worker, lease_s=lease_s, connection=connection
+        )
+        for row in rows:
+            self._served.pop(row["origin_butler"], None)
+            self._served[row["origin_butler"]] = None
+        return [claimed(row, token) for row in rows]
 
     async def open_circuits(self) -> list[str]:
         """Of the channels served here."""
@@ -88,33 +104,28 @@ class Deliveries:
     async def channel_findings(self) -> dict[str, Finding]:
         """How each channel that is served here is, by its circuit."""
         rows = await self._database.fetch(self._queries.circuits_of, self._channels or [])
-        return {row["name"]: channel_health.finding(row) for row in rows}
+        return {row["name"]: finding(row) for row in rows}
 
     async def claim_probes(self, channel: str, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
         """Take as much of a channel in trouble as its circuit admits."""
-        now = self._clock.now()
+        now, policy = self._clock.now(), self._breaker.policy(channel)
         async with self._database.transaction() as connection:
-            slots = await channel_health.draw_probes(
-                connection, self._queries, self._breaker, channel, now, at_most=limit
-            )
+            rows = await connection.fetch(self._queries.lock_channels, [channel])
+            breaker, slots = circuit_of_row(rows[0]) if rows else Breaker(), limit
+            in_trouble = breaker.state is not BreakerState.CLOSED
+            if in_trouble:
+                breaker, slots = draw_probes(breaker, policy, now, at_most=limit)
+                await self._write_circuit(connection, channel, breaker, now)
             if slots == 0:
                 return []
-            found = await self._claim(connection, limit=slots, worker=worker, lease_s=lease_s, channel=channel)
-            if len(found) < slots:
-                await channel_health.give_back(connection, self._queries, channel, slots - len(found), now)
+            found = await self.claim_due(
+                limit=slots, worker=worker, lease_s=lease_s, channel=channel, connection=connection
+            )
+            if in_trouble and len(found) < slots:
+                for _ in range(slots - len(found)):  # probes for which there is nothing to send
+                    breaker = circuit_breaker.record_ignored(breaker, generation=breaker.generation)
+                await self._write_circuit(connection, channel, breaker, now)
         return found
-
-    async def _claim(
-        self, connection: Executor, *, limit: int, worker: str, lease_s: float, channel: str | None = None
-    ) -> list[ClaimedDelivery]:
-        values = (limit, channel, list(self._served), self._channels)
-        token, rows = await self._claims.run(
-            self._claim_due, *values, worker=worker, lease_s=lease_s, connection=connection
-        )
-        for row in rows:
-            self._served.pop(row["origin_butler"], None)
-            self._served[row["origin_butler"]] = None
-        return [claimed(row, token) for row in rows]
 
     async def give_back(self, unused: Sequence[ClaimedDelivery]) -> None:
         """Claims with which nothing was done, as if they had never been taken."""
@@ -125,11 +136,14 @@ class Deliveries:
             ids = {row["id"] for row in rows}
             freed = [one for one in unused if one.id in ids]
             await connection.execute(self._queries.undo_attempts, [one.attempt_id for one in freed])
-            # A trial that was not made is free again.
-            result = NotSent(error=TargetUnavailable("it was not tried"), asked=False)
-            reports = [Report(channel=one.scoped_channel, generation=one.generation, result=result) for one in freed]
-            locked = await connection.fetch(self._queries.lock_channels, sorted({one.channel for one in reports}))
-            await self._learn(connection, locked, reports, now)
+            names = sorted({one.scoped_channel for one in freed})
+            for row in await connection.fetch(self._queries.lock_channels, names):
+                before = breaker = circuit_of_row(row)
+                for one in freed:  # a trial that was not made is free again
+                    if one.scoped_channel == row["name"]:
+                        breaker = circuit_breaker.record_ignored(breaker, generation=one.generation)
+                if breaker != before:
+                    await self._write_circuit(connection, row["name"], breaker, now)
 
     async def claim_abandoned(
         self,
@@ -183,8 +197,7 @@ class Deliveries:
     async def finish(self, ended: Sequence[Ended]) -> list[bool]:
         """Write outcomes together; False for those whose claim was lost, of which nothing is written."""
         now = self._clock.now()
-        reports = {end.delivery.id: end.report for end in ended}
-        blames = any(report.blames for report in reports.values())
+        blames = any(end.blames_provider for end in ended)
         async with self._database.transaction() as connection:
             row = await connection.fetchrow(self._finish_attempts, [end.to_row() for end in ended], now, blames)
             if row is None:
@@ -199,16 +212,14 @@ class Deliveries:
             if buried := [delivery_id for delivery_id in dead if delivery_id in written]:
                 await connection.execute(self._queries.bury, buried, QuarantineReason.RETRIES_EXHAUSTED.value, now)
             if row["circuits"]:
-                counting = [report for delivery_id, report in reports.items() if delivery_id in written]
-                await self._learn(connection, row["circuits"], counting, now)
+                counting = [end for end in ended if end.delivery.id in written]
+                for name, breaker in learned(row["circuits"], counting, self._breaker, now).items():
+                    await self._write_circuit(connection, name, breaker, now)
         return [end.delivery.id in written for end in ended]
 
-    async def _learn(
-        self, connection: Executor, locked: Sequence[Record], reports: Sequence[Report], now: datetime
-    ) -> None:
-        """Change circuits by results; `locked`: those that this transaction holds."""
-        for name, breaker in channel_health.learned(locked, reports, self._breaker, now).items():
-            await channel_health.write(connection, self._queries, name, breaker, now)
+    async def _write_circuit(self, connection: Executor, name: str, breaker: Breaker, now: datetime) -> None:
+        values = (getattr(breaker, column) for column in _CIRCUIT)
+        await connection.execute(self._queries.write_circuit, name, *values, now)
 
     async def _heed(self, connection: Executor, end: Ended, result: NotSent, now: datetime) -> None:
         """What a failed attempt says about windows, recipients and an earlier doubt."""
@@ -260,6 +271,43 @@ class Deliveries:
                 own = [dict(row) for row in rows if row["delivery_id"] == delivery["id"]]
                 delivery[name] = [{key: row[key] for key in row if key != "delivery_id"} for row in own]
         return deliveries
+
+
+def circuit_of_row(row: Record) -> Breaker:
+    """The columns are named as the fields."""
+    values = {column: row[column] for column in _CIRCUIT}
+    return Breaker(**values | {"state": BreakerState(row["state"])})
+
+
+def draw_probes(breaker: Breaker, policy: BreakerPolicy, now: datetime, *, at_most: int) -> tuple[Breaker, int]:
+    """Take probe slots of a circuit in trouble; how many calls may go out."""
+    for drawn in range(at_most):
+        admission, breaker = circuit_breaker.admit(breaker, policy, now)
+        if not isinstance(admission, circuit_breaker.Admitted):
+            return breaker, drawn
+    return breaker, at_most
+
+
+def learned(
+    circuits: Iterable[Record], ended: Iterable[Ended], policy: BreakersSection, now: datetime
+) -> dict[str, Breaker]:
+    """The circuits that results change, as they are afterwards."""
+    before = {row["name"]: circuit_of_row(row) for row in circuits}
+    known = dict(before)
+    for end in ended:
+        name, generation = end.delivery.scoped_channel, end.delivery.generation
+        if (breaker := known.get(name)) is None:
+            continue
+        if isinstance(end.result, Sent):
+            known[name] = circuit_breaker.record_success(breaker, policy.policy(name), generation=generation)
+        elif end.blames_provider:
+            reason = end.result.error.message
+            known[name] = circuit_breaker.record_failure(
+                breaker, policy.policy(name), generation=generation, reason=reason, now=now
+            )
+        else:
+            known[name] = circuit_breaker.record_ignored(breaker, generation=generation)
+    return {name: breaker for name, breaker in known.items() if breaker != before[name]}
 
 
 def migrations(schema: str) -> MigrationSet:

@@ -17,10 +17,11 @@ from butlers.channels.adapter import Outgoing
 from butlers.channels.registry import channel_of
 from butlers.contracts.delivery_state import PARKED, DeliveryStatus
 from butlers.contracts.notify import NotifyEnvelope
-from butlers.messenger.admission.rules import AdmissionRequest, brakes
 from butlers.reliability.error_budget import BudgetMode
 from butlers.storage.database import Record
 
+BRAKE, BRAKE_PER_DAY = "brake:", "brake:day:"  # the names of buckets that stop a mail loop begin so
+_LONGEST_THREAD = 500  # characters that tell threads apart
 _PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 
 
@@ -35,6 +36,17 @@ class Decision:
 
     def to_row(self) -> dict[str, str]:
         return {"at": self.at.isoformat(), "rule": self.rule, "verdict": self.verdict, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRequest:
+    """What the rules of admission need to know about a delivery."""
+
+    channel: str  # with its scope: telegram.bot
+    recipient: str
+    origin: str
+    intent: str
+    brakes: tuple[str, ...] = ()  # the buckets of an automatic answer to a mail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +174,9 @@ class NewDelivery:
 
     @property
     def brakes(self) -> tuple[str, ...]:
-        """The buckets of an answer where two machines could answer each other: a reply, or a message to the sender."""
+        """The buckets of an answer where two machines could answer each other: a reply, or a message to the sender. A
+        responder that changes its address still answers in the thread.
+        """
         delivery, context = self.notify.delivery, self.notify.request_context
         outbound = channel_of(delivery.channel).outbound
         if outbound is None or outbound.correspondent is None:
@@ -173,7 +187,9 @@ class NewDelivery:
                 return ()
             if correspondent != outbound.correspondent(context.source_sender_identity or ""):
                 return ()
-        return brakes(correspondent=correspondent, thread=context.source_thread_identity if context else None)
+        thread = context.source_thread_identity if context else None
+        of_thread = (f"{BRAKE}thread:{thread[:_LONGEST_THREAD]}",) if thread else ()
+        return f"{BRAKE}correspondent:{correspondent}", f"{BRAKE_PER_DAY}correspondent:{correspondent}", *of_thread
 
     @property
     def labels(self) -> dict[str, str]:

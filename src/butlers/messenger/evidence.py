@@ -40,10 +40,10 @@ from uuid import UUID
 
 from butlers.channels.adapter import Certainty, NotSent
 from butlers.errors import TimeoutExceeded
+from butlers.messenger.attempt import Circumstances, Ended, Settlement, parked, settle
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.observer import Observer
-from butlers.messenger.settlement import Circumstances, Ended, Settlement, parked, settle
 
 LONGEST_FILE = 4_000_000  # bytes: some ninety thousand attempts
 MOST_LOST = 20  # attempts; what kills its process every time must not do so for ever

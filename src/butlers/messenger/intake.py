@@ -9,6 +9,7 @@ itself: this is where the road ends.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +20,14 @@ from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import DeliveryOutcome, NotifyEnvelope, NotifyResponse, NotifyResponseContext
 from butlers.contracts.route import RouteEnvelope, WireError
-from butlers.messenger.admission.admission import Admission, Entry, Taken
-from butlers.messenger.admission.rules import Refused
-from butlers.messenger.admission.slots import DeliveryExecutor, OutcomeWaiter
-from butlers.messenger.admission.state import Known, Parked
+from butlers.messenger.admission import Admission, DeliveryExecutor, Entry, OutcomeFuture, Taken
+from butlers.messenger.admission_rules import Known, Parked, Refused
+from butlers.messenger.attempt import Outcome
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.observer import Observer
 from butlers.messenger.parking import Parking
 from butlers.messenger.preparation import Preparation
-from butlers.messenger.settlement import Outcome
 from butlers.telemetry.spans import DELIVERY, VALIDATE
 
 _LOOK_AGAIN_S = 0.5  # at a delivery that another process may be making
@@ -84,7 +83,7 @@ class Intake:
             span.set_attribute("outcome", type(entry).__name__.lower())
             return await self._answer(new, entry, waiter)
 
-    async def _answer(self, new: NewDelivery, entry: Entry | Parked, waiter: OutcomeWaiter) -> dict[str, Any]:
+    async def _answer(self, new: NewDelivery, entry: Entry | Parked, waiter: OutcomeFuture) -> dict[str, Any]:
         """The outcome; a failed delivery is a failed route, with the whole response beside the error."""
         if isinstance(entry, Refused):
             raise entry.error
@@ -118,7 +117,7 @@ class Intake:
             raise error
         return answer
 
-    async def _wait(self, delivery_id: UUID, waiter: OutcomeWaiter, *, look_first: bool) -> Outcome:
+    async def _wait(self, delivery_id: UUID, waiter: OutcomeFuture, *, look_first: bool) -> Outcome:
         """Until the delivery ends or `wait_s` is over. Another process may be the one that sends, so the row is looked
         at now and then without a report.
         """
@@ -128,7 +127,8 @@ class Intake:
             left = deadline - self.clock.monotonic()
             if left <= 0:
                 break
-            outcome = await waiter.wait(min(left, _LOOK_AGAIN_S))
+            done, _ = await asyncio.wait((waiter,), timeout=min(left, _LOOK_AGAIN_S))
+            outcome = waiter.result() if done else None
             if outcome is None or outcome.status in OPEN:
                 waiter = self.executor.expect(delivery_id)
                 outcome = await self.deliveries.get(delivery_id)

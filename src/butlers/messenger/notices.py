@@ -16,7 +16,7 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import Channel
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.errors import ClassifiedError
-from butlers.messenger.admission.admission import Admission, Taken
+from butlers.messenger.admission import Admission, Taken
 from butlers.messenger.preparation import Preparation
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,12 +14,11 @@ from opentelemetry.trace import Span
 from butlers.channels.adapter import NotSent, Sent
 from butlers.clock import Clock
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
-from butlers.messenger.admission.admission import AdmissionTimings, Entry, Step, Taken
-from butlers.messenger.admission.rules import Refused
-from butlers.messenger.admission.state import Known, Parked
+from butlers.messenger.admission import Entry, Step, Taken
+from butlers.messenger.admission_rules import Known, Parked, Refused
+from butlers.messenger.attempt import Ended
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
 from butlers.messenger.preparation import SECRETS_RULE
-from butlers.messenger.settlement import Ended
 from butlers.storage.database import Record
 from butlers.telemetry import Telemetry, get_logger
 from butlers.telemetry.catalogue import (
@@ -56,7 +56,8 @@ _RATES = frozenset({"throttle", "global", "channel", "recipient", "fair_share"})
 class Observer:
     telemetry: Telemetry
     clock: Clock
-    timings: dict[UUID, AdmissionTimings] = field(default_factory=dict)  # of deliveries that are being taken on
+    # When deliveries that are being taken on came to which step of the transaction, and when they began.
+    timings: dict[UUID, dict[str, datetime]] = field(default_factory=dict)
 
     # --- intake ------------------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class Observer:
     def recording(self, new: NewDelivery) -> Iterator[None]:
         """Key, budgets and write are one transaction for many deliveries; `reached` tells when it came to which."""
         if self.telemetry.traced:
-            self.timings[new.id] = AdmissionTimings(began=self.clock.now())
+            self.timings[new.id] = {"began": self.clock.now()}
         try:
             yield
         except BaseException:
@@ -95,10 +96,11 @@ class Observer:
             now = self.clock.now()
             for delivery in new:
                 if (timing := self.timings.get(delivery.id)) is not None:
-                    timing.at[step] = now
+                    timing[step] = now
 
     def entered(self, new: NewDelivery, entry: Entry | Parked) -> None:
-        self._trace_steps(new, entry)
+        if (timing := self.timings.pop(new.id, None)) is not None:
+            self._trace_steps(new, entry, timing)
         labels, context = new.labels, {"delivery_id": new.id, "request_id": new.notify.request_id}
         if isinstance(entry, Refused):
             self._refused(new, entry)
@@ -114,27 +116,21 @@ class Observer:
             context["delivery_id"] = entry.delivery_id
         log.info("delivery recorded", duplicate=isinstance(entry, Known), **context)
 
-    def _trace_steps(self, new: NewDelivery, entry: Entry | Parked) -> None:
-        """One span for each step of the admission that the delivery came to."""
-        if (timing := self.timings.pop(new.id, None)) is None:
-            return
+    def _trace_steps(self, new: NewDelivery, entry: Entry | Parked, at: Mapping[str, datetime]) -> None:
+        """One span for each step of the admission that the delivery came to, from the step before it."""
         about: dict[str, Any] = {"request_id": new.notify.request_id, "channel": new.notify.delivery.channel}
-        outcome = "known" if isinstance(entry, Known) else "new"
-        with self.telemetry.span(IDEMPOTENCY_CHECK, between=timing.before("read"), outcome=outcome, **about):
-            pass
-        if isinstance(entry, Known):
-            return
         rule = entry.rule if isinstance(entry, Refused) else None
-        decided: dict[str, Any] = {
-            "identity_scope": new.identity_scope,
-            "outcome": "refused" if rule else "admitted",
-            "rule": rule,
-        }
-        with self.telemetry.span(RATE_LIMIT_CHECK, between=timing.before("decided"), **decided, **about):
-            pass
+        decided = {"identity_scope": new.identity_scope, "outcome": "refused" if rule else "admitted", "rule": rule}
+        steps: list[tuple[SpanName, str, str, dict[str, Any]]] = [
+            (IDEMPOTENCY_CHECK, "began", "read", {"outcome": "known" if isinstance(entry, Known) else "new"})
+        ]
+        if not isinstance(entry, Known):
+            steps.append((RATE_LIMIT_CHECK, "read", "decided", decided))
         if isinstance(entry, Taken):
-            written = timing.before("written")
-            with self.telemetry.span(PERSISTENCE_WRITE, between=written, delivery_id=str(new.id), **about):
+            steps.append((PERSISTENCE_WRITE, "decided", "written", {"delivery_id": str(new.id)}))
+        for name, since, until, more in steps:
+            began = at.get(since, at["began"])
+            with self.telemetry.span(name, between=(began, at.get(until, began)), **about, **more):
                 pass
 
     def _refused(self, new: NewDelivery, refused: Refused) -> None:

@@ -14,9 +14,8 @@ from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.messenger.admission.admission import Admission, AdmissionBatch, Entry, Taken
-from butlers.messenger.admission.rules import Refused
-from butlers.messenger.admission.state import Known, Parked, before_admission
+from butlers.messenger.admission import Admission, AdmissionBatch, Entry, Taken
+from butlers.messenger.admission_rules import Known, Parked, Refused, before_admission
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, restored
 from butlers.messenger.observer import Observer
 from butlers.messenger.preparation import Preparation

@@ -23,10 +23,16 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope
 from butlers.errors import ClassifiedError, ValidationError
-from butlers.messenger.admission import rules
-from butlers.messenger.admission.admission import Admission
-from butlers.messenger.admission.rules import Admitted, Refused
-from butlers.messenger.admission.state import AdmissionState, Known, before_admission, moved
+from butlers.messenger.admission import Admission
+from butlers.messenger.admission_rules import (
+    AdmissionState,
+    Admitted,
+    Known,
+    Refused,
+    before_admission,
+    headroom,
+    moved,
+)
 from butlers.messenger.channel_tools import Lineage
 from butlers.messenger.delivery import NewDelivery, channel_tool
 from butlers.messenger.parking import tool_args
@@ -96,13 +102,12 @@ class Preflight:
         return notify.on_record(record), known["source_event"]
 
     def _facts(self, new: NewDelivery, state: AdmissionState) -> dict[str, Any]:
-        limits, now = self.admission.policy.limits, self.clock.now()
-        new = moved(new, state.recipients)
+        new, policy, now = moved(new, state.recipients), self.admission.policy, self.clock.now()
         return {
             "valid": True,
             "target_identity": new.target,
             "channel_adapter": new.channel,
-            "headroom": rules.headroom(new.admission_request, limits=limits, budgets=state.budgets, now=now),
+            "headroom": headroom(new.admission_request, policy, state.budgets, now),
             "stance": state.budgets.modes.get(new.channel, "normal"),
         }
 

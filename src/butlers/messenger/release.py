@@ -6,6 +6,7 @@ readmission  whatever was released meets the budgets, the circuits and the recip
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,16 +18,20 @@ from butlers.clock import Clock
 from butlers.contracts.delivery_state import OPEN
 from butlers.contracts.envelope import invalid
 from butlers.errors import ErrorClass, NotFound, ValidationError
-from butlers.messenger.admission import rules
-from butlers.messenger.admission.admission import Admission, AdmissionBatch
-from butlers.messenger.admission.rules import AdmissionRequest, Budgets, Refused
-from butlers.messenger.admission.slots import DeliveryExecutor
-from butlers.messenger.admission.state import AdmissionState
+from butlers.messenger.admission import Admission, AdmissionBatch, DeliveryExecutor
+from butlers.messenger.admission_rules import (
+    AdmissionState,
+    Budgets,
+    Meter,
+    Refused,
+    admit,
+    not_permitted,
+    suppressed,
+)
+from butlers.messenger.attempt import CONFIRMED, Outcome
 from butlers.messenger.deliveries import Deliveries
-from butlers.messenger.delivery import Decision, NewDelivery, outgoing_of, restored
+from butlers.messenger.delivery import AdmissionRequest, Decision, NewDelivery, outgoing_of, restored
 from butlers.messenger.observer import Observer
-from butlers.messenger.recipients import not_permitted, suppressed
-from butlers.messenger.settlement import CONFIRMED, Outcome
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.operations.deliveries import Settlement
 from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
@@ -94,21 +99,20 @@ class Readmission:
             return problem
         rule = state.recipients.get((channel, request.recipient))
         # What a person settled goes on as the person said.
-        return None if request.is_answer or one.settled else suppressed(rule, wrote_at=None)
+        return None if request.intent != "send" or one.settled else suppressed(rule, wrote_at=None)
 
     async def _pass(self, connection: Executor, released: Sequence[Released], budgets: Budgets, now: datetime) -> int:
         batch, passed, late = AdmissionBatch(), [], []
         policy = self.admission.policy
         for one in released:
-            decision = rules.admit(one.request, limits=policy.limits, breaker=policy.breaker, budgets=budgets, now=now)
+            decision = admit(one.request, policy, budgets, now)
             if isinstance(decision, Refused):
                 late.append((one.id, decision))
-                shares = rules.wanting(one.request, limits=policy.limits, budgets=budgets, now=now)
-                batch.keep_shares(one.request, shares, now)
+                meter = Meter(request=one.request, policy=policy, budgets=budgets, now=now)
+                batch.keep_shares(one.request, meter.shares(), now)
                 continue
             passed.append(one.id)
-            batch.charge(one.request, decision, now)
-            rules.apply(budgets, one.request, decision)
+            batch.charge(one.request, decision, budgets, now)
         await self.admission.write(connection, batch, now)
         await connection.execute(self.queries.admit_released, passed, now)
         if late:
@@ -225,7 +229,7 @@ class Release:
             left = deadline - self.clock.monotonic()
             if outcome.status not in OPEN or left <= 0:
                 return outcome
-            await self.executor.expect(delivery_id).wait(min(left, _LOOK_AGAIN_S))
+            await asyncio.wait((self.executor.expect(delivery_id),), timeout=min(left, _LOOK_AGAIN_S))
 
 
 def anything_left(outgoing: Outgoing, channel: Adapter | None, *, confirmed: int) -> bool:

@@ -30,14 +30,13 @@ from butlers.channels.adapter import Adapter, AttemptResult, Sent
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, from_wire
 from butlers.messenger import evidence
-from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
-from butlers.messenger.attempt import attempt
+from butlers.messenger.admission import ClaimSlots, OutcomeFuture
+from butlers.messenger.attempt import ChannelPolicy, Circumstances, Ended, Outcome, attempt, settle
 from butlers.messenger.config import DeliverySection
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.evidence import Rescuer
 from butlers.messenger.observer import Observer
-from butlers.messenger.settlement import ChannelPolicy, Circumstances, Ended, Outcome, settle
 from butlers.storage.claims import LeasePolicy
 from butlers.storage.group_commit import GroupCommitter
 from butlers.telemetry import get_logger
@@ -104,7 +103,7 @@ class DeliveryWorker:
         self._tokens: dict[UUID, UUID] = {}
         self._outcomes: dict[UUID, Outcome] = {}  # of deliveries that a caller waits for
         # Weak: a caller that gives up, or waits for another process's delivery, leaves nothing behind.
-        self._expected: WeakValueDictionary[UUID, OutcomeWaiter] = WeakValueDictionary()
+        self._expected: WeakValueDictionary[UUID, OutcomeFuture] = WeakValueDictionary()
         self._reserved = 0  # slots of batches that are not yet committed
         self._held_up = True  # something due could not be claimed, so the end of anything may set it free
         self._recorder = Recorder(deliveries=deliveries, clock=clock)
@@ -128,8 +127,8 @@ class DeliveryWorker:
         self._held_up = True
         self._awake.set()
 
-    def expect(self, delivery_id: UUID) -> OutcomeWaiter:
-        return self._expected.setdefault(delivery_id, OutcomeWaiter())
+    def expect(self, delivery_id: UUID) -> OutcomeFuture:
+        return self._expected.setdefault(delivery_id, asyncio.get_running_loop().create_future())
 
     def reserve_slots(self, wanted: int) -> ClaimSlots:
         """Slots that are free now, reserved until `start_claimed`."""
@@ -146,10 +145,6 @@ class DeliveryWorker:
             expires_at=self._clock.now() + lease,
             channels=self._channels,
         )
-
-    def start_claimed(self, slots: ClaimSlots, claimed: Sequence[ClaimedDelivery]) -> None:
-        self._reserved -= slots.count
-        self._start(claimed)
 
     def _room(self) -> int:
         return self._policy.max_concurrent - len(self._tasks) - self._reserved
@@ -185,15 +180,15 @@ class DeliveryWorker:
     async def _claim(self, room: int, claim: Awaitable[list[ClaimedDelivery]]) -> list[ClaimedDelivery]:
         """Claim with so many slots reserved, and start what was claimed."""
         self._reserved += room
+        claimed: list[ClaimedDelivery] = []
         try:
-            claimed = await claim
+            claimed += await claim
         finally:
-            self._reserved -= room
-            self._stirred.set()
-        self._start(claimed)
+            self.start_claimed(claimed, reserved=room)
         return claimed
 
-    def _start(self, claimed: Sequence[ClaimedDelivery]) -> None:
+    def start_claimed(self, claimed: Sequence[ClaimedDelivery], *, reserved: int) -> None:
+        self._reserved -= reserved
         if self._closed and claimed:
             returning = asyncio.create_task(self._give_back(claimed), name="unused claims")
             self._returns.add(returning)
@@ -249,7 +244,7 @@ class DeliveryWorker:
             del self._tasks[delivery_id], self._tokens[delivery_id]
         outcome = self._outcomes.pop(delivery_id, None)
         if (expected := self._expected.pop(delivery_id, None)) is not None:
-            expected.report(outcome)
+            expected.set_result(outcome)
         if self._held_up:
             self.wake()
         self._stirred.set()
@@ -261,8 +256,8 @@ class DeliveryWorker:
                 delivery,
                 channel=self._channels.get(delivery.scoped_channel),
                 policy=self._policy.channel(delivery.channel),
-                wire=self._wire,
-                deliveries=self._deliveries,
+                leaving=self._wire.leaving,
+                record_part=self._deliveries.record_part,
                 clock=self._clock,
             )
         settlement = settle(result, self._circumstances(delivery))

@@ -13,17 +13,13 @@ from butlers.clock import ManualClock
 from butlers.contracts.delivery_state import TRANSITIONS, DeliveryStatus
 from butlers.errors import TargetUnavailable
 from butlers.ids import Uuid7Factory
-from butlers.messenger.admission.admission import Admission, Taken
-from butlers.messenger.admission.rules import Limits
-from butlers.messenger.admission.slots import DeliveryExecutor
-from butlers.messenger.admission.state import AdmissionPolicy
+from butlers.messenger.admission import Admission, DeliveryExecutor, Taken
+from butlers.messenger.attempt import Ended, Settlement
+from butlers.messenger.config import BreakersSection, DeliverySection, RecipientsSection
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
 from butlers.messenger.receipts import ReceiptIntake
-from butlers.messenger.recipients import RecipientPolicy
 from butlers.messenger.release import Readmission
-from butlers.messenger.settlement import Ended, Settlement
-from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
@@ -33,7 +29,7 @@ from tests.unit.messenger.given import new_delivery
 SCHEMA = "messenger"
 TABLES = [MigrationSet(schema=SCHEMA, package="butlers.messenger", component="messenger")]
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BREAKER = BreakerPolicy(failure_threshold=3, recovery_timeout=60.0, probe_limit=1, success_threshold=2)
+BREAKER = BreakersSection(failure_threshold=3, recovery_timeout_s=60.0, probe_limit=1, success_threshold=2)
 PLENTY = limits()
 LEASE_S = 30.0
 SENT = Sent(provider_delivery_id="m1")
@@ -73,13 +69,14 @@ class Core:
 
     def admission(
         self,
-        given: Limits = PLENTY,
+        given: DeliverySection = PLENTY,
         *,
         database: Database | None = None,
-        recipients: RecipientPolicy | None = None,
+        recipients: RecipientsSection | None = None,
         executor: DeliveryExecutor | None = None,
     ) -> Admission:
-        policy = AdmissionPolicy(limits=given, breaker=BREAKER, recipients=recipients or RecipientPolicy())
+        changes = {"breaker": BREAKER, "recipients": recipients or RecipientsSection()}
+        policy = given.model_copy(update=changes)
         return Admission(
             database=database or self.database,
             schema=SCHEMA,
@@ -91,16 +88,16 @@ class Core:
 
     def readmission(
         self,
-        given: Limits = PLENTY,
+        given: DeliverySection = PLENTY,
         *,
         database: Database | None = None,
-        recipients: RecipientPolicy | None = None,
+        recipients: RecipientsSection | None = None,
     ) -> Readmission:
         admission = self.admission(given, database=database, recipients=recipients)
         queries = self.queries_of("release")
         return Readmission(database=database or self.database, queries=queries, admission=admission, clock=self.clock)
 
-    def deliveries(self, *, database: Database | None = None, breaker: BreakerPolicy = BREAKER) -> Deliveries:
+    def deliveries(self, *, database: Database | None = None, breaker: BreakersSection = BREAKER) -> Deliveries:
         database = database or self.database
         return Deliveries(
             database=database,

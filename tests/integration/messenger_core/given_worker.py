@@ -11,10 +11,10 @@ from uuid import UUID
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Wire
 from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import TimeoutExceeded
+from butlers.messenger.attempt import ChannelPolicy
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import ClaimedDelivery
 from butlers.messenger.observer import Observer
-from butlers.messenger.settlement import ChannelPolicy
 from butlers.messenger.worker import DeliveryWorker, ExecutionPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.claims import LeasePolicy
@@ -55,17 +55,17 @@ class Provider:
 class LosesAnswers(Deliveries):
     """The claim is committed and the connection breaks before its answer."""
 
-    async def claim_due(self, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
-        await super().claim_due(limit=limit, worker=worker, lease_s=lease_s)
+    async def claim_due(self, **options: Any) -> list[ClaimedDelivery]:
+        await super().claim_due(**options)
         raise ConnectionError("lost after the commit")
 
 
 class CountsLooks(Deliveries):
     looks = 0
 
-    async def claim_due(self, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
+    async def claim_due(self, **options: Any) -> list[ClaimedDelivery]:
         self.looks += 1
-        return await super().claim_due(limit=limit, worker=worker, lease_s=lease_s)
+        return await super().claim_due(**options)
 
 
 class SlowAnswers(Deliveries):
@@ -75,8 +75,8 @@ class SlowAnswers(Deliveries):
         super().__init__(**parts)
         self.claimed, self.answers = asyncio.Event(), asyncio.Event()
 
-    async def claim_due(self, *, limit: int, worker: str, lease_s: float) -> list[ClaimedDelivery]:
-        claimed = await super().claim_due(limit=limit, worker=worker, lease_s=lease_s)
+    async def claim_due(self, **options: Any) -> list[ClaimedDelivery]:
+        claimed = await super().claim_due(**options)
         self.claimed.set()
         await self.answers.wait()
         return claimed

@@ -9,12 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from butlers.messenger.admission.admission import Entry, Taken
-from butlers.messenger.admission.rules import Admitted, Refused
-from butlers.messenger.admission.slots import ClaimSlots, OutcomeWaiter
-from butlers.messenger.admission.state import Known
+from butlers.messenger.admission import ClaimSlots, Entry, OutcomeFuture, Taken
+from butlers.messenger.admission_rules import Admitted, Known, Refused
+from butlers.messenger.config import RecipientsSection
 from butlers.messenger.delivery import ClaimedDelivery
-from butlers.messenger.recipients import RecipientPolicy
 from butlers.storage.database import Executor
 from tests.unit.messenger.admission_door import limits
 
@@ -118,7 +116,7 @@ async def test_a_refused_butler_is_on_record_as_wanting_and_nothing_else_is_draw
 
 async def test_a_recipient_who_may_not_be_written_to_reserves_nobodys_budget(core: Core) -> None:
     """What can never be sent is no reason to make others wait."""
-    admission = core.admission(limits(total=4.0), recipients=RecipientPolicy(deny=["telegram:666"]))
+    admission = core.admission(limits(total=4.0), recipients=RecipientsSection(deny=["telegram:666"]))
     for _ in range(3):
         assert isinstance(await admission.submit(core.new("666", origin="mistaken")), Refused)
     entries = [await admission.submit(core.new(origin="general")) for _ in range(4)]
@@ -277,14 +275,14 @@ class Hand:
 
     def wake(self) -> None: ...
 
-    def expect(self, delivery_id: UUID) -> OutcomeWaiter:
-        return OutcomeWaiter()
+    def expect(self, delivery_id: UUID) -> OutcomeFuture:
+        return asyncio.get_running_loop().create_future()
 
     def reserve_slots(self, wanted: int) -> ClaimSlots:
         token = UUID(int=len(self.handed) + 1)
         return ClaimSlots(count=wanted, token=token, worker="w", expires_at=START, channels={"telegram.bot"})
 
-    def start_claimed(self, slots: ClaimSlots, claimed: Sequence[ClaimedDelivery]) -> None:
+    def start_claimed(self, claimed: Sequence[ClaimedDelivery], *, reserved: int) -> None:
         self.handed += [delivery.id for delivery in claimed]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from butlers.channels.adapter import NotSent, Sent
 from butlers.errors import TargetUnavailable
+from butlers.messenger.config import BreakersSection
 from butlers.messenger.delivery import ClaimedDelivery
-from butlers.reliability.circuit_breaker import BreakerPolicy
 
 from .core import DOWN, LEASE_S, SENT, Core
 
@@ -172,7 +172,7 @@ async def test_probes_go_out_when_it_is_time_and_no_more_than_the_limit(core: Co
     for number in range(5):
         await core.take(str(number))
     await trip(core, probe_in=60)
-    deliveries = core.deliveries(breaker=BreakerPolicy(recovery_timeout=60.0, probe_limit=2, success_threshold=2))
+    deliveries = core.deliveries(breaker=BreakersSection(recovery_timeout_s=60.0, probe_limit=2, success_threshold=2))
 
     async def probes() -> list[ClaimedDelivery]:
         return await deliveries.claim_probes("telegram.bot", limit=10, worker="w1", lease_s=LEASE_S)

@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
-from butlers.messenger.admission.admission import AdmissionBatch
-from butlers.messenger.recipients import RecipientPolicy
+from butlers.messenger.admission import AdmissionBatch
+from butlers.messenger.config import RecipientsSection
 from tests.unit.messenger.admission_door import limits
 
 from .core import Core
@@ -95,7 +95,7 @@ async def test_two_processes_admit_each_of_them_once(core: Core) -> None:
 async def test_who_must_not_be_written_to_any_more_is_not(core: Core) -> None:
     (denied,) = await release(core)
     target = (await core.row(denied))["target_identity"]
-    door = core.readmission(recipients=RecipientPolicy(deny=[f"*:{target}"]))
+    door = core.readmission(recipients=RecipientsSection(deny=[f"*:{target}"]))
     assert await door.admit() == 0
     row = await core.row(denied)
     assert (row["status"], row["terminal_error_class"]) == ("failed", "validation_error")

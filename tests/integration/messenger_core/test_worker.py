@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from butlers.channels.adapter import AttemptResult, Outgoing, Sent, Wire
-from butlers.messenger.admission.slots import SlotAssignment
+from butlers.messenger.admission import ClaimSlots, Taken
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.receipts import Receipt, ReceiptIntake
 
@@ -123,7 +124,7 @@ async def test_what_waits_comes_before_what_arrives_when_hands_are_few(core: Cor
     assert first.count == HANDS - 1
     ours.wake()
     assert ours.reserve_slots(1).count == 0
-    ours.start_claimed(first, ())
+    ours.start_claimed((), reserved=first.count)
     assert ours.reserve_slots(1).count == 1
     await ours.close(1)
 
@@ -143,15 +144,20 @@ async def test_only_what_is_served_here_is_claimed_looked_at_or_waited_for(core:
 
 
 async def test_a_worker_with_idle_hands_gets_nothing_of_a_channel_it_does_not_serve(core: Core, tmp_path: Path) -> None:
-    ours = worker(core, tmp_path, Provider())
-    now, new = core.clock.now(), core.new()
-    for channels, handed in (({"telegram.bot"}, True), ({"email.bot"}, False)):
-        async with core.database.connection() as connection:
-            state = await core.admission().read(connection, [new], now)
-        slots = replace(ours.reserve_slots(1), channels=channels)
-        assignment = SlotAssignment(slots, batch=[new], busy=state.busy, new_id=core.new_id, now=now)
-        assert (assignment.claim(new, state.budgets) is not None) is handed
-    await ours.close(0.01)
+    for target, channels, handed in (("7", {"telegram.bot"}, True), ("8", {"email.bot"}, False)):
+        ours = worker(core, tmp_path / target, Provider())
+        reserve = ours.reserve_slots
+
+        def serving(
+            wanted: int, reserve: Callable[[int], ClaimSlots] = reserve, channels: set[str] = channels
+        ) -> ClaimSlots:
+            return replace(reserve(wanted), channels=channels)
+
+        ours.reserve_slots = serving  # type: ignore[method-assign]
+        entry = await core.admission(executor=ours).submit(core.new(target))
+        assert isinstance(entry, Taken)
+        assert (entry.delivery.claim is not None) is handed
+        await ours.close(1)
 
 
 async def test_nobody_looks_for_what_an_open_circuit_holds_until_it_is_closed(core: Core, tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from butlers.channels.adapter import Certainty, NotSent
-from butlers.messenger.attempt import attempt
+from butlers.messenger.attempt import ChannelPolicy, attempt
 from butlers.messenger.evidence import WireLog
-from butlers.messenger.settlement import ChannelPolicy
 from butlers.reliability.retry import RetryPolicy
 
 from .core import LEASE_S, SCHEMA, Core

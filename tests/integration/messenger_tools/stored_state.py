@@ -12,6 +12,7 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import ToolBox
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
+from butlers.messenger.config import BreakersSection
 from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.health import HealthTools
 from butlers.messenger.tools.recipients import RecipientTools
@@ -19,7 +20,6 @@ from butlers.messenger.tools.records import DeliveryRecords
 from butlers.messenger.tools.tracking import StatisticsTools, TrackingTools
 from butlers.messenger.tools.why import WhyTools
 from butlers.operations.operation import Role
-from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
@@ -60,7 +60,7 @@ class World:
         )
         channels = ["telegram.bot", "email.bot"]
         health = HealthTools(
-            records=records, clock=self.clock, channels=channels, breaker=BreakerPolicy(), limits=LIMITS
+            records=records, clock=self.clock, channels=channels, breaker=BreakersSection(), limits=LIMITS
         )
         groups = (
             TrackingTools(records=records, lineage=self._lineage),

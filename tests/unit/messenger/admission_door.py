@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from butlers.messenger.admission import rules
-from butlers.messenger.admission.admission import AdmissionBatch
-from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Limits, Refused
-from butlers.reliability.circuit_breaker import BreakerPolicy
+from butlers.messenger import admission_rules as rules
+from butlers.messenger.admission import AdmissionBatch
+from butlers.messenger.admission_rules import Admitted, Budgets, Refused
+from butlers.messenger.config import DeliverySection, LimitsSection
+from butlers.messenger.delivery import AdmissionRequest
 from butlers.reliability.token_bucket import Bucket
 
-BREAKER = BreakerPolicy()
 PLENTY = 1e6
 
 
@@ -22,31 +22,31 @@ def limits(
     channel: float = PLENTY,
     recipient: float = PLENTY,
     reply_multiplier: float = 2.0,
-) -> Limits:
+) -> DeliverySection:
     """Everything is plenty unless it is said."""
-    return Limits(
+    section = LimitsSection(
         max_in_flight=int(in_flight),
         global_per_minute=total,
-        channel_per_minute={"default": channel},
+        channel_per_minute=dict.fromkeys(LimitsSection().channel_per_minute, channel),
         recipient_per_minute=recipient,
         reply_multiplier=reply_multiplier,
     )
+    return DeliverySection(limits=section)
 
 
 def admit(
     request: AdmissionRequest,
     now: datetime,
     *,
-    limits: Limits,
+    limits: DeliverySection,
     budgets: Budgets | None = None,
-    breaker: BreakerPolicy = BREAKER,
 ) -> Admitted | Refused:
-    return rules.admit(request, limits=limits, breaker=breaker, budgets=budgets or Budgets(), now=now)
+    return rules.admit(request, limits, budgets or Budgets(), now)
 
 
 @dataclass(slots=True, kw_only=True)
 class Door:
-    limits: Limits
+    limits: DeliverySection
     budgets: Budgets = field(default_factory=Budgets)
     kept_until: dict[str, datetime] = field(default_factory=dict)
 
@@ -56,9 +56,10 @@ class Door:
         verdict = admit(request, now, limits=self.limits, budgets=self.budgets)
         batch = AdmissionBatch()
         if isinstance(verdict, Refused):
-            batch.keep_shares(request, rules.wanting(request, limits=self.limits, budgets=self.budgets, now=now), now)
+            meter = rules.Meter(request=request, policy=self.limits, budgets=self.budgets, now=now)
+            batch.keep_shares(request, meter.shares(), now)
         else:
-            batch.charge(request, verdict, now)
+            batch.charge(request, verdict, self.budgets, now)
         self._keep(batch)
         return verdict
 

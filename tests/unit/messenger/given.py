@@ -10,8 +10,7 @@ from uuid import UUID
 from butlers.channels.adapter import Outgoing
 from butlers.contacts import Contact
 from butlers.contracts.notify import NotifyEnvelope
-from butlers.messenger.admission.rules import AdmissionRequest
-from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
+from butlers.messenger.delivery import AdmissionRequest, ClaimedDelivery, NewDelivery
 from butlers.reliability.error_budget import BudgetMode
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import CircuitOpenError, ErrorClass, OverloadRejected
-from butlers.messenger.admission import rules
-from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Budgets, Limits, Refused, Throttled
+from butlers.messenger import admission_rules as rules
+from butlers.messenger.admission import AdmissionBatch
+from butlers.messenger.admission_rules import Admitted, Budgets, Refused, Throttled
+from butlers.messenger.config import DeliverySection, LimitsSection
+from butlers.messenger.delivery import AdmissionRequest
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode
 from butlers.reliability.token_bucket import Bucket, available, per_minute
@@ -40,7 +43,7 @@ OBJECTIONS: dict[str, dict[str, Any]] = {  # everything that can be wrong at onc
     },
     "breaker": {"breakers": {"telegram.bot": OPEN_CIRCUIT}},
 }
-SHIPPED = Limits(max_in_flight=5, channel_per_minute={"telegram.bot": 30.0})
+SHIPPED = DeliverySection(limits=LimitsSection(max_in_flight=5))
 
 
 def state(*rules: str) -> Budgets:
@@ -131,8 +134,12 @@ def test_an_open_circuit_refuses_until_it_may_be_probed() -> None:
 
 
 def test_a_channel_without_a_limit_of_its_own_takes_the_default() -> None:
-    given = Limits(channel_per_minute={"telegram.bot": 5.0, "default": 7.0})
-    assert (given.channel("telegram.bot"), given.channel("sms.bot"), Limits().channel("sms.bot")) == (5, 7, 30)
+    given = DeliverySection(limits=LimitsSection(channel_per_minute={"telegram.bot": 5.0, "default": 7.0}))
+    left = [
+        rules.headroom(request(channel=channel), policy, Budgets(), NOW)["channel"]
+        for channel, policy in (("telegram.bot", given), ("sms.bot", given), ("sms.bot", DeliverySection()))
+    ]
+    assert left == [5, 7, 30]
 
 
 # --- what it costs ---------------------------------------------------------------------------------------------------
@@ -153,7 +160,7 @@ def test_an_answer_costs_a_part_of_what_a_message_costs(intent: str, multiplier:
 def test_a_refused_delivery_has_paid_nothing(layer: str, others: str) -> None:
     door = Door(limits=limits(**{layer: 3.0, others: 9.0}))
     assert door.admitted(ONE, NOW, tries=50) == 3
-    left = rules.headroom(ONE, limits=door.limits, budgets=door.budgets, now=NOW)
+    left = rules.headroom(ONE, door.limits, door.budgets, NOW)
     assert left[{"total": "global"}.get(layer, layer)] == 0
     assert left[others] == 6, "the fifty refusals cost nothing on the other layer"
 
@@ -161,16 +168,16 @@ def test_a_refused_delivery_has_paid_nothing(layer: str, others: str) -> None:
 @pytest.mark.parametrize("rule", ["fair_share", "breaker"])
 def test_nothing_is_paid_either_when_a_later_rule_refuses(rule: str) -> None:
     budgets = state(rule)
-    before = rules.headroom(ONE, limits=SHIPPED, budgets=budgets, now=NOW)
+    before = rules.headroom(ONE, SHIPPED, budgets, NOW)
     refused(admit(ONE, NOW, limits=SHIPPED, budgets=budgets))
-    assert rules.headroom(ONE, limits=SHIPPED, budgets=budgets, now=NOW) == before
+    assert rules.headroom(ONE, SHIPPED, budgets, NOW) == before
 
 
 def test_the_next_of_a_batch_meets_what_the_first_left() -> None:
     verdict = admit(ONE, NOW, limits=SHIPPED)
     assert isinstance(verdict, Admitted)
     budgets = Budgets(in_flight=4)
-    rules.apply(budgets, ONE, verdict)
+    AdmissionBatch().charge(ONE, verdict, budgets, NOW)
     assert budgets.in_flight == 5
     assert budgets.buckets == verdict.buckets
     assert budgets.shares["global"]["general"].tokens == 59
@@ -221,16 +228,16 @@ stories = st.lists(st.tuples(pauses, requests), min_size=1, max_size=60)
 
 @given(small_limits, stories)
 def test_no_layer_ever_lets_through_more_than_its_bucket_and_what_it_gained(
-    given_limits: Limits, story: list[tuple[float, AdmissionRequest]]
+    given_limits: DeliverySection, story: list[tuple[float, AdmissionRequest]]
 ) -> None:
     door, moment = Door(limits=given_limits), 0.0
     paid: list[tuple[float, str, float]] = []
     for pause, one in story:
         moment += pause
         if door.is_admitted(one, at(moment)):
-            paid += [(moment, layer, one.cost(given_limits)) for layer in rules.layers(one)]
+            paid += [(moment, layer, _cost(one, given_limits)) for layer in rules.layers(one)]
     for begin, layer, _ in paid:
-        size = given_limits.global_per_minute if layer == "global" else _size(layer, given_limits)
+        size = given_limits.limits.global_per_minute if layer == "global" else _size(layer, given_limits)
         since = [(when, cost) for when, name, cost in paid if name == layer and when >= begin]
         spent = 0.0
         for when, cost in since:
@@ -238,13 +245,18 @@ def test_no_layer_ever_lets_through_more_than_its_bucket_and_what_it_gained(
             assert spent <= size + size / 60 * (when - begin) + 1e-6
 
 
-def _size(layer: str, given_limits: Limits) -> float:
-    return given_limits.channel("any") if layer.startswith("channel:") else given_limits.recipient_per_minute
+def _size(layer: str, given_limits: DeliverySection) -> float:
+    limits = given_limits.limits
+    return limits.channel_per_minute["default"] if layer.startswith("channel:") else limits.recipient_per_minute
+
+
+def _cost(one: AdmissionRequest, given_limits: DeliverySection) -> float:
+    return rules.Meter(request=one, policy=given_limits, budgets=Budgets(), now=NOW).cost()
 
 
 @given(small_limits, stories)
 def test_what_is_stored_stays_between_empty_and_full(
-    given_limits: Limits, story: list[tuple[float, AdmissionRequest]]
+    given_limits: DeliverySection, story: list[tuple[float, AdmissionRequest]]
 ) -> None:
     door, moment = Door(limits=given_limits), 0.0
     for pause, one in story:
@@ -256,7 +268,7 @@ def test_what_is_stored_stays_between_empty_and_full(
 
 @given(small_limits, stories)
 def test_coming_back_when_told_is_coming_back_in_time(
-    given_limits: Limits, story: list[tuple[float, AdmissionRequest]]
+    given_limits: DeliverySection, story: list[tuple[float, AdmissionRequest]]
 ) -> None:
     """The wait of a refusal is enough, as long as nobody else takes anything in between."""
     door, moment = Door(limits=given_limits), 0.0

@@ -10,25 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import ErrorClass
-from butlers.messenger.admission.rules import Admitted, Budgets, Limits, Refused
-from butlers.messenger.admission.state import AdmissionPolicy, AdmissionState, Known, before_admission, decide, moved
+from butlers.messenger.admission_rules import (
+    AdmissionState,
+    Admitted,
+    Budgets,
+    Known,
+    RecipientRule,
+    Refused,
+    before_admission,
+    decide,
+    moved,
+)
+from butlers.messenger.config import DeliverySection, RecipientsSection
 from butlers.messenger.delivery import NewDelivery
-from butlers.messenger.recipients import RecipientPolicy, RecipientRule
-from butlers.reliability.circuit_breaker import BreakerPolicy
 
 from .given import LINEAGE, at, new_delivery
 from .given import START as NOW
 
 NEW = new_delivery()
 FIRST = UUID(int=1)
-LISTED = RecipientPolicy(deny=["telegram:7"])
+LISTED = RecipientsSection(deny=["telegram:7"])
 GONE = RecipientRule(rule="suppressed", moved_to=None, reason="blocked us", since=at(-60))
 MOVED = RecipientRule(rule="moved", moved_to="-1007", reason="a supergroup", since=at(-60))
 FULL = Budgets(in_flight=100)
 
 
-def policy(recipients: RecipientPolicy | None = None) -> AdmissionPolicy:
-    return AdmissionPolicy(limits=Limits(), breaker=BreakerPolicy(), recipients=recipients or RecipientPolicy())
+def policy(recipients: RecipientsSection | None = None) -> DeliverySection:
+    return DeliverySection(recipients=recipients or RecipientsSection())
 
 
 def given_state(
@@ -66,7 +74,7 @@ def test_the_lists_the_key_the_recipient_the_budgets(denied: bool, known: bool, 
 
 @pytest.mark.parametrize(("recipients", "rule"), [(LISTED, None), (None, GONE)])
 def test_a_recipient_who_may_not_be_written_to_is_the_callers_mistake(
-    recipients: RecipientPolicy | None, rule: RecipientRule | None
+    recipients: RecipientsSection | None, rule: RecipientRule | None
 ) -> None:
     verdict = decide(NEW, policy(recipients), given_state(rule=rule), NOW)
     assert isinstance(verdict, Refused)
@@ -99,14 +107,14 @@ def test_a_recipient_who_moved_pays_from_the_budget_of_the_new_address() -> None
 
 def test_without_an_address_only_the_key_counts() -> None:
     nameless: NewDelivery = new_delivery(target=None)
-    strict = policy(RecipientPolicy(allow=["email:*"]))
+    strict = policy(RecipientsSection(allow=["email:*"]))
     assert before_admission(nameless, strict, given_state()) is None
     assert before_admission(nameless, strict, given_state(known=True)) == Known(delivery_id=FIRST)
 
 
 @pytest.mark.parametrize("denied", ["telegram:7", "telegram:-1007"])
 def test_both_addresses_of_a_recipient_who_moved_must_be_permitted(denied: str) -> None:
-    strict = policy(RecipientPolicy(deny=[denied]))
+    strict = policy(RecipientsSection(deny=[denied]))
     assert rule_of(decide(NEW, strict, given_state(rule=MOVED), NOW)) == "not_permitted"
 
 

@@ -6,15 +6,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from butlers.messenger.admission.rules import AdmissionRequest, Refused, brakes
+from butlers.messenger.admission_rules import Refused
+from butlers.messenger.delivery import AdmissionRequest
 from tests.unit.messenger.admission_door import Door, limits
+from tests.unit.messenger.given import MAIL_LINEAGE, new_delivery
 
 START = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 
 
 def answer(*, to: str = "ann@far.example", thread: str | None = None) -> AdmissionRequest:
-    named = brakes(correspondent=to, thread=thread)
-    return AdmissionRequest(channel="email.bot", recipient=to, origin="general", intent="reply", brakes=named)
+    context = MAIL_LINEAGE | {"source_sender_identity": to, "source_thread_identity": thread}
+    return new_delivery(target=to, channel="email", intent="reply", request_context=context).admission_request
 
 
 def answered(requests: list[AdmissionRequest], *, every: timedelta) -> int:

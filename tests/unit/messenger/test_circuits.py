@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from uuid import UUID
+
 import pytest
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent, Throttle
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.channel_health import Report, after, from_row
-from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, BreakerState
+from butlers.messenger.attempt import Ended, Settlement
+from butlers.messenger.config import BreakersSection
+from butlers.messenger.deliveries import circuit_of_row, learned
+from butlers.reliability.circuit_breaker import Breaker, BreakerState
 
 from .given import START as NOW
-from .given import at, row
+from .given import at, claimed_delivery, row
 
-POLICY = BreakerPolicy(failure_threshold=3, recovery_timeout=60.0)
+POLICY = BreakersSection(failure_threshold=3, recovery_timeout_s=60.0)
 SENT = Sent(provider_delivery_id="1")
 FAULT = NotSent(error=TargetUnavailable("502 Bad Gateway"))
 WAIT = NotSent(error=TargetUnavailable("429"), throttle=Throttle(scope="target", seconds=3))
@@ -22,12 +27,24 @@ HALF_OPEN = Breaker(state=BreakerState.HALF_OPEN, generation=4, probes_out=1, tr
 
 
 def then(breaker: Breaker, result: AttemptResult, generation: int, *, lost: bool = False) -> Breaker:
-    report = Report(channel="telegram.bot", generation=generation, result=result, lost=lost)
-    return after(breaker, POLICY, report, NOW)
+    stored = row({"name": "telegram.bot", **asdict(breaker)})
+    changed = learned([stored], [ended(result, generation, lost=lost)], POLICY, NOW)
+    return changed.get("telegram.bot", breaker)
+
+
+def ended(result: AttemptResult, generation: int = 0, *, lost: bool = False) -> Ended:
+    return Ended(
+        delivery=claimed_delivery(generation=generation),
+        result=result,
+        settlement=Settlement(status="awaiting_retry"),
+        latency_ms=1,
+        receipt_id=UUID(int=1),
+        lost=lost,
+    )
 
 
 def blames(result: AttemptResult) -> bool:
-    return Report(channel="telegram.bot", generation=0, result=result).blames
+    return ended(result).blames_provider
 
 
 @pytest.mark.parametrize(
@@ -100,4 +117,4 @@ def test_a_circuit_is_read_as_it_was_written() -> None:
         "tripped_at": None,
         "probe_at": at(60),
     }
-    assert from_row(row(stored)) == HALF_OPEN
+    assert circuit_of_row(row(stored)) == HALF_OPEN

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from butlers.errors import ConfigurationError
-from butlers.messenger.admission.state import AdmissionPolicy
+from butlers.channels.adapter import NotSent
+from butlers.channels.channel import Breaker, Outbound
+from butlers.errors import ConfigurationError, TargetUnavailable
+from butlers.messenger import config
+from butlers.messenger.attempt import ChannelPolicy, Ended, Settlement
 from butlers.messenger.config import DeliverySection, RetrySection
-from butlers.messenger.settlement import ChannelPolicy
+from butlers.messenger.deliveries import learned
+from butlers.reliability import circuit_breaker
 from butlers.reliability.error_budget import BudgetPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.roster import load_butler
+
+from .given import START, claimed_delivery, row
 
 OUTAGE_RETRY = RetryPolicy(max_attempts=14, initial_delay=1.0, max_delay=120.0, jitter=0.3)
 EMAIL_RETRY = RetryPolicy(max_attempts=8, initial_delay=60.0, max_delay=3600.0, jitter=0.3)
@@ -98,6 +106,9 @@ def test_the_default_of_a_table_may_be_changed_too(tmp_path: Path) -> None:
         ('[delivery.limits.channel_per_minute]\n"telegram.bot" = 0.0', "delivery.limits.channel_per_minute"),
         ("[delivery.breaker]\nfailure_threshold = 0", "delivery.breaker.failure_threshold"),
         ("[delivery.breaker]\nrecovery_timeout_s = 0.0", "delivery.breaker.recovery_timeout_s"),
+        ("[delivery.breaker.email]\nfailure_threshold = 0", "delivery.breaker.email.failure_threshold"),
+        ("[delivery.breaker.email]\nthreshold = 3", "delivery.breaker.email.threshold"),
+        ("[delivery.breaker]\nthreshold = 3", "delivery.breaker.threshold"),
         ("[delivery.retry.email]\nmax_attempts = 0", "delivery.retry.email.max_attempts"),
         ("[delivery.retry.default]\njitter = 1.5", "delivery.retry.default.jitter"),
         ("[delivery.timeout_s]\ntelegram = 0.0", "delivery.timeout_s"),
@@ -143,13 +154,56 @@ def test_the_words_of_the_file_are_the_values_the_code_decides_by(tmp_path: Path
         objective = 0.5
         """,
     )
-    policy = AdmissionPolicy.of(section)
-    limits = policy.limits
+    limits, recipients = section.limits, section.recipients
     assert (limits.max_in_flight, limits.global_per_minute) == (3, 4)
     assert (limits.recipient_per_minute, limits.reply_multiplier) == (5, 6)
-    assert (policy.recipients.allow, policy.recipients.deny) == (["telegram:*"], ["telegram:7"])
-    breaker = section.breaker.policy()
-    assert policy.breaker == breaker
+    assert (recipients.allow, recipients.deny) == (["telegram:*"], ["telegram:7"])
+    breaker = section.breaker.policy("telegram.bot")
     assert (breaker.failure_threshold, breaker.recovery_timeout) == (7, 8)
     assert (breaker.probe_limit, breaker.success_threshold) == (9, 10)
     assert BudgetPolicy(**section.error_budget.model_dump()).objective == 0.5
+
+
+def test_a_breaker_opens_earlier_for_one_channel(tmp_path: Path) -> None:
+    section = loaded(
+        tmp_path,
+        """
+        [delivery.breaker]
+        failure_threshold = 4
+        recovery_timeout_s = 8.0
+        [delivery.breaker.email]
+        failure_threshold = 2
+        """,
+    )
+    (email, telegram) = (section.breaker.policy(channel) for channel in ("email.bot", "telegram.bot"))
+    assert (email.failure_threshold, email.recovery_timeout) == (2, 8)
+    assert (telegram.failure_threshold, telegram.recovery_timeout) == (4, 8)
+    assert failures_until_open(section, "email.bot") == 2
+    assert failures_until_open(section, "telegram.bot") == 4
+
+
+def test_a_channels_own_breaker_holds_where_the_file_names_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = Outbound(breaker=Breaker(failure_threshold=1))
+    monkeypatch.setattr(config, "_outbound", lambda: {"email": eager})
+    given = DeliverySection.model_validate({"breaker": {"failure_threshold": 4, "sms": {"failure_threshold": 2}}})
+    thresholds = [given.breaker.policy(name).failure_threshold for name in ("email", "sms", "telegram")]
+    assert thresholds == [1, 2, 4]
+    named = DeliverySection.model_validate({"breaker": {"email": {"failure_threshold": 3}}})
+    assert named.breaker.policy("email").failure_threshold == 3
+
+
+def failures_until_open(section: DeliverySection, channel: str) -> int:
+    """How many failed attempts in a row open the channel's circuit, as the delivery rows learn from them."""
+    name, _, scope = channel.partition(".")
+    failed = Ended(
+        delivery=claimed_delivery(channel=name, identity_scope=scope),
+        result=NotSent(error=TargetUnavailable("502")),
+        settlement=Settlement(status="awaiting_retry"),
+        latency_ms=1,
+        receipt_id=UUID(int=1),
+    )
+    closed = row({"name": channel, **asdict(circuit_breaker.Breaker())})
+    for failures in range(1, 10):
+        if learned([closed], [failed] * failures, section.breaker, START)[channel].state == "open":
+            return failures
+    return 0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
 from butlers.contracts.delivery_state import OPEN, PARKED, DeliveryState, DeliveryStatus
 from butlers.errors import TargetUnavailable, TimeoutExceeded
+from butlers.messenger.attempt import Ended, Outcome, Settlement
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, claimed, restored
-from butlers.messenger.settlement import Ended, Outcome, Settlement
 from butlers.reliability.error_budget import BudgetMode
 
 from .given import START, at, claimed_delivery, new_delivery, notify, row

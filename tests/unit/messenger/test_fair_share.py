@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butlers.messenger.admission.rules import WANTED_FOR, Admitted, Refused
+from butlers.messenger.admission_rules import WANTED_FOR, Admitted, Refused
 
 from .admission_door import Door, limits
 from .given import START as NOW

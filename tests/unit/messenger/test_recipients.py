@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.messenger.recipients import RecipientPolicy, RecipientRule, not_permitted, suppressed
+from butlers.messenger.admission_rules import RecipientRule, not_permitted, suppressed
+from butlers.messenger.config import RecipientsSection
 
 from .given import at
 
@@ -35,13 +36,13 @@ def test_deny_wins_and_an_empty_allow_list_allows_everybody(
     allow: list[str], deny: list[str], address: str, permitted: bool
 ) -> None:
     channel, _, target = address.partition(":")
-    problem = not_permitted(RecipientPolicy(allow=allow, deny=deny), channel=channel, target=target)
+    problem = not_permitted(RecipientsSection(allow=allow, deny=deny), channel=channel, target=target)
     assert (problem is None) == permitted
 
 
 @given(ADDRESSES, st.lists(ADDRESSES.map(lambda address: f"email:{address}"), max_size=5))
 def test_whoever_is_denied_is_not_written_to_whatever_is_allowed(address: str, allow: list[str]) -> None:
-    policy = RecipientPolicy(allow=[*allow, f"email:{address}"], deny=[f"email:{address}"])
+    policy = RecipientsSection(allow=[*allow, f"email:{address}"], deny=[f"email:{address}"])
     assert not_permitted(policy, channel="email", target=address) == "is on the deny list"
 
 

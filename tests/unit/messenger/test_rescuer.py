@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from butlers.channels.adapter import Certainty
 from butlers.channels.channel import CertaintyPolicy
+from butlers.messenger.attempt import ChannelPolicy, Circumstances, Settlement
 from butlers.messenger.evidence import MOST_LOST, lost_attempt, settle_lost
-from butlers.messenger.settlement import ChannelPolicy, Circumstances, Settlement
 from butlers.reliability.error_budget import BudgetMode
 from butlers.reliability.retry import RetryPolicy
 
@@ -65,7 +65,7 @@ def test_what_kills_its_process_every_time_is_set_aside_in_the_end() -> None:
 @given(st.integers(1, 9), st.integers(1, 99))
 def test_what_may_have_left_is_parked(part: int, attempt: int) -> None:
     settlement = rescued(part, attempt=attempt)
-    assert (settlement.status, settlement.tells_owner) == ("uncertain", True)
+    assert settlement.status == "uncertain"
 
 
 def test_where_repeats_are_recognised_it_goes_out_at_once() -> None:

@@ -12,7 +12,7 @@ from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Sent
 from butlers.channels.channel import CertaintyPolicy
 from butlers.errors import ClassifiedError, ErrorClass, InternalError, TargetUnavailable, TimeoutExceeded
 from butlers.errors import ValidationError as Invalid
-from butlers.messenger.settlement import ChannelPolicy, Circumstances, Settlement, settle
+from butlers.messenger.attempt import ChannelPolicy, Circumstances, Settlement, settle
 from butlers.reliability.error_budget import RETRY_RULE, BudgetMode
 from butlers.reliability.retry import RetryPolicy
 
@@ -83,7 +83,6 @@ def test_uncertain_is_parked_and_never_retried(
     settlement = settled(in_doubt(error), attempt=attempt, not_after=not_after, certainty=certainty, mode=mode)
     assert settlement.status == "uncertain"
     assert settlement.next_attempt_at is None
-    assert settlement.tells_owner
     assert settlement.error is not None
     assert settlement.error.retryable is False
     assert settlement.error.error_class is ErrorClass.TIMEOUT
@@ -134,7 +133,7 @@ def test_what_was_not_sent_when_its_time_was_over_expires(error: ClassifiedError
 @given(errors, st.integers(1, 2), st.floats(0, 0.999))
 def test_a_provider_that_knows_repeats_gets_it_again(error: ClassifiedError, attempt: int, draw: float) -> None:
     settlement = settled(in_doubt(error), attempt=attempt, certainty="never_lose", draw=draw)
-    assert (settlement.status, settlement.tells_owner) == ("awaiting_retry", False)
+    assert settlement.status == "awaiting_retry"
     assert settlement.next_attempt_at is not None and settlement.next_attempt_at > NOW
     assert settlement.decision is not None
     assert (settlement.decision.rule, settlement.decision.verdict) == ("certainty", "resend")
@@ -146,7 +145,7 @@ def test_a_doubt_that_outlives_all_attempts_is_parked_and_not_buried(
 ) -> None:
     """A dead letter would say that it certainly did not arrive."""
     settlement = settled(in_doubt(error), attempt=attempt, certainty="never_lose", not_after=not_after)
-    assert (settlement.status, settlement.tells_owner) == ("uncertain", True)
+    assert settlement.status == "uncertain"
 
 
 @pytest.mark.parametrize("seconds", [-5, 0.5])
@@ -173,7 +172,7 @@ def test_an_end_does_not_forget_that_an_earlier_attempt_may_have_arrived(
     settlement = settled(
         not_sent(error), attempt=attempt, not_after=not_after, certainty="never_lose", earlier_doubt=True
     )
-    assert (settlement.status, settlement.tells_owner) == ("uncertain", True)
+    assert settlement.status == "uncertain"
     assert settlement.error is not None and error.message in settlement.error.message
     assert "earlier attempt" in settlement.error.message
     assert settlement.decision is not None and "an earlier attempt may have arrived" in settlement.decision.detail

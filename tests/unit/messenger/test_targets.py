@@ -8,7 +8,7 @@ import pytest
 
 from butlers.contracts.notify import NotifyEnvelope
 from butlers.errors import ValidationError
-from butlers.messenger.recipients import MissingIdentifier, Resolved, resolve_target
+from butlers.messenger.preparation import MissingIdentifier, Resolved, resolve_target
 
 from .given import ANNA, LINEAGE, MAIL_LINEAGE, OWNER, AddressBook, notify
 

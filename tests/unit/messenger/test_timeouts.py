@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from butlers.messenger.attempt import ChannelPolicy
 from butlers.messenger.config import DeliverySection
-from butlers.messenger.settlement import ChannelPolicy
 from butlers.roster import load_butler
 
 SHIPPED = Path(__file__).parents[3] / "roster" / "messenger"

@@ -22,8 +22,8 @@ from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
 from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Service
-from butlers.messenger.admission.admission import Admission
-from butlers.messenger.admission.state import AdmissionPolicy
+from butlers.messenger.admission import Admission
+from butlers.messenger.attempt import ChannelPolicy
 from butlers.messenger.channel_health import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.intake import Intake
@@ -35,7 +35,6 @@ from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.release import Readmission
 from butlers.messenger.retention import Retention, RetentionPolicy
 from butlers.messenger.service_levels import ServiceLevels
-from butlers.messenger.settlement import ChannelPolicy
 from butlers.messenger.upkeep import Upkeep
 from butlers.messenger.worker import DeliveryWorker, ExecutionPolicy
 from butlers.reliability.error_budget import BudgetPolicy
@@ -122,7 +121,7 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
         database=database,
         schema=schema,
         clock=clock,
-        policy=AdmissionPolicy.of(config.delivery),
+        policy=config.delivery,
         new_id=process.new_id,
         executor=worker,
         reached=observer.reached,
@@ -176,7 +175,7 @@ def _deliveries(butler: Butler, channels: dict[str, Adapter], receipts: ReceiptI
         schema=butler.config.schema_name,
         clock=butler.process.clock,
         new_id=butler.process.new_id,
-        breaker=butler.config.delivery.breaker.policy(),
+        breaker=butler.config.delivery.breaker,
         settle_reported=receipts.settle_reported,
         channels=channels,
     )

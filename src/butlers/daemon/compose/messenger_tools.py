@@ -58,7 +58,7 @@ def _operational(butler: Butler, parts: Parts) -> list[Tool]:
         records=records,
         clock=clock,
         channels=sorted(parts.channels),
-        breaker=config.delivery.breaker.policy(),
+        breaker=config.delivery.breaker,
         limits=_limits(config, sorted(parts.channels)),
     )
     return [

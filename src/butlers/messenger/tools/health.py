@@ -18,7 +18,8 @@ from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import IN_FLIGHT, NEEDS_PERSON, OPEN
 from butlers.contracts.envelope import invalid
-from butlers.messenger import channel_health
+from butlers.messenger.config import BreakersSection
+from butlers.messenger.deliveries import circuit_of_row
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
@@ -146,7 +147,7 @@ class HealthTools:
     records: DeliveryRecords
     clock: Clock
     channels: Sequence[str]  # with their scopes: telegram.bot
-    breaker: BreakerPolicy
+    breaker: BreakersSection
     limits: Mapping[str, float]  # per minute: global, channel:telegram.bot, recipient; and in_flight
 
     def tools(self) -> list[Tool]:
@@ -159,8 +160,10 @@ class HealthTools:
     async def _circuits(self, _caller: Caller, arguments: ChannelArguments) -> dict[str, Any]:
         names = self._named(arguments.channel)
         states, now = await self._states(names), self.clock.now()
-        known = {name: channel_health.from_row(row) for name, row in states.items()}
-        circuits = {name: describe_circuit(known.get(name, Breaker()), self.breaker, now) for name in names}
+        circuits = {}
+        for name in names:
+            breaker = circuit_of_row(states[name]) if name in states else Breaker()
+            circuits[name] = describe_circuit(breaker, self.breaker.policy(name), now)
         return wire({"channels": circuits})
 
     async def _limits(self, _caller: Caller, arguments: LimitArguments) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
 from butlers.contracts.delivery_state import ENDED_BADLY, OPEN
 from butlers.errors import NotFound
-from butlers.messenger.settlement import CONFIRMED
+from butlers.messenger.attempt import CONFIRMED
 from butlers.messenger.tools.dead_letters import DeadLetterTools
 from butlers.messenger.tools.records import DeliveryRecords
 from butlers.operations.deliveries import WHY, DeliveryArguments

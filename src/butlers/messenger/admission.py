@@ -3,33 +3,52 @@
     lock and read the state -> decide one after another (answers first, each butler in turn) -> write -> commit
 
 The lock makes several Messenger processes take turns, so that they share one budget and one set of keys. The
-decision is pure (`state.decide`), and the dry run calls the same function with the same state, read without the lock.
+decision is pure (`admission_rules.decide`), and the dry run calls the same function with the same state, read without
+the lock.
+
+A delivery whose conversation is free, on a channel whose circuit is closed, for which the worker has a free slot, is
+stored as claimed in the transaction that admits it. The rest is stored as pending and claimed in its turn. Either way
+the row is durable before anything leaves.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Protocol
 from uuid import UUID
 
 from butlers.clock import Clock
-from butlers.messenger.admission import rules
-from butlers.messenger.admission.rules import AdmissionRequest, Admitted, Refused
-from butlers.messenger.admission.slots import ClaimSlots, DeliveryExecutor, SlotAssignment
-from butlers.messenger.admission.state import AdmissionPolicy, AdmissionState, Known, decide, moved, state_of_row
-from butlers.messenger.delivery import ClaimedDelivery, Decision, NewDelivery
+from butlers.messenger import admission_rules as rules
+from butlers.messenger.admission_rules import (
+    AdmissionState,
+    Admitted,
+    Budgets,
+    Known,
+    Meter,
+    RecipientRule,
+    Refused,
+    Throttled,
+    decide,
+    moved,
+)
+from butlers.messenger.attempt import Outcome
+from butlers.messenger.config import DeliverySection
+from butlers.messenger.deliveries import circuit_of_row
+from butlers.messenger.delivery import AdmissionRequest, ClaimedDelivery, Decision, FirstClaim, NewDelivery
+from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode
 from butlers.reliability.token_bucket import Bucket, full_at
-from butlers.storage.database import Database, Executor
+from butlers.storage.database import Database, Executor, Record
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
 
 Step = Literal["read", "decided", "written"]
+OutcomeFuture = asyncio.Future[Outcome | None]  # None: the delivery may have changed, and only its row tells how
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +60,29 @@ Entry = Known | Taken | Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionTimings:
-    """When a delivery that is being admitted came to which step of the transaction."""
+class ClaimSlots:
+    """Free slots of a worker, reserved for a batch until it is committed."""
 
-    began: datetime
-    at: dict[Step, datetime] = field(default_factory=dict)
+    count: int
+    token: UUID
+    worker: str
+    expires_at: datetime
+    channels: Collection[str]  # with scope, that the worker serves
 
-    def before(self, step: Step) -> tuple[datetime, datetime]:
-        """The time that led up to a step, from the step before it."""
-        earlier = {"read": self.began, "decided": self.at.get("read"), "written": self.at.get("decided")}[step]
-        began = earlier or self.began
-        return began, self.at.get(step, began)
+
+class DeliveryExecutor(Protocol):
+    """The worker that makes the attempts."""
+
+    def wake(self) -> None:
+        """Something waits to be claimed."""
+
+    def expect(self, delivery_id: UUID) -> OutcomeFuture:
+        """Wait for a delivery's outcome; another process may make it, so the caller looks at the row now and then."""
+
+    def reserve_slots(self, wanted: int) -> ClaimSlots: ...
+
+    def start_claimed(self, claimed: Sequence[ClaimedDelivery], *, reserved: int) -> None:
+        """Start what is claimed and committed; the slots that were reserved are free again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,11 +94,17 @@ class AdmissionBatch:
     buckets: dict[str, tuple[str | None, str | None, Bucket, datetime]] = field(default_factory=dict)
     counts: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
 
-    def charge(self, request: AdmissionRequest, admitted: Admitted, now: datetime) -> None:
-        """What the buckets and the butler's shares are after an admission."""
+    def charge(self, request: AdmissionRequest, admitted: Admitted, budgets: Budgets, now: datetime) -> None:
+        """What the buckets and the butler's shares are after an admission; the budgets then show what the next delivery
+        of the batch meets (in place: batches are long).
+        """
         for name, bucket in admitted.buckets.items():
             self.buckets[name] = (None, None, bucket, full_at(bucket, now))
         self.keep_shares(request, admitted.shares, now)
+        budgets.in_flight += 1
+        budgets.buckets.update(admitted.buckets)
+        for layer, bucket in admitted.shares.items():
+            budgets.shares.setdefault(layer, {})[request.origin] = bucket
 
     def keep_shares(self, request: AdmissionRequest, shares: Mapping[str, Bucket], now: datetime) -> None:
         for layer, share in shares.items():
@@ -88,7 +125,7 @@ class Admission:
         database: Database,
         schema: str,
         clock: Clock,
-        policy: AdmissionPolicy,
+        policy: DeliverySection,
         new_id: Callable[[], UUID],
         executor: DeliveryExecutor | None = None,  # starts what is claimed at once; None: all are claimed in their turn
         reached: Callable[[Sequence[NewDelivery], Step], None] | None = None,  # is called with how far a batch has come
@@ -100,15 +137,10 @@ class Admission:
         self._queries = Queries.load("butlers.messenger", schema=schema)
         self._clock = clock
         self.policy = policy
-        self._commits: GroupCommitter[NewDelivery, Entry] = GroupCommitter(self._enter, max_batch=200, lanes=2)
+        commits: GroupCommitter[NewDelivery, Entry] = GroupCommitter(self._enter, max_batch=200, lanes=2)
+        self.submit = commits.submit  # (NewDelivery) -> Entry: durable when it returns, unless it was refused
+        self.close = commits.close
         self._turns = asyncio.Lock()
-
-    async def submit(self, new: NewDelivery) -> Entry:
-        """Durable when this returns, unless it was refused."""
-        return await self._commits.submit(new)
-
-    async def close(self) -> None:
-        await self._commits.close()
 
     async def preview(self, new: NewDelivery) -> tuple[AdmissionState, Known | Admitted | Refused]:
         """What would happen now, with nothing changed."""
@@ -141,7 +173,7 @@ class Admission:
             return entries
         finally:
             if slots is not None and self._executor is not None:
-                self._executor.start_claimed(slots, claimed)
+                self._executor.start_claimed(claimed, reserved=slots.count)
 
     async def _admit(
         self,
@@ -156,17 +188,24 @@ class Admission:
         self._reached(new, "read")
         entries: dict[UUID, Entry] = {}
         batch = AdmissionBatch()
-        assignment = SlotAssignment(slots, batch=new, busy=state.busy, new_id=self._new_id, now=now)
+        oldest: dict[str, UUID] = {}  # of each free conversation: only it is claimed at once, so nothing overtakes
+        for delivery in new:
+            if delivery.ordering_key not in state.busy:
+                oldest[delivery.ordering_key] = min(oldest.get(delivery.ordering_key, delivery.id), delivery.id)
+        left = slots.count if slots is not None else 0
         for delivery in _in_turn(new):
-            entries[delivery.id] = self._decide_one(delivery, state, batch, now, assignment)
+            may_claim = left > 0 and oldest.get(delivery.ordering_key) == delivery.id
+            entry = self._decide_one(delivery, state, batch, now, slots if may_claim else None)
+            entries[delivery.id] = entry
+            left -= isinstance(entry, Taken) and entry.delivery.claim is not None
         self._reached(new, "decided")
         await self.write(connection, batch, now)
         return [entries[delivery.id] for delivery in new]
 
     def _decide_one(
-        self, new: NewDelivery, state: AdmissionState, batch: AdmissionBatch, now: datetime, slots: SlotAssignment
+        self, new: NewDelivery, state: AdmissionState, batch: AdmissionBatch, now: datetime, slots: ClaimSlots | None
     ) -> Entry:
-        """One delivery; the state then shows what the next one meets."""
+        """One delivery; the state then shows what the next one meets. `slots`: one of them is free for it."""
         decision = decide(new, self.policy, state, now)
         if isinstance(decision, Known):
             batch.count(new, "deduplicated")
@@ -176,21 +215,35 @@ class Admission:
         if isinstance(decision, Refused):
             batch.count(new, "rejected", decision.rule)
             if decision.error.retryable:  # what can never be sent wants no share
-                shares = rules.wanting(request, limits=self.policy.limits, budgets=state.budgets, now=now)
-                batch.keep_shares(request, shares, now)
+                meter = Meter(request=request, policy=self.policy, budgets=state.budgets, now=now)
+                batch.keep_shares(request, meter.shares(), now)
             return decision
         reasons = [Decision(at=now, rule="admission", verdict="admitted")]
         if state.budgets.modes.get(new.channel) is BudgetMode.TIGHT:
             detail = f"{new.channel} has a smaller budget while its error budget burns"
             reasons.append(Decision(at=now, rule=ADMISSION_RULE, verdict="tightened", detail=detail))
-        claim = slots.claim(new, state.budgets)
+        claim = self._claim(slots, new, state.budgets, now) if slots is not None else None
         taken = replace(new, decisions=(*new.decisions, *reasons), claim=claim)
         batch.taken.append(taken)
         batch.count(new, "admitted")
-        batch.charge(request, decision, now)
-        rules.apply(state.budgets, request, decision)
+        batch.charge(request, decision, state.budgets, now)
         state.known[new.idempotency_key] = new.id
         return Taken(delivery=taken)
+
+    def _claim(self, slots: ClaimSlots, new: NewDelivery, budgets: Budgets, now: datetime) -> FirstClaim | None:
+        """The claim that the delivery is stored with; None when it is claimed in its turn."""
+        breaker = budgets.breakers.get(new.channel, Breaker())
+        stale = new.notify.not_after is not None and now > new.notify.not_after
+        if stale or breaker.state is not BreakerState.CLOSED or new.channel not in slots.channels:
+            return None
+        return FirstClaim(
+            token=slots.token,
+            attempt_id=self._new_id(),
+            worker=slots.worker,
+            expires_at=slots.expires_at,
+            generation=breaker.generation,
+            mode=budgets.modes.get(new.channel, BudgetMode.NORMAL),
+        )
 
     async def read(
         self, connection: Executor, new: Sequence[NewDelivery], now: datetime, *, locks: bool = False
@@ -210,7 +263,7 @@ class Admission:
     async def read_state(
         self,
         connection: Executor,
-        requests: Sequence[AdmissionRequest],
+        requests: Iterable[AdmissionRequest],
         now: datetime,
         *,
         keys: Sequence[str] = (),
@@ -222,7 +275,7 @@ class Admission:
         recipients: set[tuple[str, str]] = set()
         for request in requests:
             names.update(rules.layers(request), rules.share_layers(request), request.brakes)
-            scopes.update(rules.throttle_scopes(request))
+            scopes.update((f"{request.channel}:{request.recipient}", request.channel))
             recipients.add((request.channel.partition(".")[0], request.recipient))
         row = await connection.fetchrow(
             self._queries.admission_state,
@@ -269,3 +322,35 @@ def _in_turn(new: Sequence[NewDelivery]) -> list[NewDelivery]:
         ranks[delivery.id] = unasked, rounds[unasked, origin], butlers.setdefault(origin, len(butlers))
         rounds[unasked, origin] += 1
     return sorted(new, key=lambda delivery: ranks[delivery.id])
+
+
+def state_of_row(row: Record) -> AdmissionState:
+    """The answer of the query `admission_state`."""
+    known = (entry.rsplit(" ", 1) for entry in row["known"])
+    buckets: dict[str, Bucket] = {}
+    shares: dict[str, dict[str, Bucket]] = {}
+    for stored in row["buckets"]:
+        columns = ("capacity", "refill_per_second", "tokens", "updated_at")
+        bucket = Bucket(**{column: stored[column] for column in columns})
+        if stored["layer"] is None:
+            buckets[stored["name"]] = bucket
+        else:
+            shares.setdefault(stored["layer"], {})[stored["origin_butler"]] = bucket
+    return AdmissionState(
+        known={key: UUID(identity) for key, identity in known},
+        recipients={
+            (rule["channel"], rule["target"]): RecipientRule(
+                rule=rule["rule"], moved_to=rule["moved_to"], reason=rule["reason"], since=rule["since"]
+            )
+            for rule in row["recipients"]
+        },
+        busy=frozenset(row["busy"]),
+        budgets=Budgets(
+            in_flight=row["in_flight"],
+            buckets=buckets,
+            shares=shares,
+            throttles={t["scope"]: Throttled(until=t["until"], reason=t["reason"]) for t in row["throttles"]},
+            breakers={state["name"]: circuit_of_row(state) for state in row["channels"]},
+            modes={state["name"]: BudgetMode(state["stance"]) for state in row["channels"]},
+        ),
+    )
