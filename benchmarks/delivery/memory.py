@@ -41,7 +41,7 @@ class Admissions:
         self._database = database
         self._clock = clock
         self._new_id = Uuid7Factory(clock)
-        self._queries = Queries.load("butlers.messenger", schema=SCHEMA)
+        self._queries = Queries.load("butlers.messenger.upkeep", schema=SCHEMA)
         limits = LimitsSection(
             max_in_flight=10**9,
             global_per_minute=1e9,

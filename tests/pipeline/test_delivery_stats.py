@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,8 +17,7 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import ToolBox
 from butlers.clock import ManualClock
 from butlers.errors import ValidationError
-from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.tracking import StatisticsTools
+from butlers.messenger.tools.deliveries import DeliveryRecords, TrackingTools
 from butlers.operations.operation import Role
 from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.delivery_stats import JOB
@@ -81,9 +81,13 @@ def by_oracle(window: Window, grouping: str) -> list[Row]:
     return [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
 
 
+async def _unasked(_request_id: UUID) -> Row:
+    raise AssertionError("statistics ask no lineage")
+
+
 async def by_the_tool(database: Database, window: Window, grouping: str) -> Row:
     records = DeliveryRecords.of(database, "messenger")
-    tools = ToolBox(StatisticsTools(records=records, clock=ManualClock(window.end)).tools())
+    tools = ToolBox(TrackingTools(records=records, clock=ManualClock(window.end), lineage=_unasked).tools())
     asked = {"since": window.start.isoformat(), "until": window.end.isoformat(), "group_by": grouping}
     return await tools.call("messenger_delivery_stats", OPERATOR, asked)
 

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
-from butlers.messenger.retention import Retention
+from butlers.messenger.upkeep import Retention
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.gated_system import GATED
 from tests.scenarios.messenger_door import call, deliver, fault, lineage, rows, sends, wish

@@ -120,12 +120,16 @@ class BreakersSection(BreakerSection):
         """`channel`: its name, with or without its identity scope. Its own table comes first, then its default."""
         name = channel.partition(".")[0]
         own, outbound = self.__pydantic_extra__.get(name), _outbound().get(name)
-        values = {field: getattr(self, field) for field in BreakerSection.model_fields}
+        values = self.model_dump(include=set(BreakerSection.model_fields))
         if outbound is not None and outbound.breaker is not None:
             values |= asdict(outbound.breaker)
-        if own is not None:
-            values |= own.model_dump(exclude_unset=True)
-        return BreakerPolicy(recovery_timeout=values.pop("recovery_timeout_s"), **values)
+        section = BreakerSection(**values | (own.model_dump(exclude_unset=True) if own is not None else {}))
+        return BreakerPolicy(
+            failure_threshold=section.failure_threshold,
+            recovery_timeout=section.recovery_timeout_s,
+            probe_limit=section.probe_limit,
+            success_threshold=section.success_threshold,
+        )
 
 
 class RecipientsSection(Section):

@@ -119,18 +119,25 @@ class Observer:
     def _trace_steps(self, new: NewDelivery, entry: Entry | Parked, at: Mapping[str, datetime]) -> None:
         """One span for each step of the admission that the delivery came to, from the step before it."""
         about: dict[str, Any] = {"request_id": new.notify.request_id, "channel": new.notify.delivery.channel}
+
+        def between(since: str, until: str) -> tuple[datetime, datetime]:
+            began = at.get(since, at["began"])
+            return began, at.get(until, began)
+
+        known = "known" if isinstance(entry, Known) else "new"
+        with self.telemetry.span(IDEMPOTENCY_CHECK, between=between("began", "read"), outcome=known, **about):
+            pass
+        if isinstance(entry, Known):
+            return
         rule = entry.rule if isinstance(entry, Refused) else None
         decided = {"identity_scope": new.identity_scope, "outcome": "refused" if rule else "admitted", "rule": rule}
-        steps: list[tuple[SpanName, str, str, dict[str, Any]]] = [
-            (IDEMPOTENCY_CHECK, "began", "read", {"outcome": "known" if isinstance(entry, Known) else "new"})
-        ]
-        if not isinstance(entry, Known):
-            steps.append((RATE_LIMIT_CHECK, "read", "decided", decided))
+        with self.telemetry.span(RATE_LIMIT_CHECK, between=between("read", "decided"), **decided, **about):
+            pass
         if isinstance(entry, Taken):
-            steps.append((PERSISTENCE_WRITE, "decided", "written", {"delivery_id": str(new.id)}))
-        for name, since, until, more in steps:
-            began = at.get(since, at["began"])
-            with self.telemetry.span(name, between=(began, at.get(until, began)), **about, **more):
+            identity = str(new.id)
+            with self.telemetry.span(
+                PERSISTENCE_WRITE, between=between("decided", "written"), delivery_id=identity, **about
+            ):
                 pass
 
     def _refused(self, new: NewDelivery, refused: Refused) -> None:

@@ -1,19 +1,28 @@
-"""Deliveries that wait for a person: an approval, or an identifier that is missing.
+"""Deliveries that wait for a person: an approval, an identifier that is missing; and the notice to the owner.
 
 A parked delivery has its row and its key, so a repeat of the request finds it. Releasing it means that it passes the
 same admission as any other, once; the decision and the release are one transaction.
+
+One notice names everything that has come up since the last one, so a bad hour is a few messages and not hundreds. It
+is an ordinary delivery in Messenger's name, on record like the rest, and never about another notice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
+from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
+from butlers.contracts.envelope import Channel
 from butlers.contracts.envelope import invalid
+from butlers.contracts.notify import Delivery, NotifyEnvelope
+from butlers.errors import ClassifiedError
 from butlers.messenger.admission import Admission, AdmissionBatch, Entry, Taken
 from butlers.messenger.admission_rules import Known, Parked, Refused, before_admission
 from butlers.messenger.delivery import Decision, NewDelivery, channel_tool, restored
@@ -26,6 +35,16 @@ from butlers.telemetry import get_logger
 log = get_logger("butlers.messenger")
 
 MISSING_IDENTIFIER = "missing_identifier"
+SOON_S = 10.0  # between notices of channels that ask
+ME = "messenger"
+KEY = "notice:"
+_NAMED = 10  # deliveries that one notice names; more are counted
+_WORDS = {
+    "uncertain": "may or may not have been sent. Look, then say so: "
+    "butlers deliveries settle {id} confirmed_sent (or send_again)",
+    "pending_approval": "waits for your approval: butlers approvals approve {action} (or reject)",
+    "pending_missing_identifier": "has no address: the contact {contact} has no {channel} identifier",
+}
 _ACCOUNTS = {"bot": "the bot's account", "user": "your own account, in your name"}
 
 
@@ -214,3 +233,77 @@ def _summary(new: NewDelivery) -> str:
     account = _ACCOUNTS.get(new.identity_scope, f"the {new.identity_scope} account")
     wants = f"{new.notify.origin_butler} wants to {delivery.intent} a {delivery.channel} message to {whom}"
     return f"{wants} from {account}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notices:
+    database: Database
+    queries: Queries
+    admission: Admission
+    preparation: Preparation
+    clock: Clock
+    interval_s: float
+    asking: frozenset[str] = frozenset()  # channels whose uncertain deliveries do not wait for the next notice
+
+    async def tell(self) -> UUID | None:
+        """Send what has come up, unless the last notice is too recent; returns the notice's delivery."""
+        kinds = await self.database.fetch(self.queries.anything_to_tell)
+        if not kinds:
+            return None
+        # A channel whose policy is `ask` wants its answer at once.
+        asked = any(kind["status"] == "uncertain" and kind["channel"] in self.asking for kind in kinds)
+        interval = timedelta(seconds=SOON_S if asked else self.interval_s)
+        last = await self.database.fetchval(self.queries.last_notice)
+        if last is not None and self.clock.now() - last < interval:
+            return None
+        channel = await self._channel()
+        return await self._send(channel) if channel is not None else None
+
+    async def _send(self, channel: Channel) -> UUID | None:
+        async with self.database.transaction() as connection:
+            rows = await connection.fetch(self.queries.to_tell)
+            if not rows:
+                return None
+            try:
+                new = await self.preparation.prepare(notice(rows, channel, self.clock.now()), None)
+            except ClassifiedError as error:
+                log.error("the owner cannot be told", error=error)
+                return None
+            (entry,) = await self.admission.enter(connection, [new], self.clock.now())
+            if not isinstance(entry, Taken):
+                return None
+            await connection.execute(self.queries.told, [row["id"] for row in rows])
+            return new.id
+
+    async def _channel(self) -> Channel | None:
+        """The owner's preferred channel, else any that reaches him."""
+        owner = await self.preparation.contacts.owner()
+        if owner is None:
+            return None
+        for channel in (owner.preferred_channel, *outbound_names()):
+            if channel is None or f"{channel}.bot" not in self.preparation.channels:
+                continue
+            if await self.preparation.contacts.identifier(owner.id, channel) is not None:
+                return channel
+        return None
+
+
+def notice(rows: Sequence[Record], channel: Channel, now: datetime) -> NotifyEnvelope:
+    lines = []
+    for row in rows[:_NAMED]:
+        what = _WORDS[row["status"]].format(
+            id=row["id"], action=row["action_id"], contact=row["contact_id"], channel=row["channel"]
+        )
+        whom = row["target_identity"] or "a contact"
+        lines.append(f"- {row['channel']} from {row['origin_butler']} to {whom} {what}")
+    if len(rows) > _NAMED:
+        lines.append(f"... and {len(rows) - _NAMED} more: butlers deliveries list --status uncertain")
+    head = "One delivery needs you:" if len(rows) == 1 else f"{len(rows)} deliveries need you:"
+    return NotifyEnvelope(
+        origin_butler=ME,
+        delivery=Delivery(
+            intent="send", channel=channel, message="\n".join([head, *lines]), subject="A decision is needed"
+        ),
+        # The moment belongs to the key: what was told, settled and is in doubt again is told again.
+        idempotency_key=f"{KEY}{rows[0]['id']}:{now.isoformat()}",
+    )

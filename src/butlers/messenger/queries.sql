@@ -374,28 +374,3 @@ FROM {schema}.delivery_attempts WHERE delivery_id = ANY($1::uuid[]) ORDER BY del
 -- All receipts of some deliveries, in order.
 SELECT delivery_id, part, provider_delivery_id, receipt_type, received_at
 FROM {schema}.delivery_receipts WHERE delivery_id = ANY($1::uuid[]) ORDER BY delivery_id, part;
-
--- name: retire_keys
--- Deliveries that ended long ago no longer answer for their keys, nor do the decisions about them.
-WITH retired AS (
-    UPDATE {schema}.delivery_requests
-    SET idempotency_key = idempotency_key || '::retired-' || id, duplicate_detection = false
-    WHERE id IN (SELECT id FROM {schema}.delivery_requests
-                 WHERE terminal_at < $1 AND duplicate_detection AND status <> 'uncertain'
-                 LIMIT 1000)
-    RETURNING id
-), decided AS (
-    UPDATE {schema}.pending_actions SET request_key = request_key || '::retired-' || id
-    WHERE subject_id IN (SELECT id FROM retired)
-)
-SELECT id FROM retired;
-
--- name: forget_idle_budgets
--- Buckets that are full again need no row; windows that closed neither.
-WITH idle AS (DELETE FROM {schema}.rate_buckets WHERE full_at < $1 RETURNING name),
-     closed AS (DELETE FROM {schema}.throttles WHERE until < $1 RETURNING scope)
-SELECT (SELECT count(*) FROM idle) + (SELECT count(*) FROM closed);
-
--- name: forget_outcomes
--- Counts by the minute are kept for a while.
-DELETE FROM {schema}.admission_outcomes WHERE minute < $1;

@@ -32,7 +32,7 @@ from butlers.messenger.attempt import CONFIRMED, Outcome
 from butlers.messenger.deliveries import Deliveries
 from butlers.messenger.delivery import AdmissionRequest, Decision, NewDelivery, outgoing_of, restored
 from butlers.messenger.observer import Observer
-from butlers.messenger.tools.records import DeliveryRecords
+from butlers.messenger.tools.deliveries import DeliveryRecords
 from butlers.operations.deliveries import Settlement
 from butlers.reliability.dead_letter import DeadLetter, ReplayPolicy, assess_replay
 from butlers.reliability.idempotency import replay_key

@@ -147,10 +147,11 @@ async def test_a_full_bucket_needs_no_row(core: Core) -> None:
         created_at=core.clock.now(),
     )  # fmt: skip
     core.clock.advance(1)
-    assert await core.database.fetchval(core.queries.forget_idle_budgets, core.clock.now()) == 1, "the closed window"
+    forget = core.queries_of("upkeep").forget_idle_budgets
+    assert await core.database.fetchval(forget, core.clock.now()) == 1, "the closed window"
     assert len(await core.tokens()) == 5
     core.clock.advance(120)
-    await core.database.fetchval(core.queries.forget_idle_budgets, core.clock.now())
+    await core.database.fetchval(forget, core.clock.now())
     assert await core.tokens() == {}
     assert isinstance(await admission.submit(core.new()), Taken), "the lock is still there"
     assert (await core.tokens())["global"] == 59
@@ -224,7 +225,7 @@ async def test_an_admission_that_waited_for_the_lock_sees_what_its_holder_wrote(
         waiting = asyncio.create_task(core.admission(database=core.second).submit(repeat))
         await core.until_a_statement_waits()
     assert await waiting == Known(delivery_id=first.id)
-    assert (await core.tokens())["recipient:telegram.bot:7"] == PLENTY.recipient_per_minute - 1
+    assert (await core.tokens())["recipient:telegram.bot:7"] == PLENTY.limits.recipient_per_minute - 1
 
 
 # --- looking without touching ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from butlers.channels.adapter import Certainty, NotSent
 from butlers.errors import TimeoutExceeded
-from butlers.messenger.notices import Notices
+from butlers.messenger.parking import Notices
 from butlers.messenger.preparation import Preparation
 from tests.unit.messenger.admission_door import limits
 from tests.unit.messenger.given import AddressBook, notify
@@ -30,7 +30,7 @@ def notices(core: Core, *, room: int = 100, book: AddressBook | None = None) -> 
     )
     return Notices(
         database=core.database,
-        queries=core.queries_of("notices"),
+        queries=core.queries_of("parking"),
         admission=core.admission(limits(in_flight=room)),
         preparation=preparation,
         clock=core.clock,

@@ -85,7 +85,7 @@ async def test_attempts_that_begin_during_the_stop_are_waited_for_as_well(core: 
     provider, slow = Provider(), of(core, SlowAnswers)
     ours = worker(core, tmp_path, provider, deliveries=slow)
     handed = await core.claim(limit=1)
-    ours.start_claimed(ours.reserve_slots(0), handed)
+    ours.start_claimed(handed, reserved=0)
     await provider.entered.wait()
     claiming = asyncio.create_task(ours.run_once())
     await slow.claimed.wait()
@@ -121,7 +121,12 @@ async def test_without_a_place_for_evidence_nothing_leaves_and_nobody_else_is_bl
     retry = RetryPolicy(max_attempts=3, initial_delay=1.0, max_delay=1.0)
     policy = ChannelPolicy(retry=retry, timeout_s=30.0, certainty="never_duplicate")
     result = await attempt(
-        delivery, channel=provider, policy=policy, wire=closed, deliveries=core.deliveries(), clock=core.clock
+        delivery,
+        channel=provider,
+        policy=policy,
+        leaving=closed.leaving,
+        record_part=core.deliveries().record_part,
+        clock=core.clock,
     )
     assert isinstance(result, NotSent)
     assert (result.certainty, result.asked, result.error.retryable) == (Certainty.NOT_SENT, False, True)

@@ -14,10 +14,8 @@ from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
 from butlers.messenger.config import BreakersSection
 from butlers.messenger.tools.dead_letters import DeadLetterTools
+from butlers.messenger.tools.deliveries import DeliveryRecords, RecipientTools, TrackingTools
 from butlers.messenger.tools.health import HealthTools
-from butlers.messenger.tools.recipients import RecipientTools
-from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.tracking import StatisticsTools, TrackingTools
 from butlers.messenger.tools.why import WhyTools
 from butlers.operations.operation import Role
 from butlers.reliability.dead_letter import ReplayPolicy
@@ -63,10 +61,9 @@ class World:
             records=records, clock=self.clock, channels=channels, breaker=BreakersSection(), limits=LIMITS
         )
         groups = (
-            TrackingTools(records=records, lineage=self._lineage),
+            TrackingTools(records=records, clock=self.clock, lineage=self._lineage),
             letters,
             health,
-            StatisticsTools(records=records, clock=self.clock),
             WhyTools(records=records, clock=self.clock, dead_letters=letters),
             RecipientTools(records=records, clock=self.clock),
         )

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from butlers.messenger.notices import KEY, notice
+from butlers.messenger.parking import KEY, notice
 
 from .given import ANNA, START, row
 

@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from butlers.contracts.delivery_state import FINISHED
-from butlers.messenger.config import RetentionSection
-from butlers.messenger.retention import (
-    Cutoffs,
-    RetentionPolicy,
-    cutoffs,
-    forgettable_dead_letters,
-    forgettable_deliveries,
-)
+from butlers.messenger.config import DeliverySection, RetentionSection
+from butlers.messenger.upkeep import cutoffs, forgettable_dead_letters, forgettable_deliveries
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 CUTOFF = NOW - timedelta(days=365)
@@ -45,18 +39,19 @@ def letter(**fields: Any) -> dict[str, Any]:
 
 
 def test_each_period_has_its_moment_and_for_ever_has_none() -> None:
-    policy = RetentionPolicy(
-        deliveries=timedelta(days=365), dead_letters=None, actions=timedelta(days=90), keys=timedelta(days=30)
-    )
-    assert cutoffs(policy, NOW) == Cutoffs(
-        deliveries=NOW - timedelta(days=365), dead_letters=None, actions=NOW - timedelta(days=90)
-    )
+    days = RetentionSection(deliveries_days=365, dead_letters_days=0, actions_days=90)
+    assert cutoffs(DeliverySection(retention=days, dedupe_retention_days=30), NOW) == {
+        "delivery": NOW - timedelta(days=365),
+        "dead_letter": None,
+        "action": NOW - timedelta(days=90),
+    }
 
 
 def test_what_answers_for_a_key_is_kept_as_long_as_the_key() -> None:
     week, month = timedelta(days=7), timedelta(days=30)
-    policy = RetentionPolicy(deliveries=week, dead_letters=week, actions=week, keys=month)
-    assert cutoffs(policy, NOW) == Cutoffs(deliveries=NOW - month, dead_letters=NOW - week, actions=NOW - month)
+    days = RetentionSection(deliveries_days=7, dead_letters_days=7, actions_days=7)
+    found = cutoffs(DeliverySection(retention=days, dedupe_retention_days=30), NOW)
+    assert found == {"delivery": NOW - month, "dead_letter": NOW - week, "action": NOW - month}
 
 
 @pytest.mark.parametrize("days", [-1, 1e6, float("nan"), "a year"])

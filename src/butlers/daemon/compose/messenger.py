@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -27,15 +26,13 @@ from butlers.messenger.attempt import ChannelPolicy
 from butlers.messenger.channel_health import ChannelWatch, probes_of
 from butlers.messenger.deliveries import Deliveries, migrations
 from butlers.messenger.intake import Intake
-from butlers.messenger.notices import Notices
 from butlers.messenger.observer import Observer
-from butlers.messenger.parking import Parking
+from butlers.messenger.parking import Notices, Parking
 from butlers.messenger.preparation import Preparation
 from butlers.messenger.receipts import ReceiptIntake, receipt_routes
 from butlers.messenger.release import Readmission
-from butlers.messenger.retention import Retention, RetentionPolicy
 from butlers.messenger.service_levels import ServiceLevels
-from butlers.messenger.upkeep import Upkeep
+from butlers.messenger.upkeep import Retention, Upkeep
 from butlers.messenger.worker import DeliveryWorker, ExecutionPolicy
 from butlers.reliability.error_budget import BudgetPolicy
 from butlers.roster import ButlerConfig
@@ -210,9 +207,10 @@ def _levels(butler: Butler, parts: Parts) -> ServiceLevels:
 
 def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     delivery, process = butler.config.delivery, butler.process
+    queries = _queries(butler, "butlers.messenger.upkeep")
     notices = Notices(
         database=process.database,
-        queries=_queries(butler, "butlers.messenger.notices"),
+        queries=_queries(butler, "butlers.messenger.parking"),
         admission=parts.admission,
         preparation=parts.preparation,
         clock=process.clock,
@@ -223,7 +221,7 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     )
     return Upkeep(
         database=process.database,
-        queries=_queries(butler, "butlers.messenger"),
+        queries=queries,
         readmission=_readmission(butler, parts),
         deliveries=parts.deliveries,
         worker=parts.worker,
@@ -232,13 +230,12 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
         notices=notices if delivery.tell_owner else None,
         observer=parts.observer,
         clock=process.clock,
-        dedupe_retention=timedelta(days=delivery.dedupe_retention_days),
-        retention=Retention.of(
+        retention=Retention(
             database=process.database,
-            schema=butler.config.schema_name,
+            queries=queries,
             clock=process.clock,
             telemetry=butler.telemetry,
-            policy=RetentionPolicy.of(delivery),
+            policy=delivery,
         ),
     )
 

@@ -14,10 +14,8 @@ from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release
 from butlers.messenger.service_levels import ServiceLevels, ServiceLevelTools
 from butlers.messenger.tools.dead_letters import ActionTools, DeadLetterTools
+from butlers.messenger.tools.deliveries import DeliveryRecords, RecipientTools, TrackingTools
 from butlers.messenger.tools.health import HealthTools
-from butlers.messenger.tools.recipients import RecipientTools
-from butlers.messenger.tools.records import DeliveryRecords
-from butlers.messenger.tools.tracking import StatisticsTools, TrackingTools
 from butlers.messenger.tools.why import WhyTools
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.roster import ButlerConfig
@@ -62,10 +60,9 @@ def _operational(butler: Butler, parts: Parts) -> list[Tool]:
         limits=_limits(config, sorted(parts.channels)),
     )
     return [
-        *TrackingTools(records=records, lineage=_asking(butler, "trace")).tools(),
+        *TrackingTools(records=records, clock=clock, lineage=_asking(butler, "trace")).tools(),
         *letters.tools(),
         *health.tools(),
-        *StatisticsTools(records=records, clock=clock).tools(),
         *WhyTools(records=records, clock=clock, dead_letters=letters).tools(),
         *RecipientTools(records=records, clock=clock).tools(),
     ]

@@ -16,7 +16,7 @@ from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release, assess
-from butlers.messenger.tools.records import DeliveryRecords, decided_by, page, place
+from butlers.messenger.tools.deliveries import DeliveryRecords, decided_by, page, place
 from butlers.operations import dead_letters as operations
 from butlers.operations.dead_letters import (
     REPLAY,

@@ -20,7 +20,7 @@ from butlers.contracts.delivery_state import IN_FLIGHT, NEEDS_PERSON, OPEN
 from butlers.contracts.envelope import invalid
 from butlers.messenger.config import BreakersSection
 from butlers.messenger.deliveries import circuit_of_row
-from butlers.messenger.tools.records import DeliveryRecords
+from butlers.messenger.tools.deliveries import DeliveryRecords
 from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, snapshot

@@ -15,7 +15,7 @@ from butlers.contracts.delivery_state import ENDED_BADLY, OPEN
 from butlers.errors import NotFound
 from butlers.messenger.attempt import CONFIRMED
 from butlers.messenger.tools.dead_letters import DeadLetterTools
-from butlers.messenger.tools.records import DeliveryRecords
+from butlers.messenger.tools.deliveries import DeliveryRecords
 from butlers.operations.deliveries import WHY, DeliveryArguments
 
 Row = Mapping[str, Any]

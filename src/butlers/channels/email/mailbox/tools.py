@@ -22,7 +22,7 @@ from butlers.channels.email.mailbox.routing import REPORTS, Bounces, BounceWatch
 from butlers.clock import Clock
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.receipts import ReceiptIntake
-from butlers.messenger.tools.records import decided_by
+from butlers.messenger.tools.deliveries import decided_by
 from butlers.operations import mailbox as operations
 from butlers.operations.mailbox import QuarantinedArguments, RetryArguments
 from butlers.operations.operation import BUTLERS, READS_OUTSIDE, Hints, Result, Row
