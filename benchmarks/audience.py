@@ -32,8 +32,7 @@ from butlers.clock import SystemClock
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.service import MessageDeliveryService, OutboundStore
 from butlers.pipeline.session import SessionSettings, spark_session
-from butlers.storage.connection import create_database_if_missing
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import migrate
 

@@ -29,8 +29,7 @@ import uvloop
 from benchmarks.ingress.bare import BareInserts
 from benchmarks.ingress.door import Door, open_door
 from benchmarks.ingress.load import Load, Measured
-from butlers.storage.connection import create_database_if_missing
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
 
 VS_NOOP = 0.6

@@ -31,8 +31,7 @@ from benchmarks.delivery.bare import BareLoop
 from benchmarks.delivery.load import closed_loop
 from benchmarks.delivery.plane import running_plane
 from butlers.clock import SystemClock
-from butlers.storage.connection import create_database_if_missing
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
 
 VS_BARE, VS_PROCRASTINATE = 0.5, 3.0

@@ -24,10 +24,9 @@ from uuid import uuid4
 
 import asyncpg
 
-from butlers.storage.connection import Connection, open_connection
-from butlers.storage.database import Database
+from butlers.storage.database import Connection, Database, open_connection
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.locks import FileLock
+from butlers.storage.files import FileLock
 from butlers.storage.migrations import MigrationSet, migrate
 from butlers.storage.queries import quote_identifier
 

@@ -32,8 +32,7 @@ from butlers.operations.operation import Role
 from butlers.roster import load_roster
 from butlers.simulators import simulator_ports
 from butlers.storage.address import with_database
-from butlers.storage.connection import create_database_if_missing
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
 
 HOST = "127.0.0.1"

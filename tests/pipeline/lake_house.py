@@ -16,7 +16,7 @@ from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs import lake_compact, lake_retain, lake_stream
 from butlers.pipeline.lake.events import Event
 from butlers.pipeline.lake.log import LakeLog, LakeState
-from butlers.storage.connection import Connection, open_connection
+from butlers.storage.database import Connection, open_connection
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.retention import add_months, ensure_month_partitions

@@ -15,7 +15,7 @@ from butlers.errors import ConfigurationError, ValidationError
 from butlers.pipeline.lake.events import DELIVERIES, EVENTS, HEARTBEATS, RECEIPTS, REQUESTS
 from butlers.pipeline.lake.reading import read_events, read_versions
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.locks import holding
+from butlers.storage.files import holding
 from tests.pipeline.lake_house import MARCH, NOON, LakeHouse, add_months_from, lake_house
 
 

@@ -19,10 +19,17 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from butlers.errors import ConfigurationError
-from butlers.storage.address import SOURCE, describe_address, with_database
-from butlers.storage.connection import Connection, open_connection
-from butlers.storage.private_folder import is_open, is_used
-from butlers.storage.refusals import DatabaseMissing, may_not_change, may_not_create, may_not_create_database
+from butlers.storage.address import (
+    SOURCE,
+    DatabaseMissing,
+    describe_address,
+    may_not_change,
+    may_not_create,
+    may_not_create_database,
+    with_database,
+)
+from butlers.storage.database import Connection, open_connection
+from butlers.storage.files import is_open, is_used
 from butlers.storage.server_programs import choose_account, run_program
 
 OLDEST_PYTHON = (3, 11)

@@ -17,7 +17,7 @@ from butlers.daemon.simulation import Simulated, simulated_environment, what_to_
 from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig, check_credentials
 from butlers.simulators import simulators
-from butlers.storage.private_folder import make_private
+from butlers.storage.files import make_private
 
 
 class Places:

@@ -34,8 +34,7 @@ from butlers.roster import ButlerConfig, check_credentials
 from butlers.serving.bounded_http import Connections, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 from butlers.storage.address import database_of, with_database
-from butlers.storage.connection import create_database_if_missing
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
 from butlers.storage.server_process import ServerState, ServerWatch

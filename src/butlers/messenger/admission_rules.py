@@ -36,7 +36,7 @@ from butlers.messenger.config import DEFAULT, AnswerBrakeSection, DeliverySectio
 from butlers.messenger.delivery import BRAKE, BRAKE_PER_DAY, AdmissionRequest, Decision, NewDelivery
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
-from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode, admission_factor
+from butlers.reliability.error_budget import ADMISSION_FACTORS, ADMISSION_RULE, BudgetMode
 from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, refill, spend, take_all
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
@@ -321,7 +321,7 @@ class Meter:
         if not layer.startswith("channel:"):
             return limits.recipient_per_minute
         configured = limits.channel_per_minute.get(channel, limits.channel_per_minute[DEFAULT])
-        return max(1.0, configured * admission_factor(self.budgets.modes.get(channel, BudgetMode.NORMAL)))
+        return max(1.0, configured * ADMISSION_FACTORS[self.budgets.modes.get(channel, BudgetMode.NORMAL)])
 
 
 def _current(stored: Bucket | None, capacity: float, refill_per_second: float, now: datetime) -> Bucket:

@@ -130,7 +130,11 @@ class Observer:
         if isinstance(entry, Known):
             return
         rule = entry.rule if isinstance(entry, Refused) else None
-        decided = {"identity_scope": new.identity_scope, "outcome": "refused" if rule else "admitted", "rule": rule}
+        decided: dict[str, Any] = {
+            "identity_scope": new.identity_scope,
+            "outcome": "refused" if rule else "admitted",
+            "rule": rule,
+        }
         with self.telemetry.span(RATE_LIMIT_CHECK, between=between("read", "decided"), **decided, **about):
             pass
         if isinstance(entry, Taken):

@@ -16,7 +16,7 @@ from adbc_driver_manager.dbapi import Connection, Cursor
 from adbc_driver_postgresql import dbapi  # type: ignore[import-untyped]
 
 from butlers.errors import ConfigurationError, InternalError
-from butlers.storage import refusals
+from butlers.storage import address as refusals
 from butlers.storage.address import check_encryption, describe_address
 
 _PATIENCE_S = 10  # for a server that does not answer at all
@@ -55,7 +55,7 @@ def _with_patience(dsn: str) -> str:
 
 
 def _unusable(dsn: str, said: str) -> ConfigurationError:
-    """What libpq says about a connection, in the words of `storage/refusals.py`."""
+    """What libpq says about a connection, in the words of `storage/address.py`."""
     if "does not exist" in said and "database" in said:
         return refusals.missing_database(dsn)
     if "authentication failed" in said or "no password supplied" in said:

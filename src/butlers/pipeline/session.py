@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 import butlers
 from butlers.errors import ConfigurationError
-from butlers.storage.locks import FileLock
+from butlers.storage.files import FileLock
 
 OLDEST = 17
 _VERSION = re.compile(r'version "(\d+)')

@@ -30,14 +30,15 @@ from typing import Final
 from butlers.reliability.retry import RetryPolicy
 
 RETRY_RULE: Final = "error_budget_retry"  # the name under which a record shows that `tightened` had a say
-ADMISSION_RULE: Final = "error_budget_admission"  # and `admission_factor`
-
-_TIGHT_ADMISSION = 0.5
+ADMISSION_RULE: Final = "error_budget_admission"  # and `ADMISSION_FACTORS`
 
 
 class BudgetMode(StrEnum):
     NORMAL = "normal"
     TIGHT = "tight"
+
+
+ADMISSION_FACTORS: Final = {BudgetMode.NORMAL: 1.0, BudgetMode.TIGHT: 0.5}  # the part of a channel's budget to use
 
 
 class Reason(StrEnum):
@@ -134,8 +135,3 @@ def tightened(policy: RetryPolicy, mode: BudgetMode) -> RetryPolicy:
         initial_delay=policy.initial_delay * 2,
         schedule=tuple(delay * 2 for delay in policy.schedule),
     )
-
-
-def admission_factor(mode: BudgetMode) -> float:
-    """What part of a channel's budget may be used."""
-    return _TIGHT_ADMISSION if mode is BudgetMode.TIGHT else 1.0

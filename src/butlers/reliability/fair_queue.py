@@ -8,8 +8,7 @@ Two kinds of fairness, one inside the other:
     keys     within a tier, round-robin over the keys (an origin, a channel): whoever waits is served after at most
              one item of every other key, however much one of them has piled up.
 
-Both are bounded. A tier holds `queue_capacity` items; `key_capacity`, when set, keeps one noisy key from filling
-its tier so that nobody else gets in. A full queue says so at once and says which bound it was.
+Both are bounded: a tier holds `queue_capacity` items, and a full one says so at once.
 
 The guard forces one step down from the tier that was favoured. Seen from the lowest of three busy tiers that is no
 promise: with the two above it never empty, the forced take always goes to the middle one.
@@ -39,11 +38,6 @@ class Tier(StrEnum):
 TIERS = tuple(Tier)
 
 
-class Bound(StrEnum):
-    QUEUE = "queue_capacity"
-    KEY = "key_capacity"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     tier: Tier
@@ -54,7 +48,6 @@ class Accepted:
 class Full:
     tier: Tier
     fell_back: bool
-    bound: Bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,26 +61,20 @@ class Taken(Generic[T]):
 class FairShare(Generic[T]):
     """Round-robin over keys, first in first out within a key."""
 
-    def __init__(self, *, capacity: int, key_capacity: int | None = None) -> None:
-        if capacity < 1 or (key_capacity is not None and key_capacity < 1):
-            raise ValueError("capacities must be at least 1")
+    def __init__(self, *, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError("the capacity must be at least 1")
         self._capacity = capacity
-        self._key_capacity = capacity if key_capacity is None else key_capacity
         self._lanes: OrderedDict[str, deque[T]] = OrderedDict()  # only keys with items, next key first
-        self._size = 0
+        self.size = 0
 
-    def __len__(self) -> int:
-        return self._size
-
-    def offer(self, item: T, *, key: str = "") -> Bound | None:
-        """Put an item in; the bound that stands against it, or `None` when it is in."""
-        if self._size >= self._capacity:
-            return Bound.QUEUE
-        if len(self._lanes.get(key, ())) >= self._key_capacity:
-            return Bound.KEY
+    def offer(self, item: T, *, key: str = "") -> bool:
+        """Put an item in; False when there is no room."""
+        if self.size >= self._capacity:
+            return False
         self._lanes.setdefault(key, deque()).append(item)
-        self._size += 1
-        return None
+        self.size += 1
+        return True
 
     def take(self) -> tuple[str, T] | None:
         """The next key's oldest item; the key then goes to the end of the round."""
@@ -95,7 +82,7 @@ class FairShare(Generic[T]):
             return None
         key, lane = next(iter(self._lanes.items()))
         item = lane.popleft()
-        self._size -= 1
+        self.size -= 1
         if lane:
             self._lanes.move_to_end(key)
         else:
@@ -111,9 +98,6 @@ class FairShare(Generic[T]):
         self._lanes.move_to_end(key, last=False)
         return self.take()
 
-    def depth_by_key(self) -> dict[str, int]:
-        return {key: len(lane) for key, lane in self._lanes.items()}
-
 
 class TieredQueue(Generic[T]):
     """Three bounded tiers with a starvation guard; each tier is a fair share of its keys."""
@@ -123,35 +107,30 @@ class TieredQueue(Generic[T]):
         *,
         queue_capacity: int,  # items per tier
         max_consecutive_same_tier: int = 10,
-        key_capacity: int | None = None,  # items per key within a tier; None = no bound of its own
     ) -> None:
         if max_consecutive_same_tier < 1:
             raise ValueError("max_consecutive_same_tier must be at least 1")
         self._limit = max_consecutive_same_tier
-        self._shares: dict[Tier, FairShare[T]] = {
-            tier: FairShare(capacity=queue_capacity, key_capacity=key_capacity) for tier in TIERS
-        }
+        self._shares: dict[Tier, FairShare[T]] = {tier: FairShare(capacity=queue_capacity) for tier in TIERS}
         self._favoured: Tier | None = None  # the tier of the takes being counted
         self._consecutive = 0
 
     def __len__(self) -> int:
-        return sum(len(share) for share in self._shares.values())
+        return sum(share.size for share in self._shares.values())
 
     def depth_by_tier(self) -> dict[Tier, int]:
-        return {tier: len(share) for tier, share in self._shares.items()}
+        return {tier: share.size for tier, share in self._shares.items()}
 
     def offer(self, item: T, tier: str, *, key: str = "") -> Accepted | Full:
         """Put an item in; an unknown tier falls back to `default`, and the answer says so."""
         fell_back = tier not in TIERS
         chosen = Tier.DEFAULT if fell_back else Tier(tier)
-        bound = self._shares[chosen].offer(item, key=key)
-        if bound is not None:
-            return Full(tier=chosen, fell_back=fell_back, bound=bound)
-        return Accepted(tier=chosen, fell_back=fell_back)
+        answer = Accepted if self._shares[chosen].offer(item, key=key) else Full
+        return answer(tier=chosen, fell_back=fell_back)
 
     def take(self) -> Taken[T] | None:
         """The next item, or `None` when every tier is empty."""
-        filled = [tier for tier in TIERS if len(self._shares[tier])]
+        filled = [tier for tier in TIERS if self._shares[tier].size]
         if not filled:
             return None
         highest, forced = filled[0], None

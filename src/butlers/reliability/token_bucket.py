@@ -109,13 +109,6 @@ def spend(bucket: Bucket, cost: float) -> Bucket:
     return _holding(bucket, max(0.0, bucket.tokens - cost), bucket.updated_at)
 
 
-def refund(bucket: Bucket, amount: float) -> Bucket:
-    """Give tokens back, never above capacity."""
-    if not amount >= 0:
-        raise ValueError("a refund must not be negative")
-    return _holding(bucket, min(bucket.capacity, bucket.tokens + amount), bucket.updated_at)
-
-
 def take_all(draws: Sequence[Draw], now: datetime) -> AllTaken | RefusedBy:
     """All or nothing: when one layer refuses, no layer has paid."""
     if len({draw.name for draw in draws}) != len(draws):

@@ -1,14 +1,14 @@
 """PostgreSQL 18 from the lock file, in the data directory, for everybody who has no server of their own.
 
     <data_dir>/postgres          the server's files (PGDATA) and its socket, made on first use
-    <data_dir>/postgres.secret   the password of the role that the system logs in with (server_roles.py)
+    <data_dir>/postgres.secret   the password of the role that the system logs in with (server_programs.py)
     <data_dir>/postgres.lock     held alone while the server is made, started or stopped
     <data_dir>/postgres.users    held together by every process that uses the server
 
 Several processes may share one server. The first one starts it; the last one to leave stops it. "Last" is found by
 trying to hold `postgres.users` alone, and the kernel frees the hold of a process that was killed, so there is no list
 of users that could go stale. A server whose users were all killed keeps running, and the next comer adopts it. A
-server that dies while it has users is started again by one of them (`revive`, called by server_watch.py).
+server that dies while it has users is started again by one of them (`revive`, called by `ServerWatch`).
 
 The server listens on a Unix socket only, in its own folder: no port to collide with, nothing reachable from the
 network, nothing in a folder of others. It runs with that folder as its working directory and calls it
@@ -31,9 +31,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from butlers.errors import ConfigurationError, InternalError
-from butlers.storage import server_roles
-from butlers.storage.locks import FileLock, holding
-from butlers.storage.private_folder import make_private
+from butlers.storage import server_programs
+from butlers.storage.files import FileLock, holding, make_private
 from butlers.storage.server_process import PORT, SOCKET_NAME, ServerProcess, read_plain, remove_oldest
 from butlers.storage.server_programs import HERE, ServerAccount, choose_account, run_program
 
@@ -75,7 +74,7 @@ class EmbeddedPostgres:
     ) -> None:
         self._data_dir = data_dir.absolute()
         self._pgdata = self._data_dir / "postgres"
-        self._secret_file = self._data_dir / server_roles.PASSWORD_FILE
+        self._secret_file = self._data_dir / server_programs.PASSWORD_FILE
         self._durable = durable  # False: faster, and a power cut may cost the data; for tests
         self._name = f"butlers-{hashlib.sha256(os.fsencode(self._pgdata)).hexdigest()[:16]}"
         self._settings = (
@@ -110,12 +109,12 @@ class EmbeddedPostgres:
             if not self._pgdata.exists():
                 self._initialise(account)
             self._stop_outdated(account)
-            if server_roles.read_secret(self._secret_file) is None:
+            if server_programs.read_secret(self._secret_file) is None:
                 self._convert(account)
             if not self._adopt():
                 self._launch(account)
             self.prune_logs()
-            self._secret = server_roles.read_secret(self._secret_file) or ""
+            self._secret = server_programs.read_secret(self._secret_file) or ""
             self._folder = os.open(self._pgdata, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._users.share()
 
@@ -158,7 +157,7 @@ class EmbeddedPostgres:
         if len(os.fsencode(self._pgdata / SOCKET_NAME)) > _LONGEST_SOCKET_PATH:
             # Another name of the same folder, short enough for the kernel, for us and for processes we start.
             host = f"/proc/{os.getpid()}/fd/{self._folder}"
-        role = f"{server_roles.ROLE}:{quote(self._secret, safe='')}"
+        role = f"{server_programs.ROLE}:{quote(self._secret, safe='')}"
         return f"postgresql://{role}@/{quote(database, safe='')}?host={quote(host, safe='')}&port={PORT}"
 
     def _account(self) -> ServerAccount:
@@ -181,8 +180,8 @@ class EmbeddedPostgres:
     def _give_password(self, account: ServerAccount, pgdata: Path) -> None:
         secret = secrets.token_urlsafe(32)
         unsafe = [] if self._durable else [f"-c{name}={value}" for name, value in _NOT_DURABLE.items()]
-        self._check(server_roles.make_role(account, pgdata, secret, *unsafe))
-        server_roles.write_secret(self._secret_file, secret)
+        self._check(server_programs.make_role(account, pgdata, secret, *unsafe))
+        server_programs.write_secret(self._secret_file, secret)
 
     def _stop_outdated(self, account: ServerAccount) -> None:
         """A server that an earlier version left running had rights that it must not have: it is started anew."""
@@ -204,14 +203,14 @@ class EmbeddedPostgres:
             )
         self._process.disown(account)
         self._insist(lambda: self._give_password(account, self._pgdata))
-        complaint = server_roles.hand_over(account, self._pgdata)
+        complaint = server_programs.hand_over(account, self._pgdata)
         if complaint is not None:
             self._secret_file.unlink()  # the next start tries again
         self._check(complaint)
 
     def _launch(self, account: ServerAccount) -> None:
         self._process.disown(account)
-        server_roles.write_rules(account, self._pgdata)
+        server_programs.write_rules(account, self._pgdata)
         values = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in self._settings.items())
         options = (f"--timeout={_START_TIMEOUT}", "--log=start.log", f"--options={values}")
         self._insist(lambda: self._pg_ctl(account, "start", *options))

@@ -27,12 +27,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from butlers.errors import InternalError, OverloadRejected, TargetUnavailable
-from butlers.storage.connection import is_away
+from butlers.storage.database import is_away
 
+_RETRY_AFTER_S = 1.0  # the hint for those that are refused
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -53,15 +53,11 @@ class GroupCommitter(Generic[T, R]):
         max_batch: int = 500,  # items in one commit
         max_waiting: int = 10_000,  # items in the queue; more are refused
         lanes: int = 1,  # commits under way at the same time
-        isolate_failures: bool = True,
-        retry_after: float = 1.0,  # seconds, the hint for those that are refused
     ) -> None:
         self._commit = commit
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._max_lanes = lanes
-        self._isolate_failures = isolate_failures
-        self._retry_after = retry_after
         self._queue: deque[_Waiting[T, R]] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -76,7 +72,7 @@ class GroupCommitter(Generic[T, R]):
         if self._closed:
             raise TargetUnavailable("no more writes are taken: the system is stopping")
         if len(self._queue) >= self._max_waiting:
-            raise OverloadRejected(f"{self._max_waiting} writes are waiting already", retry_after=self._retry_after)
+            raise OverloadRejected(f"{self._max_waiting} writes are waiting already", retry_after=_RETRY_AFTER_S)
         outcome: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(item=item, outcome=outcome)
         self._queue.append(waiting)
@@ -99,14 +95,6 @@ class GroupCommitter(Generic[T, R]):
         """Take no more items and settle the ones there are."""
         self._closed = True
         await self.drain()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def _work(self) -> None:
         lane = asyncio.current_task()
@@ -138,7 +126,7 @@ class GroupCommitter(Generic[T, R]):
 
     async def _settle_failure(self, batch: Sequence[_Waiting[T, R]], error: Exception) -> None:
         blames_an_item = not (is_away(error) or isinstance(error, InternalError | TargetUnavailable))
-        if self._isolate_failures and len(batch) > 1 and blames_an_item:
+        if len(batch) > 1 and blames_an_item:
             for waiting in batch:
                 await self._settle([waiting])
             return

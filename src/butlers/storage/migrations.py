@@ -25,7 +25,7 @@ from pathlib import Path
 import asyncpg
 
 from butlers.errors import ConfigurationError
-from butlers.storage import refusals
+from butlers.storage import address as refusals
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import fill_schema
 

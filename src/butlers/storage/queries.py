@@ -44,6 +44,7 @@ class Queries(Mapping[str, str]):
     def __init__(self, texts: Mapping[str, str], *, source: str) -> None:
         self._texts = dict(texts)
         self._source = source
+        self.__dict__ |= self._texts  # found without `__getattr__`, which is for the message of a wrong name
 
     @classmethod
     def load(cls, owner: str, *, schema: str | None = None) -> Self:

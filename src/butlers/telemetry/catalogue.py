@@ -46,9 +46,14 @@ class Metric:
         return self.name.replace(".", "_")
 
 
+_METRICS: list[Metric] = []  # in the order of their declarations
+
+
 def _metric(kind: Kind, name: str, unit: str, description: str, attributes: str) -> Metric:
     allowed = frozenset(attributes.split())
-    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=allowed)
+    metric = Metric(name=name, kind=kind, unit=unit, description=description, attributes=allowed)
+    _METRICS.append(metric)
+    return metric
 
 
 def _counter(name: str, unit: str, description: str, attributes: str = "") -> Metric:
@@ -166,27 +171,6 @@ CIRCUIT_OPEN_TARGETS = _gauge(
     "butlers.switchboard.circuit_open_targets", "{butler}", "Butlers whose circuit is open or half-open"
 )
 
-SWITCHBOARD: tuple[Metric, ...] = (
-    MESSAGE_RECEIVED,
-    MESSAGE_DEDUPLICATED,
-    MESSAGE_REJECTED,
-    SENDER_REFUSED,
-    ADMISSION,
-    SUBROUTE_DISPATCHED,
-    SUBROUTE_RESULT,
-    ROUTING_FALLBACK,
-    REQUEST_FINISHED,
-    DEQUEUE_BY_TIER,
-    INGRESS_ACCEPT_LATENCY,
-    ROUTING_DECISION_LATENCY,
-    SUBROUTE_LATENCY,
-    END_TO_END_LATENCY,
-    INTERACTIVE_LATENCY,
-    SWITCHBOARD_QUEUE_DEPTH,
-    INFLIGHT_REQUESTS,
-    CIRCUIT_TRANSITION,
-    CIRCUIT_OPEN_TARGETS,
-)
 
 # --- Durable buffer --------------------------------------------------------------------------------------------------
 
@@ -205,13 +189,6 @@ BUFFER_SCANNER_RECOVERED = _counter(
 )
 BUFFER_PROCESS_LATENCY = _latency("butlers.buffer.process_latency_ms", "Time a worker spent on one message", "outcome")
 
-BUFFER: tuple[Metric, ...] = (
-    BUFFER_QUEUE_DEPTH,
-    BUFFER_ENQUEUE,
-    BUFFER_BACKPRESSURE,
-    BUFFER_SCANNER_RECOVERED,
-    BUFFER_PROCESS_LATENCY,
-)
 
 # --- Messenger -------------------------------------------------------------------------------------------------------
 
@@ -289,29 +266,6 @@ BUDGET_MODE = _gauge(
     "butlers.messenger.stance", "{stance}", "0 normal, 1 tight: how strictly a provider is used", _TARGET
 )
 
-MESSENGER: tuple[Metric, ...] = (
-    DELIVERY_REQUESTED,
-    DELIVERY_DEDUPLICATED,
-    SECRETS_REDACTED,
-    DELIVERY_SENT,
-    DELIVERY_FAILED,
-    RETRY_ATTEMPT,
-    RATE_LIMITED,
-    ADMISSION_REJECTED,
-    DELIVERY_LATENCY,
-    PROVIDER_LATENCY,
-    QUEUE_WAIT,
-    UNCERTAIN,
-    DEAD_LETTERED,
-    REPLAYED,
-    RECEIPTS,
-    APPROVALS,
-    CIRCUIT_STATE,
-    MESSENGER_QUEUE_DEPTH,
-    ERROR_BUDGET_BURN,
-    RECORDS_REMOVED,
-    BUDGET_MODE,
-)
 
 # --- What every butler does ------------------------------------------------------------------------------------------
 
@@ -325,12 +279,10 @@ ROUTE_INBOX_RECOVERED = _counter(
 SESSIONS = _counter("butlers.butler.sessions", "{session}", "Sessions of the LLM runtime", "runtime outcome")
 SCHEDULE_RUNS = _counter("butlers.butler.schedule_runs", "{run}", "Runs of schedules", "schedule dispatch_mode outcome")
 
-BUTLER: tuple[Metric, ...] = (
-    ROUTE_EXECUTED,
-    ROUTE_LATENCY,
-    ROUTE_INBOX_RECOVERED,
-    SESSIONS,
-    SCHEDULE_RUNS,
-)
 
-CATALOGUE: tuple[Metric, ...] = SWITCHBOARD + BUFFER + MESSENGER + BUTLER
+def _of(system: str) -> tuple[Metric, ...]:
+    return tuple(metric for metric in CATALOGUE if metric.name.startswith(f"butlers.{system}."))
+
+
+CATALOGUE: tuple[Metric, ...] = tuple(_METRICS)
+SWITCHBOARD, BUFFER, MESSENGER, BUTLER = (_of(system) for system in ("switchboard", "buffer", "messenger", "butler"))

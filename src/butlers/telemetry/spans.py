@@ -35,11 +35,7 @@ INGEST = _span("butlers.switchboard.ingest", "source_channel policy_tier dedupe_
 REQUEST = _span("butlers.switchboard.request", "source_channel policy_tier lifecycle_state")
 DISPATCH = _span("butlers.switchboard.dispatch", "subrequest_id segment_id target_butler fanout_mode transport")
 
-SWITCHBOARD: tuple[SpanName, ...] = (INGEST, REQUEST, DISPATCH)
-
 ROUTE_EXECUTE = _span("butlers.butler.route_execute", "subrequest_id segment_id caller outcome")
-
-BUTLER: tuple[SpanName, ...] = (ROUTE_EXECUTE,)
 
 DELIVERY = _span("butlers.messenger.delivery", "delivery_id channel intent identity_scope origin_butler outcome")
 VALIDATE = _span("butlers.messenger.validate", "channel intent origin_butler outcome")
@@ -57,4 +53,4 @@ MESSENGER: tuple[SpanName, ...] = (
     PERSISTENCE_WRITE,
 )
 
-SPANS: tuple[SpanName, ...] = SWITCHBOARD + BUTLER + MESSENGER
+SPANS: tuple[SpanName, ...] = (INGEST, REQUEST, DISPATCH, ROUTE_EXECUTE, *MESSENGER)

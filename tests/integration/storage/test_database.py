@@ -13,10 +13,9 @@ import pytest
 
 from butlers.clock import ManualClock
 from butlers.errors import ConfigurationError, TargetUnavailable
-from butlers.storage import connection as connecting
+from butlers.storage import database as connecting
 from butlers.storage.address import with_database
-from butlers.storage.connection import create_database_if_missing, open_connection
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing, open_connection
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 from tests.ports import free_port

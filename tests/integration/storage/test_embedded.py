@@ -24,7 +24,7 @@ from butlers.errors import ConfigurationError, InternalError
 from butlers.storage import embedded, server_process, server_programs
 from butlers.storage import server_programs as server_account
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.locks import FileLock
+from butlers.storage.files import FileLock
 from butlers.storage.server_programs import HERE
 
 USER = """

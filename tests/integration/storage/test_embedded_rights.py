@@ -17,10 +17,9 @@ import pytest
 from butlers.errors import ConfigurationError
 from butlers.storage import server_programs
 from butlers.storage.address import with_database
-from butlers.storage.connection import create_database_if_missing
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.storage.locks import FileLock
+from butlers.storage.files import FileLock
 from butlers.storage.server_process import ServerProcess
 from butlers.storage.server_programs import ServerAccount, choose_account
 

@@ -18,8 +18,7 @@ from butlers.daemon.machine_checks import Status
 from butlers.daemon.system import migration_sets
 from butlers.errors import ConfigurationError, ServiceDown
 from butlers.pipeline.connection import connect
-from butlers.storage.connection import create_database_if_missing, open_connection
-from butlers.storage.database import Database
+from butlers.storage.database import Database, create_database_if_missing, open_connection
 from butlers.storage.migrations import MigrationSet, migrate
 from tests.integration.processes.command import butlers
 from tests.integration.storage.foreign_server import HOST, ForeignServer, behind_tls

@@ -23,8 +23,9 @@ async def test_hundreds_of_writes_share_a_few_transactions_and_a_bad_one_fails_a
             )
         return [row["tenfold"] for row in rows]
 
-    async with GroupCommitter(commit, max_batch=100) as committer:
-        outcomes = await asyncio.gather(*(committer.submit(n) for n in range(1000)), return_exceptions=True)
+    committer = GroupCommitter(commit, max_batch=100)
+    outcomes = await asyncio.gather(*(committer.submit(n) for n in range(1000)), return_exceptions=True)
+    await committer.close()
 
     assert isinstance(outcomes[13], asyncpg.CheckViolationError)
     assert [outcome for n, outcome in enumerate(outcomes) if n != 13] == [n * 10 for n in range(1000) if n != 13]

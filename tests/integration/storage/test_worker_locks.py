@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from butlers.storage.locks import WorkerLock, dead_workers, forget
+from butlers.storage.files import WorkerLock, dead_workers, forget
 
 _WORKER = """
 import sys, time

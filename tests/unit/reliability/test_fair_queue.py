@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from butlers.reliability.fair_queue import Accepted, Bound, FairShare, Full, Taken, Tier, TieredQueue
+from butlers.reliability.fair_queue import Accepted, FairShare, Full, Taken, Tier, TieredQueue
 
 HIGH, INTERACTIVE, DEFAULT = Tier.HIGH_PRIORITY, Tier.INTERACTIVE, Tier.DEFAULT
 
@@ -86,8 +86,8 @@ def test_each_tier_is_bounded_by_itself():
     queue: TieredQueue[str] = TieredQueue(queue_capacity=1)
     for tier in Tier:
         assert queue.offer("a", tier) == Accepted(tier=tier, fell_back=False)
-        assert queue.offer("b", tier) == Full(tier=tier, fell_back=False, bound=Bound.QUEUE)
-    assert queue.offer("c", "bulk") == Full(tier=DEFAULT, fell_back=True, bound=Bound.QUEUE)
+        assert queue.offer("b", tier) == Full(tier=tier, fell_back=False)
+    assert queue.offer("c", "bulk") == Full(tier=DEFAULT, fell_back=True)
     assert [t.item for t in drain(queue)] == ["a", "a", "a"]
     assert queue.offer("d", DEFAULT) == Accepted(tier=DEFAULT, fell_back=False)
 
@@ -116,20 +116,12 @@ def test_a_key_that_leaves_and_comes_back_does_not_jump_the_line():
     assert [share.take() for _ in range(3)] == [("b", 0), ("c", 0), ("a", 1)]
 
 
-def test_a_key_bound_keeps_room_for_the_others():
-    queue: TieredQueue[str] = TieredQueue(queue_capacity=3, key_capacity=2)
-    for n in range(2):
-        assert isinstance(queue.offer(f"noisy-{n}", "default", key="noisy"), Accepted)
-    assert queue.offer("noisy-2", "default", key="noisy") == Full(tier=DEFAULT, fell_back=False, bound=Bound.KEY)
-    assert isinstance(queue.offer("quiet-0", "default", key="quiet"), Accepted)
-
-
 def test_keys_are_forgotten_when_they_are_empty():
     share: FairShare[int] = FairShare(capacity=2)
     for n in range(1_000):
         share.offer(n, key=str(n))
         share.take()
-    assert (share.depth_by_key(), len(share)) == ({}, 0)
+    assert (share._lanes, share.size) == ({}, 0)
 
 
 def test_bounds_that_make_no_sense_are_refused():
@@ -137,8 +129,6 @@ def test_bounds_that_make_no_sense_are_refused():
         TieredQueue[str](queue_capacity=0)
     with pytest.raises(ValueError):
         TieredQueue[str](queue_capacity=1, max_consecutive_same_tier=0)
-    with pytest.raises(ValueError):
-        FairShare[str](capacity=1, key_capacity=0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -171,12 +161,10 @@ def test_whoever_waits_is_served_after_one_of_each_other(steps):
 
 
 class TieredQueueMachine(RuleBasedStateMachine):
-    @initialize(capacity=st.integers(1, 6), limit=st.integers(1, 4), key_capacity=st.none() | st.integers(1, 6))
-    def start(self, capacity, limit, key_capacity):
-        self.capacity, self.limit, self.key_capacity = capacity, limit, key_capacity
-        self.queue: TieredQueue[int] = TieredQueue(
-            queue_capacity=capacity, max_consecutive_same_tier=limit, key_capacity=key_capacity
-        )
+    @initialize(capacity=st.integers(1, 6), limit=st.integers(1, 4))
+    def start(self, capacity, limit):
+        self.capacity, self.limit = capacity, limit
+        self.queue: TieredQueue[int] = TieredQueue(queue_capacity=capacity, max_consecutive_same_tier=limit)
         self.waiting: list[tuple[str, str, int]] = []
         self.record: list[str] = []  # tiers taken since the last forced take
         self.offered = 0
@@ -189,8 +177,7 @@ class TieredQueueMachine(RuleBasedStateMachine):
         answer = self.queue.offer(self.offered, tier, key=key)
         lands_in = "default" if tier == "bulk" else tier
         in_tier = [k for t, k, _ in self.waiting if t == lands_in]
-        key_full = self.key_capacity is not None and in_tier.count(key) >= self.key_capacity
-        assert isinstance(answer, Accepted) == (len(in_tier) < self.capacity and not key_full)
+        assert isinstance(answer, Accepted) == (len(in_tier) < self.capacity)
         assert (answer.tier, answer.fell_back) == (lands_in, tier == "bulk")
         if isinstance(answer, Accepted):
             self.waiting.append((lands_in, key, self.offered))

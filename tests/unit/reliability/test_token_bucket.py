@@ -20,7 +20,6 @@ from butlers.reliability.token_bucket import (
     full,
     per_minute,
     refill,
-    refund,
     take,
     take_all,
 )
@@ -53,11 +52,6 @@ def test_a_reply_that_costs_half_gets_through_twice_as_often():
 def test_tokens_come_back_with_time_but_never_above_capacity():
     assert available(bucket(0), at(4)) == 4
     assert available(bucket(0), at(4_000)) == 10
-
-
-def test_a_refund_never_exceeds_capacity():
-    assert refund(bucket(5), 2).tokens == 7
-    assert refund(bucket(9), 2).tokens == 10
 
 
 def test_a_cost_above_capacity_can_never_be_paid():
@@ -106,8 +100,6 @@ def test_misuse_is_refused():
         take(bucket(1), -1, START)
     with pytest.raises(ValueError):
         take(bucket(1), float("nan"), START)
-    with pytest.raises(ValueError):
-        refund(bucket(1), -1)
     with pytest.raises(ValueError):
         full(capacity=0, refill_per_second=1, now=START)
     with pytest.raises(ValueError):
@@ -161,7 +153,6 @@ class BucketMachine(RuleBasedStateMachine):
         self.now = self.latest = 0
         self.bucket = full(capacity=capacity, refill_per_second=rate / GRAINS, now=START)
         self.paid: list[tuple[int, int]] = []
-        self.refunded = 0
 
     @rule(seconds=st.integers(0, 30))
     def time_passes(self, seconds):
@@ -187,12 +178,6 @@ class BucketMachine(RuleBasedStateMachine):
             self.grains -= cost
             self.paid.append((self.latest, cost))
 
-    @rule(amount=st.integers(0, 5 * GRAINS))
-    def somebody_gives_back(self, amount):
-        self.bucket = refund(self.bucket, amount / GRAINS)
-        self.grains = min(self.capacity, self.grains + amount)
-        self.refunded += amount
-
     @invariant()
     def the_levels_agree(self):
         assert available(self.bucket, at(self.now)) * GRAINS == self.grains
@@ -203,7 +188,7 @@ class BucketMachine(RuleBasedStateMachine):
         for first in range(len(self.paid)):
             elapsed = self.latest - self.paid[first][0]
             spent = sum(cost for _, cost in self.paid[first:])
-            assert spent <= self.capacity + elapsed * self.rate + self.refunded
+            assert spent <= self.capacity + elapsed * self.rate
 
 
 TestBucketMachine = BucketMachine.TestCase

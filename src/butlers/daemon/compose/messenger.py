@@ -38,7 +38,7 @@ from butlers.reliability.error_budget import BudgetPolicy
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.storage.server_roles import PASSWORD_FILE, read_secret
+from butlers.storage.server_programs import PASSWORD_FILE, read_secret
 from butlers.telemetry.redaction import SecretFilter, password_in, secrets_in
 
 

@@ -11,7 +11,7 @@ from butlers.daemon.compose.routing import Routing
 from butlers.daemon.services import Service
 from butlers.reliability.retry import RetryPolicy
 from butlers.roster import ButlerConfig
-from butlers.storage.locks import WorkerLock, dead_workers, forget
+from butlers.storage.files import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.fanout import Fanout

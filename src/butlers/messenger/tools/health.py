@@ -24,7 +24,7 @@ from butlers.messenger.tools.deliveries import DeliveryRecords
 from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, snapshot
-from butlers.reliability.error_budget import BudgetMode, admission_factor
+from butlers.reliability.error_budget import ADMISSION_FACTORS, BudgetMode
 from butlers.reliability.token_bucket import Bucket, available
 
 PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
@@ -68,7 +68,7 @@ def channel_layer(
     configured = limits[f"channel:{name}"]
     mode = BudgetMode(state["stance"]) if state is not None else BudgetMode.NORMAL
     window = next((line for line in throttles if line["scope"] == name), None)
-    return layer(bucket, max(1.0, configured * admission_factor(mode)), now) | {
+    return layer(bucket, max(1.0, configured * ADMISSION_FACTORS[mode]), now) | {
         "configured": configured,
         "stance": mode.value,
         "stance_reason": state["stance_reason"] if state is not None else None,

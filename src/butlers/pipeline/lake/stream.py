@@ -34,7 +34,7 @@ from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
 from butlers.pipeline.lake.reading import must_be_from, note_gap
 from butlers.pipeline.session import noted
 from butlers.pipeline.sources.changes import ROWS_PER_BATCH, Horizon, read_changes, read_horizon
-from butlers.storage.locks import FileLock
+from butlers.storage.files import FileLock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,7 +183,7 @@ class Ingress:
     _committer: GroupCommitter[Offer, Placed] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._committer = GroupCommitter(self._commit, max_batch=500, isolate_failures=True)
+        self._committer = GroupCommitter(self._commit, max_batch=500)
 
     async def accept(self, envelope: IngestEnvelope, *, submitted_by: Caller) -> IngestReply:
         """Store one message, or find the request it repeats. Raises `Forbidden` when the caller may not speak for the
