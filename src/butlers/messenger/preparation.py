@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.channels.channel import AnswersGo, Channel, Threads
@@ -40,15 +40,6 @@ class Resolved:
     target: str  # canonical
     address: str  # as it was given
     how: str  # in plain words
-
-    @classmethod
-    def at(cls, channel: str, address: str, *, how: str) -> Self:
-        return cls(target=canonical_address(channel, address), address=address.strip(), how=how)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingIdentifier:
-    contact: Contact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +88,13 @@ class Preparation:
         self,
         notify: NotifyEnvelope,
         channel: Channel,
-        resolution: Resolved | MissingIdentifier,
+        resolution: Resolved | None,
         source_event: Mapping[str, Any] | None,
         identity_scope: str,
     ) -> NewDelivery:
         identity, now, origin = self.new_id(), self.clock.now(), notify.origin_butler
         target = address = None
-        if isinstance(resolution, Resolved):
+        if resolution is not None:
             target, address = resolution.target, resolution.address
             how = Decision(at=now, rule="target", verdict="resolved", detail=resolution.how)
         else:
@@ -217,18 +208,28 @@ def _key(notify: NotifyEnvelope, target: str) -> str | None:
     )
 
 
-async def resolve_target(notify: NotifyEnvelope, contacts: AddressBook) -> Resolved | MissingIdentifier:
+async def resolve_target(notify: NotifyEnvelope, contacts: AddressBook) -> Resolved | None:
+    """None: the contact has no identifier for the channel."""
+    channel, address = notify.delivery.channel, notify.delivery.recipient
     if notify.delivery.intent != "send":
-        return _reply_target(notify)
-    channel = notify.delivery.channel
-    if notify.contact_id is not None:
-        return await _contact_target(notify.contact_id, channel, contacts)
-    if notify.delivery.recipient is not None:
-        return Resolved.at(channel, notify.delivery.recipient, how="the recipient was named")
-    return await _owner_target(channel, contacts)
+        address, how = _answered_address(notify), "the conversation that is answered"
+    elif notify.contact_id is not None:
+        address, how = await contacts.identifier(notify.contact_id, channel), f"the contact's {channel} identifier"
+        if address is None and await contacts.get(notify.contact_id) is None:
+            raise invalid("contact_id", "no such contact")
+    elif address is not None:
+        how = "the recipient was named"
+    else:
+        owner, how = await contacts.owner(), "nobody was named, so it is for the owner"
+        address = await contacts.identifier(owner.id, channel) if owner else None
+        if address is None:
+            raise invalid("delivery.recipient", f"is required: no owner with a {channel} identifier is configured")
+    if address is None:
+        return None
+    return Resolved(target=canonical_address(channel, address), address=address.strip(), how=how)
 
 
-def _reply_target(notify: NotifyEnvelope) -> Resolved:
+def _answered_address(notify: NotifyEnvelope) -> str:
     context, delivery = notify.request_context, notify.delivery
     if context is None or context.source_channel != delivery.channel:
         raise invalid("delivery.channel", "a reply leaves by the channel the request came from")
@@ -237,25 +238,7 @@ def _reply_target(notify: NotifyEnvelope) -> Resolved:
     lineage = context.source_sender_identity if to_sender else context.source_thread_identity
     if lineage is None:
         raise invalid("request_context.source_thread_identity", "is required to answer")
-    answered = Resolved.at(delivery.channel, lineage, how="the conversation that is answered")
-    if delivery.recipient is not None and canonical_address(delivery.channel, delivery.recipient) != answered.target:
+    answered, named = canonical_address(delivery.channel, lineage), delivery.recipient
+    if named is not None and canonical_address(delivery.channel, named) != answered:
         raise invalid("delivery.recipient", "does not agree with the conversation that is answered")
-    return answered
-
-
-async def _contact_target(contact_id: UUID, channel: str, contacts: AddressBook) -> Resolved | MissingIdentifier:
-    identifier = await contacts.identifier(contact_id, channel)
-    if identifier is not None:
-        return Resolved.at(channel, identifier, how=f"the contact's {channel} identifier")
-    contact = await contacts.get(contact_id)
-    if contact is None:
-        raise invalid("contact_id", "no such contact")
-    return MissingIdentifier(contact=contact)
-
-
-async def _owner_target(channel: str, contacts: AddressBook) -> Resolved:
-    owner = await contacts.owner()
-    identifier = await contacts.identifier(owner.id, channel) if owner else None
-    if identifier is None:
-        raise invalid("delivery.recipient", f"is required: no owner with a {channel} identifier is configured")
-    return Resolved.at(channel, identifier, how="nobody was named, so it is for the owner")
+    return lineage

@@ -217,14 +217,6 @@ def outcome(
     return Queued(recipient_id=recipient_id, channel=decision.channel, scheduled_at=slot)
 
 
-def queued_recipients(outcomes: Iterable[Outcome]) -> tuple[Queued, ...]:
-    return tuple(each for each in outcomes if isinstance(each, Queued))
-
-
-def blocked_recipients(outcomes: Iterable[Outcome]) -> tuple[Blocked, ...]:
-    return tuple(each for each in outcomes if isinstance(each, Blocked))
-
-
 def schedule_retry(
     policy: RetryPolicy,
     *,

@@ -18,9 +18,9 @@ from butlers.outbound.documents import (
     read_defaults,
     read_preferences,
 )
-from butlers.outbound.planning import Circumstances, blocked_recipients, check_permission_name, plan, queued_recipients
+from butlers.outbound.planning import Circumstances, check_permission_name, plan
 from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, Recipient, dedupe_key
-from butlers.storage.database import Database, Executor, Record
+from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 
 SYSTEM_SCOPE = "system"
@@ -148,17 +148,12 @@ class OutboundStore:
             [each.detail for each in blocked],
         )
 
-    async def known_outcomes(self, connection: Executor, message_id: UUID, ids: Sequence[str]) -> Mapping[str, Outcome]:
+    async def known_outcomes(self, connection: Executor, message_id: UUID, ids: Sequence[str]) -> dict[str, Outcome]:
         queued = await connection.fetch(self._queries.scheduled_of, message_id, ids)
         blocked = await connection.fetch(self._queries.blocked_of, message_id, ids)
         return {row["recipient_id"]: Queued(**dict(row)) for row in queued} | {
-            row["recipient_id"]: _blocked(row) for row in blocked
+            row["recipient_id"]: Blocked(**dict(row) | {"reason": BlockedReason(row["reason"])}) for row in blocked
         }
-
-
-def _blocked(row: Record) -> Blocked:
-    reason = BlockedReason(row["reason"])
-    return Blocked(recipient_id=row["recipient_id"], reason=reason, detail=row["detail"])
 
 
 HORIZON = timedelta(days=7)  # how far ahead a message may be scheduled
@@ -193,21 +188,25 @@ class MessageDeliveryService:
 
     async def send_message(self, data: str | bytes, *, now: datetime) -> SendResult:
         """Decide and schedule; a message that is known gets its first answer for whom it was decided before."""
-        document = _checked(parse_document(MessageDocument, data, kind="message"))
+        document = parse_document(MessageDocument, data, kind="message")
+        if not document.recipient_ids:
+            raise invalid("recipient_ids", "must name at least one recipient")
         now = now.astimezone(UTC)
         async with self._database.transaction() as connection:
             # Before anything is read: what is known must not become more while this waits.
             await self._store.take_turn(connection, document)
             is_new = await self._store.keep_message(connection, document, now=now)
-            known = {} if is_new else await self._known(connection, document)
+            known = {} if is_new else await self._store.known_outcomes(connection, document.id, document.recipient_ids)
             undecided = [one for one in document.recipient_ids if one not in known]
             decided = await self._decide(connection, document, undecided, now) if undecided else ()
             await self._store.keep_outcomes(connection, document, decided, now=now)
         by_recipient = known | {outcome.recipient_id: outcome for outcome in decided}
-        return _result(document.id, [by_recipient[one] for one in document.recipient_ids])
-
-    async def _known(self, connection: Executor, document: MessageDocument) -> dict[str, Outcome]:
-        return dict(await self._store.known_outcomes(connection, document.id, document.recipient_ids))
+        outcomes = [by_recipient[one] for one in document.recipient_ids]
+        return SendResult(
+            message_id=document.id,
+            queued=tuple(each for each in outcomes if isinstance(each, Queued)),
+            blocked=tuple(each for each in outcomes if isinstance(each, Blocked)),
+        )
 
     async def _decide(
         self, connection: Executor, document: MessageDocument, ids: Sequence[str], now: datetime
@@ -222,13 +221,3 @@ class MessageDeliveryService:
 def start_of_day(moment: datetime) -> datetime:
     """In UTC: what was scheduled earlier counts against none of the limits that still hold."""
     return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def _checked(document: MessageDocument) -> MessageDocument:
-    if not document.recipient_ids:
-        raise invalid("recipient_ids", "must name at least one recipient")
-    return document
-
-
-def _result(message_id: UUID, outcomes: Sequence[Outcome]) -> SendResult:
-    return SendResult(message_id=message_id, queued=queued_recipients(outcomes), blocked=blocked_recipients(outcomes))

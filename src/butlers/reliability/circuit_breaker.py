@@ -15,7 +15,8 @@
 
 Every arrow starts a new *generation*. An admission carries the generation it was given in, and its result hands it
 back: a result from another generation says nothing about the present and changes nothing. So a call that was
-admitted before the trip can neither close the circuit by succeeding late nor open it again by failing late.
+admitted before the trip can neither close the circuit by succeeding late nor open it again by failing late. An open
+circuit has admitted nobody, so no result can be about it.
 
 Invariants
 - closed: fewer failures in a row than the threshold;
@@ -136,7 +137,7 @@ def admit(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> tuple[Admis
 
 def record_success(breaker: Breaker, policy: BreakerPolicy, *, generation: int) -> Breaker:
     """The call came through."""
-    if not _counts(breaker, generation):
+    if breaker.state is BreakerState.OPEN or generation != breaker.generation:
         return breaker
     if breaker.state is not BreakerState.HALF_OPEN:
         return replace(breaker, consecutive_failures=0)
@@ -147,7 +148,7 @@ def record_success(breaker: Breaker, policy: BreakerPolicy, *, generation: int) 
 
 def record_failure(breaker: Breaker, policy: BreakerPolicy, *, generation: int, reason: str, now: datetime) -> Breaker:
     """The target failed."""
-    if not _counts(breaker, generation):
+    if breaker.state is BreakerState.OPEN or generation != breaker.generation:
         return breaker
     counted = replace(breaker, consecutive_failures=breaker.consecutive_failures + 1)
     if breaker.state is BreakerState.HALF_OPEN:
@@ -159,7 +160,9 @@ def record_failure(breaker: Breaker, policy: BreakerPolicy, *, generation: int, 
 
 def record_ignored(breaker: Breaker, *, generation: int) -> Breaker:
     """The call ended in a way that says nothing about the target; only its probe slot is given back."""
-    return _release(breaker) if _counts(breaker, generation) else breaker
+    if breaker.state is BreakerState.OPEN or generation != breaker.generation:
+        return breaker
+    return _release(breaker)
 
 
 def snapshot(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> BreakerSnapshot:
@@ -173,11 +176,6 @@ def snapshot(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> BreakerS
         probes_out=breaker.probes_out,
         probe_successes=breaker.probe_successes,
     )
-
-
-def _counts(breaker: Breaker, generation: int) -> bool:
-    # An open circuit has admitted nobody, so no result can be about it.
-    return generation == breaker.generation and breaker.state is not BreakerState.OPEN
 
 
 def _retry_after(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> float | None:

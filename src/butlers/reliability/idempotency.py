@@ -35,7 +35,7 @@ def delivery_key(
     """The canonical key of one outbound delivery."""
     identifiers = (request_id, origin_butler, intent, channel, target_identity)
     contents = (message,) if subject is None or not _content(subject) else (message, subject)
-    fields = [*map(_identifier, identifiers), *(_digest(_content(text)) for text in contents)]
+    fields = [*(_present(text).lower() for text in identifiers), *(_digest(_content(text)) for text in contents)]
     return f"delivery-{_digest('delivery', *fields)}"
 
 
@@ -53,13 +53,13 @@ def caller_key(
     """
     identifiers = (origin_butler, intent, channel, target_identity)
     request = (request_id or "").strip().lower()
-    fields = [request, *map(_identifier, identifiers), _present(idempotency_key)]
+    fields = [request, *(_present(text).lower() for text in identifiers), _present(idempotency_key)]
     return f"caller-{_digest('caller', *fields)}"
 
 
 def event_key(*, channel: str, endpoint_identity: str, external_event_id: str) -> str:
     """The key of an event its source has named: an update id and its bot, a Message-ID and its mailbox."""
-    fields = (_identifier(channel), _identifier(endpoint_identity), _present(external_event_id))
+    fields = (_present(channel).lower(), _present(endpoint_identity).lower(), _present(external_event_id))
     return f"event-{_digest('event', *fields)}"
 
 
@@ -100,10 +100,6 @@ def root_key(key: str) -> str:
     while len(parts) > 1 and parts[-1].isascii() and parts[-1].isdigit():
         parts.pop()
     return _REPLAY.join(parts)
-
-
-def _identifier(text: str) -> str:
-    return _present(text).lower()
 
 
 def _present(text: str) -> str:
