@@ -28,42 +28,41 @@ ME = "messenger"
 Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's record of a request; raises when unknown
 
 
-class SendArguments(Value):
+class _MessageArguments(Value):
     message: Text = Field(description="the text; light Markdown is rendered where the channel can")
+    idempotency_key: Identity | None = Field(
+        default=None, description="a name for this message: a repeat with the same key is not sent again"
+    )
+    not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
+    identity_scope: Literal["bot", "user"] = Field(
+        default="bot", description="bot: the system's own account; user: the owner's"
+    )
+
+
+class SendArguments(_MessageArguments):
     recipient: Identity | None = Field(
         default=None, description="the channel's own address; absent, and without contact_id: the owner"
     )
     contact_id: UUID | None = Field(default=None, description="the contact to write to, instead of an address")
-    idempotency_key: Identity | None = Field(
-        default=None, description="a name for this message: a repeat with the same key is not sent again"
-    )
-    not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
     priority: Priority = Field(default="normal", description="what goes first when there is a queue")
-    identity_scope: Literal["bot", "user"] = Field(
-        default="bot", description="bot: the system's own account; user: the owner's"
-    )
 
 
-class SendMailArguments(SendArguments):
-    subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
-
-
-class ReplyArguments(Value):
+class ReplyArguments(_MessageArguments):
     """Which request is answered; where the answer goes is Switchboard's knowledge and not the caller's."""
 
-    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
     request_id: RequestId = Field(description="the request that is answered: a UUID of version 7")
-    idempotency_key: Identity | None = Field(
-        default=None, description="a name for this message: a repeat with the same key is not sent again"
-    )
-    not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
-    identity_scope: Literal["bot", "user"] = Field(
-        default="bot", description="bot: the system's own account; user: the owner's"
-    )
 
 
-class ReplyMailArguments(ReplyArguments):
+class _WithSubject(Value):
     subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
+
+
+class SendMailArguments(SendArguments, _WithSubject):
+    pass
+
+
+class ReplyMailArguments(ReplyArguments, _WithSubject):
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +78,7 @@ class ChannelTools:
     def _send_tool(self, channel: str) -> Tool:
         async def send(_caller: Caller, arguments: SendArguments) -> dict[str, Any]:
             contact = str(arguments.contact_id) if arguments.contact_id else None
-            more = {"contact_id": contact, "priority": arguments.priority}
-            notify = _envelope(channel, "send", arguments, **more)
+            notify = _envelope(channel, "send", arguments, contact_id=contact, priority=arguments.priority)
             return await self._submit(notify, arguments.identity_scope, None)
 
         return Tool(

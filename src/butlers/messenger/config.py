@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -13,6 +14,7 @@ from butlers.channels.registry import channels
 from butlers.reliability.circuit_breaker import BreakerPolicy
 from butlers.reliability.retry import RetryPolicy
 
+T = TypeVar("T")
 DEFAULT = "default"  # the line of a table for channels that it does not name
 _DEFAULT_CERTAINTY: CertaintyPolicy = "never_duplicate"
 
@@ -21,14 +23,10 @@ def _outbound() -> dict[str, Outbound]:
     return {name: channel.outbound for name, channel in channels().items() if channel.outbound is not None}
 
 
-def _certainties() -> dict[str, CertaintyPolicy]:
-    own = {name: outbound.certainty for name, outbound in _outbound().items() if outbound.certainty is not None}
-    return {**own, DEFAULT: _DEFAULT_CERTAINTY}
-
-
-def _timeouts() -> dict[str, float]:
-    own = {name: outbound.timeout_s for name, outbound in _outbound().items() if outbound.timeout_s is not None}
-    return {**own, DEFAULT: 30.0}
+def _by_channel(value_of: Callable[[Outbound], T | None], default: T) -> dict[str, T]:
+    """What each channel brings, and the default."""
+    values = {name: value_of(outbound) for name, outbound in _outbound().items()}
+    return {**{name: value for name, value in values.items() if value is not None}, DEFAULT: default}
 
 
 def _limits() -> dict[str, float]:
@@ -62,11 +60,6 @@ class RetrySection(Section):
             max_delay=self.max_delay_s,
             jitter=self.jitter,
         )
-
-
-def _retries() -> dict[str, RetrySection]:
-    own = {name: RetrySection(**asdict(out.retry)) for name, out in _outbound().items() if out.retry is not None}
-    return {**own, DEFAULT: RetrySection()}
 
 
 class LimitsSection(Section):
@@ -188,15 +181,15 @@ class DeliverySection(Section):
     error_budget: ErrorBudgetSection = ErrorBudgetSection()
     retention: RetentionSection = RetentionSection()
     retry: dict[str, RetrySection] = Field(
-        default=_retries(),
+        default=_by_channel(lambda out: RetrySection(**asdict(out.retry)) if out.retry else None, RetrySection()),
         description="how often and how patiently, by channel: max_attempts, base_delay_s, max_delay_s, jitter",
     )
     timeout_s: dict[str, float] = Field(
-        default=_timeouts(),
+        default=_by_channel(lambda out: out.timeout_s, 30.0),
         description="seconds one attempt may take, by channel",
     )
     certainty: dict[str, CertaintyPolicy] = Field(
-        default=_certainties(),
+        default=_by_channel(lambda out: out.certainty, _DEFAULT_CERTAINTY),
         description="what follows an attempt that may have arrived, by channel: never_duplicate, never_lose or ask",
     )
     max_concurrent_attempts: int = Field(default=32, ge=1, description="provider calls of one process at one time")

@@ -19,14 +19,13 @@ a provider's door, and they are known minutes before the delivery has ended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from pydantic import Field
-from pydantic_core import to_jsonable_python
 
+from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import Tool
 from butlers.clock import Clock
@@ -174,6 +173,13 @@ def describe_budgets(
     return described
 
 
+class DeliveryLevels(Result):
+    window: Row = Field(description="since and until")
+    objective: float = Field(description="the share of deliveries that should succeed")
+    success: list[Row] = Field(description="how many succeeded, by channel")
+    error_budget: Row | list[Row] = Field(description="what is left of the error budget, by channel")
+
+
 class ServiceLevels:
     """Measures one schema."""
 
@@ -195,6 +201,22 @@ class ServiceLevels:
         self._policy = policy
         self._channels = tuple(channels)
         self._max_in_flight = max_in_flight
+
+    def tools(self) -> list[Tool]:
+        return [
+            Tool(
+                name="messenger_service_levels",
+                description="How well deliveries go: success, p95, duplicates, rejections, dead letters, error budget.",
+                arguments=TimeRangeArguments,
+                returns=DeliveryLevels,
+                hints=READS,
+                handler=self._service_levels,
+                roles=BUTLERS,
+            )
+        ]
+
+    async def _service_levels(self, _caller: Caller, arguments: TimeRangeArguments) -> dict[str, Any]:
+        return wire(await self.slis(*arguments.between(self._clock.now())))
 
     async def run(self) -> None:
         """Decide and show until cancelled."""
@@ -302,36 +324,3 @@ class ServiceLevels:
 
 async def _rows(source: Database | Executor, query: str, *values: Any) -> list[dict[str, Any]]:
     return [dict(row) for row in await source.fetch(query, *values)]
-
-
-class DeliveryLevels(Result):
-    window: Row = Field(description="since and until")
-    objective: float = Field(description="the share of deliveries that should succeed")
-    success: list[Row] = Field(description="how many succeeded, by channel")
-    error_budget: Row | list[Row] = Field(description="what is left of the error budget, by channel")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceLevelTools:
-    """Builds `messenger_service_levels`."""
-
-    levels: ServiceLevels
-    clock: Clock
-
-    def tools(self) -> list[Tool]:
-        return [
-            Tool(
-                name="messenger_service_levels",
-                description="How well deliveries go: success, p95, duplicates, rejections, dead letters, error budget.",
-                arguments=TimeRangeArguments,
-                returns=DeliveryLevels,
-                hints=READS,
-                handler=self._service_levels,
-                roles=BUTLERS,
-            )
-        ]
-
-    async def _service_levels(self, _caller: Caller, arguments: TimeRangeArguments) -> dict[str, Any]:
-        since, until = arguments.between(self.clock.now())
-        ready: dict[str, Any] = to_jsonable_python(await self.levels.slis(since, until))
-        return ready

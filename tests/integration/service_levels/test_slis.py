@@ -12,7 +12,6 @@ import pytest
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import ToolBox
 from butlers.errors import ValidationError
-from butlers.messenger.service_levels import ServiceLevelTools
 from butlers.operations.operation import Role
 
 from .ledger import HOUR_AGO, NOW, Ledger, ago
@@ -289,7 +288,7 @@ async def test_a_doubt_that_nobody_settled_is_not_settled_by_another_end(ledger:
 
 async def test_the_tool_answers_for_the_last_day_and_refuses_windows_without_sense(ledger: Ledger) -> None:
     await ledger.delivery("delivered", ended=ago(23 * 3600))
-    box = ToolBox(ServiceLevelTools(levels=ledger.levels(), clock=ledger.clock).tools())
+    box = ToolBox(ledger.levels().tools())
     operator = Caller(name="operator", role=Role.OPERATOR)
 
     async def ask(**arguments: Any) -> dict[str, Any]:

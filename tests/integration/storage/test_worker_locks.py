@@ -13,7 +13,7 @@ from butlers.storage.files import WorkerLock, dead_workers, forget
 _WORKER = """
 import sys, time
 from pathlib import Path
-from butlers.storage.locks import WorkerLock
+from butlers.storage.files import WorkerLock
 WorkerLock(Path(sys.argv[1]), sys.argv[2]).hold()
 print("held", flush=True)
 time.sleep(60)

@@ -12,7 +12,7 @@ from butlers.daemon.compose.base import Butler
 from butlers.messenger.channel_tools import ChannelTools
 from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release
-from butlers.messenger.service_levels import ServiceLevels, ServiceLevelTools
+from butlers.messenger.service_levels import ServiceLevels
 from butlers.messenger.tools.dead_letters import ActionTools, DeadLetterTools
 from butlers.messenger.tools.deliveries import DeliveryRecords, RecipientTools, TrackingTools
 from butlers.messenger.tools.health import HealthTools
@@ -32,12 +32,11 @@ def messenger_tools(butler: Butler, parts: Parts, levels: ServiceLevels) -> list
     channels = ChannelTools(
         intake=parts.intake, channels=frozenset(parts.channels), lineage=_asking(butler, "request.lineage")
     )
-    service = ServiceLevelTools(levels=levels, clock=butler.process.clock)
     return [
         *channels.tools(),
         *_operational(butler, parts),
         *_action_tools(butler, parts).tools(),
-        *service.tools(),
+        *levels.tools(),
         *ApprovalTools(approvals=parts.approvals).tools(),
     ]
 

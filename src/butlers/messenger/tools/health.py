@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from butlers.reliability.error_budget import ADMISSION_FACTORS, BudgetMode
 from butlers.reliability.token_bucket import Bucket, available
 
 PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
+_SECONDS = ("recovery_timeout", "retry_after")  # of a circuit
 WORST_SHOWN = 5  # recipients at their limit
 Group = Mapping[str, Any]  # channel, status, admitted, deliveries, oldest
 
@@ -215,16 +216,9 @@ class HealthTools:
 
 
 def describe_circuit(breaker: Breaker, policy: BreakerPolicy, now: datetime) -> dict[str, Any]:
-    seen = snapshot(breaker, policy, now)
+    seen = asdict(snapshot(breaker, policy, now))
     return {
-        "state": seen.state.value,
-        "consecutive_failures": seen.consecutive_failures,
-        "trip_reason": seen.trip_reason,
-        "tripped_at": seen.tripped_at,
-        "recovery_timeout_s": seen.recovery_timeout,
-        "retry_after_s": seen.retry_after,
-        "probes_out": seen.probes_out,
-        "probe_successes": seen.probe_successes,
+        **{f"{name}_s" if name in _SECONDS else name: value for name, value in seen.items()},
         "failure_threshold": policy.failure_threshold,
         "success_threshold": policy.success_threshold,
     }
