@@ -38,13 +38,14 @@ async def grouped(database: Database, rows: Sequence[Row], writers: int) -> None
         await database.execute(INSERT, [row[0] for row in batch], [row[1] for row in batch])
         return [None] * len(batch)
 
-    async with GroupCommitter(commit) as committer:
+    committer = GroupCommitter(commit)
 
-        async def write(mine: Sequence[Row]) -> None:
-            for row in mine:
-                await committer.submit(row)
+    async def write(mine: Sequence[Row]) -> None:
+        for row in mine:
+            await committer.submit(row)
 
-        await asyncio.gather(*(write(rows[n::writers]) for n in range(writers)))
+    await asyncio.gather(*(write(rows[n::writers]) for n in range(writers)))
+    await committer.close()
 
 
 async def batched(database: Database, rows: Sequence[Row], _writers: int) -> None:

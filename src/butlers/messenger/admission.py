@@ -330,8 +330,12 @@ def state_of_row(row: Record) -> AdmissionState:
     buckets: dict[str, Bucket] = {}
     shares: dict[str, dict[str, Bucket]] = {}
     for stored in row["buckets"]:
-        columns = ("capacity", "refill_per_second", "tokens", "updated_at")
-        bucket = Bucket(**{column: stored[column] for column in columns})
+        bucket = Bucket(
+            capacity=stored["capacity"],
+            refill_per_second=stored["refill_per_second"],
+            tokens=stored["tokens"],
+            updated_at=stored["updated_at"],
+        )
         if stored["layer"] is None:
             buckets[stored["name"]] = bucket
         else:
