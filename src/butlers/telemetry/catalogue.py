@@ -46,14 +46,9 @@ class Metric:
         return self.name.replace(".", "_")
 
 
-_METRICS: list[Metric] = []  # in the order of their declarations
-
-
 def _metric(kind: Kind, name: str, unit: str, description: str, attributes: str) -> Metric:
     allowed = frozenset(attributes.split())
-    metric = Metric(name=name, kind=kind, unit=unit, description=description, attributes=allowed)
-    _METRICS.append(metric)
-    return metric
+    return Metric(name=name, kind=kind, unit=unit, description=description, attributes=allowed)
 
 
 def _counter(name: str, unit: str, description: str, attributes: str = "") -> Metric:
@@ -284,5 +279,6 @@ def _of(system: str) -> tuple[Metric, ...]:
     return tuple(metric for metric in CATALOGUE if metric.name.startswith(f"butlers.{system}."))
 
 
-CATALOGUE: tuple[Metric, ...] = tuple(_METRICS)
+# Every metric that is declared above, in that order.
+CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 SWITCHBOARD, BUFFER, MESSENGER, BUTLER = (_of(system) for system in ("switchboard", "buffer", "messenger", "butler"))
