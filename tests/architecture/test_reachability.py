@@ -127,7 +127,7 @@ async def test_every_scheduled_job_is_native(running: RunningSystem) -> None:
 
 
 async def test_every_scheduled_job_runs_when_it_is_due(running: RunningSystem) -> None:
-    """Those of the pipeline are in tests/scenarios/test_connector_statistics.py: each is a start of Spark."""
+    """Those of the pipeline are in tests/pipeline/test_scenarios.py, with Spark."""
     await running.database.execute(
         "update switchboard.scheduled_tasks set next_run_at = now() - interval '1 minute' where job_name <> all($1)",
         list(ON_SPARK),

@@ -1,4 +1,4 @@
-"""`butlers pipeline run` in a process of its own, as an operator starts it."""
+"""The command line, in this process; and `butlers pipeline run` in one of its own, as an operator starts it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from butlers.daemon.cli import app
+from butlers.daemon.cli.exits import run_guarded
+
+
+def butlers(*words: str) -> int:
+    """The exit code of a command that runs here."""
+    try:
+        return run_guarded(lambda: app(list(words), standalone_mode=False), as_json="--json" in words)
+    except SystemExit as ended:
+        return int(ended.code or 0)
 
 
 async def run_job(

@@ -19,9 +19,9 @@ SMALL = {"spark.sql.shuffle.partitions": "2"}
 # Run at every change, within the time that all tests together may take; the other tests with Spark are heavy.
 AT_EVERY_CHANGE = {
     "test_changes.py",
-    "test_daily.py",
     "test_merge_sink.py",
     "test_postgres_source.py",
+    "test_scenarios.py",
     "test_session.py",
 }
 

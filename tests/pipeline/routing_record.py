@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from butlers.pipeline.connection import transaction
+from butlers.pipeline.tables.routing import ROUTING_ALERTS, SLICE
 from butlers.storage.migrations import MigrationSet
 
 MIGRATIONS = (
@@ -283,3 +284,20 @@ _LIVES = {
     "retried": (3, _retried),
     "forced": (1, _forced),
 }
+
+
+def stored(dsn: str, table: str) -> list[dict[str, Any]]:
+    with transaction(dsn) as cursor:
+        cursor.execute(f"SELECT *, xmin::text AS written_by FROM pipeline.{table}")
+        return [dict(row) for row in cursor.fetch_arrow_table().to_pylist()]
+
+
+def by_slice(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    found = {tuple(row[name] for name in SLICE): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def alerts(dsn: str, state: str = "firing") -> set[tuple[str, ...]]:
+    rows = stored(dsn, ROUTING_ALERTS.name)
+    return {(row["metric"], *(row[name] for name in SLICE)) for row in rows if row["state"] == state}

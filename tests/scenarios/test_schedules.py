@@ -93,7 +93,7 @@ async def test_scheduled_task_inventory(running: RunningSystem) -> None:
     for name in INVENTORY:
         outcome = await run_now(running, name)
         assert (outcome["status"], outcome["mode"]) == ("ok", "native"), name
-        # What is on Spark is run in test_connector_statistics.py; here its master is none, and it says so.
+        # What is on Spark is run in tests/pipeline/test_scenarios.py; here its master is none, and it says so.
         assert ("skipped" in outcome["result"]) == name.startswith("connector-stats"), outcome
     assert await sessions(running) == before  # no runtime was asked
 

@@ -1,20 +1,39 @@
-"""The three jobs about connectors, started by their schedules while the clock goes through a night."""
+"""The seeds' scenarios that need Spark: by the schedules and commands that start the jobs, with one Java for all.
+
+The jobs run in this process. `test_runs.py` has a service start one in a process of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from pyspark.sql import SparkSession
 
+from butlers.clock import SystemClock
+from butlers.daemon.cli.exits import FAILED
+from butlers.daemon.compose import connectors
+from butlers.ids import Uuid7Factory
+from butlers.pipeline import runner
+from butlers.pipeline.job import Window
+from butlers.pipeline.session import SessionSettings
+from butlers.pipeline.tables.routing import ROUTING_QUALITY
 from butlers.storage.database import Record
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.retention import ensure_month_partitions, list_month_partitions
+from tests.database import cloned_database_uri
+from tests.pipeline.command_line import butlers
+from tests.pipeline.routing_record import MIGRATIONS, alerts, by_slice, stored
+from tests.pipeline.routing_record import Record as RoutingRecord
 from tests.scenarios.connector_door import COUNTERS, RemoteConnector, a_connector, operator
 from tests.scenarios.switchboard_door import all_finished
 from tests.scenarios.test_retention import MovedClock
@@ -104,26 +123,35 @@ async def an_evening(night: Night) -> RemoteConnector:
     return box
 
 
-async def _levels_by_schedule(night: Night) -> None:
-    """A schedule that an operator creates; Messenger has none of its own."""
-    night.at(1, 10)
-    wanted = {"name": LEVELS, "cron": "20 * * * *", "job_name": "service_levels"}
-    assert (await operator(night.running, "schedule_create", **wanted))["name"] == LEVELS
-    night.at(1, 20, 1)
-    said = await night.ran(LEVELS)
-    assert said["as_of"] == "2026-02-01T01:00:00+00:00"
-    day = "SELECT good FROM messenger.long_budget WHERE name = 'telegram.bot' AND window_s = 86400"
-    assert await night.running.database.fetchval(day) == 3  # an answer to each message of the evening
+@pytest.fixture
+def one_java(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run here, in the session that all tests share."""
+
+    @contextmanager
+    def shared_session(_name: str, _settings: SessionSettings) -> Iterator[SparkSession]:
+        spark.createDataFrame([], "nothing int")  # makes it the session of this thread, which a writer looks for
+        yield spark
+
+    async def run_here(
+        job: str, window: Window, *, dsn: str, lake: Path, scratch: Path, arguments: Mapping[str, str], **_: Any
+    ) -> dict[str, Any]:
+        session = SessionSettings(scratch=scratch, master="local[2]")
+        request = runner.RunRequest(job=job, window=window, dsn=dsn, lake=lake, session=session, arguments=arguments)
+        clock = SystemClock()
+        return await asyncio.to_thread(runner.run_job, request, clock=clock, new_id=Uuid7Factory(clock))
+
+    monkeypatch.setattr(runner, "spark_session", shared_session)
+    monkeypatch.setattr(connectors, "run_in_process", run_here)
 
 
-@pytest.mark.heavy  # six starts of Spark
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600)  # on a busy machine
 @pytest.mark.scenario("S3-064")
 @pytest.mark.scenario("S3-078")
 @pytest.mark.scenario("S3-079")
 @pytest.mark.scenario("S3-080")
 @pytest.mark.scenario("S3-081")
 @pytest.mark.scenario("S3-082")
+@pytest.mark.usefixtures("one_java")
 async def test_a_night_of_rollups_and_pruning(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     async with a_night(tmp_path, postgres_server) as night:
         for text in ("I paid the electricity bill", "I paid the gas bill", "My blood pressure was 120 over 80"):
@@ -141,19 +169,35 @@ async def test_a_night_of_rollups_and_pruning(tmp_path: Path, postgres_server: E
         statistics = await _statistics(night)
         _are_of_the_evening(*statistics)
 
-        await night.run_again(HOURLY)
-        await night.run_again(DAILY)
+        await night.run_again(DAILY)  # which rolls up the hours again, too
         assert await _statistics(night) == statistics
 
         await night.next_run(HOURLY, "2026-02-01T02:05:00Z")
-        await _levels_by_schedule(night)
         night.at(1, 30, 1)
         _removed((await night.ran(PRUNING))["removed"])
         await _is_kept(night)
         runs = await night.running.database.fetch("SELECT job, outcome, rows_out FROM pipeline.pipeline_runs")
-        rollups = {HOURLY.removesuffix("-rollup"), DAILY.removesuffix("-rollup"), PRUNING}
-        assert {row["job"] for row in runs} == rollups | {LEVELS}
+        assert {row["job"] for row in runs} == {HOURLY.removesuffix("-rollup"), DAILY.removesuffix("-rollup"), PRUNING}
         assert {row["outcome"] for row in runs} == {"succeeded"}
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+async def test_service_levels_by_a_schedule_of_an_operator(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
+    """In a process of its own. Messenger has no such schedule of its own."""
+    async with a_night(tmp_path, postgres_server) as night:
+        await night.running.ingest("I paid the electricity bill")
+        await all_finished(night.running)
+        for schedule in (HOURLY, DAILY, PRUNING):
+            await night.next_run(schedule, "2026-02-02T00:00:00Z")
+        night.at(1, 10)
+        wanted = {"name": LEVELS, "cron": "20 * * * *", "job_name": "service_levels"}
+        assert (await operator(night.running, "schedule_create", **wanted))["name"] == LEVELS
+        night.at(1, 20, 1)
+        said = await night.ran(LEVELS)
+        assert said["as_of"] == "2026-02-01T01:00:00+00:00"
+        day = "SELECT good FROM messenger.long_budget WHERE name = 'telegram.bot' AND window_s = 86400"
+        assert await night.running.database.fetchval(day) == 1  # the answer
 
 
 async def _statistics(night: Night) -> tuple[list[Any], list[Any], list[Any]]:
@@ -240,3 +284,75 @@ async def _old_records(night: Night) -> None:
         "INSERT INTO switchboard.connector_registry VALUES ('imap', 'from-the-past', 'gone', gen_random_uuid(), NULL,"
         " 'healthy', NULL, 1, '2020-01-01Z', '2020-01-01Z', 'self', 0, 0, 0, 0, 0)"
     )
+
+
+DAY = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+@pytest.fixture
+async def routed(postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    async with cloned_database_uri(postgres_server, MIGRATIONS) as uri:
+        monkeypatch.setenv("DATABASE_URL", uri)
+        yield uri
+
+
+def _drifting() -> RoutingRecord:
+    """A day that went well, and a day after it on which a new prompt sends half of the messages to the wrong butler."""
+    record = RoutingRecord(random=Random(5))
+    for minute in range(40):
+        row = record.message(DAY - timedelta(days=1) + timedelta(minutes=minute), f"before {minute}")
+        record.decide(row, ("llm", "claude:big", "triage-1"), ["finance" if minute % 2 else "health"])
+        record.dispatch(row, 1)
+    for minute in range(60):
+        prompt = "triage-2" if minute % 3 else "triage-1"
+        row = record.message(DAY + timedelta(minutes=minute), "the same words", channel="email")
+        split = ["travel", "general"] if minute % 2 else ["travel"]
+        record.decide(row, ("llm", "claude:big", prompt), split if prompt == "triage-2" else ["health"])
+        record.dispatch(row, 1, failing={"s1"} if minute % 4 == 0 else {"s2"})
+        if minute % 4 == 0:
+            record.reroute(row, 30, "health", was="errored")
+    for minute in range(40):
+        row = record.message(DAY + timedelta(hours=2, minutes=minute), f"unclear {minute}", channel="api")
+        record.decide(row, ("fallback", "local-1", None), ["general"])
+        record.dispatch(row, 1)
+    return record
+
+
+@pytest.mark.timeout(600)  # on a busy machine
+@pytest.mark.scenario("S3-106")
+@pytest.mark.usefixtures("one_java")
+def test_quality_drift_dimensions(routed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _drifting().store(routed)
+    day = ("--from", DAY.isoformat(), "--to", (DAY + timedelta(days=1)).isoformat())
+    code = butlers("pipeline", "run", "routing-quality", *day, "--data-dir", str(tmp_path), "--json")
+
+    # Thresholds trigger alerts, and whoever started the job hears of it.
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["outcome"]) == (FAILED, "needs_attention"), told
+    assert told["details"]["alerts"] == len(alerts(routed))
+
+    # Every dimension is there, by model and prompt version, by source and by target butler.
+    rows = by_slice(stored(routed, ROUTING_QUALITY.name))
+    old, new = rows["*", "claude:big", "triage-1", "*", "*"], rows["*", "claude:big", "triage-2", "*", "*"]
+    assert (old["correctness"], new["correctness"]) == (1.0, 0.75)
+    assert (new["repeats"], new["repeats_same"], new["stability"]) == (29, 4, pytest.approx(4 / 29))
+    assert (new["multi_segment_change"], new["shift"]) == (0.5, 1.0)
+    assert rows["*", "*", "*", "api", "*"]["fallback_rate"] == 1.0
+    assert rows["*", "*", "*", "email", "*"]["total_failures"] == 15
+    assert rows["*", "*", "*", "*", "travel"]["total_failures"] == 10
+    assert rows["*", "*", "*", "*", "general"]["partial_failures"] == 20
+
+    fired = alerts(routed)
+    assert ("correctness", "*", "claude:big", "triage-2", "*", "*") in fired
+    assert not any(metric == "correctness" and slice_[2] == "triage-1" for metric, *slice_ in fired)
+    assert {metric for metric, *_ in fired} >= {
+        "correctness",
+        "stability",
+        "fallback_rate",
+        "partial_failure_rate",
+        "total_failure_rate",
+        "dispatch_failure_rate",
+        "shift",
+    }
+    assert ("total_failure_rate", "*", "*", "*", "email", "*") in fired
+    assert ("total_failure_rate", "*", "*", "*", "*", "travel") in fired
