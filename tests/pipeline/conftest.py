@@ -14,6 +14,8 @@ from tests.database import quiet_server
 
 _HERE = Path(__file__).parent
 SMALL = {"spark.sql.shuffle.partitions": "2"}
+# For few rows, compiling takes a third of the processor's time. Heavy tests run as the product does.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 # Run at every change, within the time that all tests together may take; the other tests with Spark are heavy.
@@ -45,7 +47,8 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = SessionSettings(scratch=tmp_path_factory.mktemp("spark"), master="local[2]", options=SMALL)
+def spark(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[SparkSession]:
+    options = SMALL | (INTERPRETED if "not heavy" in pytestconfig.getoption("markexpr") else {})
+    settings = SessionSettings(scratch=tmp_path_factory.mktemp("spark"), master="local[2]", options=options)
     with spark_session("butlers tests", settings) as session:
         yield session

@@ -23,13 +23,15 @@ from butlers.messenger.deliveries import migrations as messenger_migrations
 from butlers.pipeline.job import JobContext, Window
 from butlers.pipeline.tables import Table
 from butlers.pipeline.tables.deliveries import (
+    ACCEPT_TIMES,
     ADMISSION_OUTCOMES,
     ATTEMPTS,
     DEAD_LETTERS,
     DELIVERIES,
     RECIPIENT_RULES,
+    REQUESTS,
+    ROUTES,
 )
-from butlers.pipeline.tables.service_levels import ACCEPT_TIMES, REQUESTS, ROUTES
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet

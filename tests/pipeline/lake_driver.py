@@ -13,7 +13,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from butlers.pipeline.job import JobContext
-from butlers.pipeline.jobs import lake_compact, lake_stream
+from butlers.pipeline.jobs.lake import compact, stream
 from butlers.pipeline.session import SessionSettings, spark_session
 from tests.pipeline.lake_house import MARCH
 
@@ -36,7 +36,7 @@ def main(dsn: str, lake: str, scratch: str) -> None:
         compactor = Thread(target=_compact, args=(spark, dsn, Path(lake), stop), daemon=True)
         compactor.start()
         arguments = {"event": "heartbeats", "trigger": "continuous", "every": "100ms"}
-        result = lake_stream.JOB.run(_context(spark, dsn, Path(lake), arguments))
+        result = stream(_context(spark, dsn, Path(lake), arguments))
         stop.set()
         compactor.join()
     print("ended", result.rows_out, flush=True)
@@ -44,7 +44,7 @@ def main(dsn: str, lake: str, scratch: str) -> None:
 
 def _compact(spark: SparkSession, dsn: str, lake: Path, stop: Event) -> None:
     while not stop.wait(1.0):
-        lake_compact.JOB.run(_context(spark, dsn, lake, {"event": "heartbeats", "grace": "0s"}))
+        compact(_context(spark, dsn, lake, {"event": "heartbeats", "grace": "0s"}))
 
 
 def _context(spark: SparkSession, dsn: str, lake: Path, arguments: dict[str, str]) -> JobContext:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from butlers.messenger.deliveries import migrations as messenger_migrations
 from butlers.pipeline.job import JobContext, JobResult, Window
-from butlers.pipeline.jobs import lake_compact, lake_retain, lake_stream
+from butlers.pipeline.jobs import lake
 from butlers.pipeline.lake.events import Event
 from butlers.pipeline.lake.log import LakeLog, LakeState
 from butlers.storage.database import Connection, open_connection
@@ -29,7 +29,7 @@ MIGRATIONS = (
 )
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MARCH = Window(start=datetime(2026, 3, 1, tzinfo=UTC), end=datetime(2026, 4, 1, tzinfo=UTC))
-JOBS = {job.name: job for job in (lake_stream.JOB, lake_compact.JOB, lake_retain.JOB)}
+JOBS = {job.name: job for job in lake.JOBS}
 
 _HEARTBEATS = """
 INSERT INTO switchboard.connector_heartbeat_log

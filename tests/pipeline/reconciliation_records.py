@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from butlers.pipeline.job import Window
+from butlers.pipeline.jobs.reconciliation import Record
 from butlers.pipeline.lake.events import ATTEMPTS, DELIVERIES, RECEIPTS, REQUESTS, ROUTING, Event
-from butlers.pipeline.transforms.reconciliation import Record
 
 FIRST = datetime(2026, 3, 1, tzinfo=UTC)
 WINDOW = Window(start=FIRST, end=FIRST + timedelta(days=2))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from butlers.errors import ValidationError
 from butlers.pipeline.job import Window
-from butlers.pipeline.jobs.connector_stats_daily import JOB
+from butlers.pipeline.jobs.connector_stats import DAILY
 from butlers.pipeline.tables import CONNECTOR_STATS_HOURLY, MESSAGE_INBOX
 from butlers.pipeline.transforms.connector_stats import MOST, daily, fanout
 from butlers.storage.database import Database
@@ -72,9 +72,9 @@ def test_days_and_fanout_are_those_of_the_oracles(spark: SparkSession) -> None:
 async def test_the_job_writes_both_and_may_be_repeated(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
     async with house(postgres_server, (date(2026, 3, 1),)) as (dsn, database):
         await _fill(database)
-        first = JOB.run(context_of(spark, dsn, WINDOW))
+        first = DAILY.run(context_of(spark, dsn, WINDOW))
         stored = await _stored(database)
-        assert JOB.run(context_of(spark, dsn, WINDOW)) == first
+        assert DAILY.run(context_of(spark, dsn, WINDOW)) == first
         assert await _stored(database) == stored
         assert first.details["rows"] == 16
         assert len([row for row in stored[0] if row["endpoint_identity"] == "box-1"]) == 2
@@ -89,7 +89,7 @@ async def test_the_job_writes_both_and_may_be_repeated(spark: SparkSession, post
             " jsonb_set(dispatch_outcomes, '{0,target_butler}', '\"travel\"') WHERE request_id = $1",
             UUID(int=4),
         )
-        JOB.run(context_of(spark, dsn, WINDOW))
+        DAILY.run(context_of(spark, dsn, WINDOW))
         assert sorted(row["target_butler"] for row in (await _stored(database))[1]) == [
             "finance", "finance", "health", "travel"
         ]  # fmt: skip
@@ -99,14 +99,14 @@ async def test_the_job_writes_both_and_may_be_repeated(spark: SparkSession, post
             "INSERT INTO switchboard.connector_fanout_daily VALUES ('api', 'box', 'finance', '2026-02-20', 7)"
         )
         old = Window(start=datetime(2026, 2, 20, tzinfo=UTC), end=datetime(2026, 2, 21, tzinfo=UTC))
-        assert JOB.run(context_of(spark, dsn, old)).details["fanout_rows"] == 0
+        assert DAILY.run(context_of(spark, dsn, old)).details["fanout_rows"] == 0
         assert await database.fetchval("SELECT count(*) FROM switchboard.connector_fanout_daily") == 5
 
 
 async def _refused(spark: SparkSession, dsn: str) -> None:
     noon = Window(start=DAY + timedelta(hours=12), end=DAY + timedelta(days=1))
     try:
-        JOB.run(context_of(spark, dsn, noon))
+        DAILY.run(context_of(spark, dsn, noon))
     except ValidationError as refusal:
         assert [wrong.field for wrong in refusal.fields] == ["from"]
     else:

@@ -20,9 +20,8 @@ from butlers.errors import ValidationError
 from butlers.messenger.tools.deliveries import DeliveryRecords, TrackingTools
 from butlers.operations.operation import Role
 from butlers.pipeline.job import Window
-from butlers.pipeline.jobs.delivery_stats import JOB
+from butlers.pipeline.jobs.delivery_stats import JOB, Grouping, delivery_stats
 from butlers.pipeline.tables.deliveries import ADMISSION_OUTCOMES, ATTEMPTS, DELIVERIES
-from butlers.pipeline.transforms.delivery_stats import Grouping, delivery_stats
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.delivery_records import (

@@ -76,7 +76,7 @@ async def test_a_fleet_in_the_database(spark: SparkSession, postgres_server: Emb
     plan = FleetPlan(connectors=3, start=date(2026, 2, 28), days=1, seed=1)
     async with house(postgres_server, ()) as (dsn, database):
         for _ in range(2):  # a second time changes nothing
-            rows = write_database(spark, plan, dsn, run_id=UUID(int=1), schema="switchboard", tell=lambda *_: None)
+            rows = write_database(spark, plan, dsn, run_id=UUID(int=1), tell=lambda *_: None)
             stored = "SELECT count(*), count(DISTINCT id), max(received_at) FROM switchboard.connector_heartbeat_log"
             count, ids, newest = tuple(await database.fetchrow(stored) or ())
             assert rows == count == ids > 1000

@@ -17,8 +17,7 @@ from butlers.contracts.envelope import MAX_COUNT
 from butlers.errors import ValidationError
 from butlers.pipeline.generate import FleetPlan, heartbeats, logged_heartbeats
 from butlers.pipeline.job import Window
-from butlers.pipeline.jobs import connector_stats_pruning
-from butlers.pipeline.jobs.connector_stats_hourly import JOB
+from butlers.pipeline.jobs.connector_stats import HOURLY, PRUNING
 from butlers.pipeline.transforms.connector_stats import hourly, with_deltas
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.deltas import ADDED, YOUNG_S
@@ -131,14 +130,14 @@ async def test_the_job_may_be_repeated_and_sees_what_came_before_rows_without_de
     async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         await database.executemany(INSERT, [report.row() for report in everything])
         rows = "SELECT *, xmin::text FROM switchboard.connector_stats_hourly ORDER BY 1, 2, 3"
-        first = JOB.run(context_of(spark, dsn, window))
+        first = HOURLY.run(context_of(spark, dsn, window))
         stored = await database.fetch(rows)
-        again = JOB.run(context_of(spark, dsn, window))
+        again = HOURLY.run(context_of(spark, dsn, window))
         assert await database.fetch(rows) == stored  # not even written again
         # What is late replaces what stands.
         late = said(3, 29 * 60, 8, endpoint="silent")
         await database.executemany(INSERT, [late.row()])
-        JOB.run(context_of(spark, dsn, window))
+        HOURLY.run(context_of(spark, dsn, window))
         after = await database.fetch(rows)
 
     come = [report for report in everything if report.received_at < window.end]
@@ -161,15 +160,15 @@ async def test_a_rerun_after_pruning_changes_nothing(spark: SparkSession, postgr
     rows = "SELECT * FROM switchboard.connector_stats_hourly ORDER BY 1, 2, 3"
     async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         await database.executemany(INSERT, [report.row() for report in reports])
-        first = JOB.run(context_of(spark, dsn, window))
+        first = HOURLY.run(context_of(spark, dsn, window))
         stored = await database.fetch(rows)
-        removed = await asyncio.to_thread(connector_stats_pruning.JOB.run, context_of(spark, dsn, pruned))
+        removed = await asyncio.to_thread(PRUNING.run, context_of(spark, dsn, pruned))
         assert removed.rows_in > 50
-        assert JOB.run(context_of(spark, dsn, window)) == first
+        assert HOURLY.run(context_of(spark, dsn, window)) == first
         assert await database.fetch(rows) == stored
         await database.execute(f"UPDATE switchboard.connector_heartbeat_log SET {ADDED[0]} = NULL")
         with pytest.raises(ValidationError, match="must not be before 2026-03-30T06:00:00"):
-            JOB.run(context_of(spark, dsn, window))
+            HOURLY.run(context_of(spark, dsn, window))
         assert await database.fetch(rows) == stored
 
 
@@ -184,4 +183,4 @@ async def test_a_window_that_would_replace_results_by_less_is_refused(
         )
         for start, end in ((START - timedelta(hours=1), START), (START, START + timedelta(minutes=90))):
             with pytest.raises(ValidationError):
-                JOB.run(context_of(spark, dsn, Window(start=start, end=end)))
+                HOURLY.run(context_of(spark, dsn, Window(start=start, end=end)))

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from butlers.daemon.cli.exits import OK, USAGE
 from butlers.errors import ConfigurationError, ValidationError
 from butlers.pipeline.job import JobContext, Window
-from butlers.pipeline.jobs import connector_stats_hourly, lake_retain, lake_stream
+from butlers.pipeline.jobs.connector_stats import roll_hours
+from butlers.pipeline.jobs.lake import retain, stream
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog
 from butlers.pipeline.lake.reading import GENERATED, must_hold, note_gap
@@ -36,11 +37,11 @@ async def test_hours_of_the_lake_are_those_of_the_table_and_a_part_is_refused(
         lake = replace(table, arguments={"source": "lake"})
         await database.executemany(INSERT, [report.row() for report in upgraded(reports)])
         with pytest.raises(ConfigurationError, match="no such events yet"):
-            connector_stats_hourly.run(lake)
+            roll_hours(lake)
         _stream(table)
-        from_lake = connector_stats_hourly.run(lake)
+        from_lake = roll_hours(lake)
         stored = await database.fetch(ROWS)
-        from_table = connector_stats_hourly.run(table)
+        from_table = roll_hours(table)
         assert await database.fetch(ROWS) == stored
         assert (from_lake.rows_in, from_lake.rows_out) == (from_table.rows_in, from_table.rows_out)
         assert {WINDOW.start <= row["hour"] < WINDOW.end for row in stored} == {True}
@@ -48,20 +49,20 @@ async def test_hours_of_the_lake_are_those_of_the_table_and_a_part_is_refused(
         # A heartbeat that came late, and has not reached the lake.
         await database.executemany(INSERT, [said(1, 21 * 60, 7, endpoint="late").row()])
         with pytest.raises(ConfigurationError, match="not in the lake yet"):
-            connector_stats_hourly.run(lake)
+            roll_hours(lake)
         _stream(table)
-        assert connector_stats_hourly.run(lake).rows_in == from_table.rows_in + 1
+        assert roll_hours(lake).rows_in == from_table.rows_in + 1
         # Days that left the lake.
-        lake_retain.run(replace(table, arguments={"keep_days": "1"}, window=_until(WINDOW.end + timedelta(days=1))))
+        retain(replace(table, arguments={"keep_days": "1"}, window=_until(WINDOW.end + timedelta(days=1))))
         with pytest.raises(ValidationError, match="older days of heartbeats are not in the lake"):
-            connector_stats_hourly.run(lake)
+            roll_hours(lake)
         with pytest.raises(ValidationError, match="must be one of table, lake"):
-            connector_stats_hourly.run(replace(table, arguments={"source": "sea"}))
+            roll_hours(replace(table, arguments={"source": "sea"}))
         assert await database.fetchval("SELECT count(*) FROM switchboard.connector_stats_hourly") == len(stored) + 1
 
 
 def _stream(context: JobContext) -> None:
-    lake_stream.run(replace(context, arguments={"event": "heartbeats"}))
+    stream(replace(context, arguments={"event": "heartbeats"}))
 
 
 def _until(end: datetime) -> Window:

@@ -19,18 +19,19 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from butlers.errors import InternalError, ValidationError
 from butlers.pipeline.job import JobContext, JobResult, Window
-from butlers.pipeline.lake import files, maintenance
+from butlers.pipeline.jobs import lake
+from butlers.pipeline.jobs.lake import compact_days, take_out
+from butlers.pipeline.lake import files
 from butlers.pipeline.lake.events import RECEIPTS, Derived, Event
 from butlers.pipeline.lake.files import sweep
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
-from butlers.pipeline.lake.maintenance import compact, retain
 from butlers.pipeline.lake.reading import read_events, read_versions
 from butlers.pipeline.lake.stream import append_batch
-from butlers.pipeline.tables import STRING, columns
+from butlers.pipeline.tables import TYPES
 from tests.pipeline.lake_house import JOBS
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -114,7 +115,7 @@ def test_compaction_shows_readers_the_old_files_or_the_new_ones(
     with monkeypatch.context() as crash:  # between the files and the commit
         crash.setattr(LakeLog, "commit", _die)
         with pytest.raises(KeyboardInterrupt):
-            compact(spark, folder, RECEIPTS, DATES)
+            compact_days(spark, folder, RECEIPTS, DATES)
     assert sorted(ids_in(folder)) == wanted
 
     seen: list[list[str]] = []
@@ -144,9 +145,9 @@ def test_a_day_that_left_meanwhile_is_not_brought_back(
 ):
     for number in range(2):
         append_batch(batch_of(spark, number * 10, 10), folder)
-    check = maintenance._check_rows
-    monkeypatch.setattr(maintenance, "_check_rows", lambda *a: (retain(folder, since=date(2026, 3, 2)), check(*a)))
-    done = compact(spark, folder, RECEIPTS, DATES)
+    publish = files.publish
+    monkeypatch.setattr(lake, "publish", lambda *a: (publish(*a), take_out(folder, since=date(2026, 3, 2)))[0])
+    done = compact_days(spark, folder, RECEIPTS, DATES)
     assert [day.date for day in done] == ["2026-03-02"]
     assert {file.date for file in LakeLog(folder).state().files.values()} == {"2026-03-02"}
 
@@ -167,13 +168,13 @@ def test_old_days_leave_with_a_word_about_each(spark: SparkSession, folder: Path
 
 def test_a_column_that_came_later_is_null_in_older_files(spark: SparkSession, folder: Path):
     append_batch(batch_of(spark, 0, 4), folder)
-    wider = replace(RECEIPTS, derived=(*RECEIPTS.derived, Derived(name="fresh", source="x", sql="x", type=STRING)))
+    wider = replace(RECEIPTS, derived=(*RECEIPTS.derived, Derived("fresh", "x", "x")))
     append_batch(batch_of(spark, 4, 4, event=wider).withColumn("fresh", sf.lit("yes")), folder)
     rows = read_events(spark, folder.parent, wider).groupBy("fresh").count().collect()
     assert {row["fresh"]: row["count"] for row in rows} == {None: 4, "yes": 4}
-    compact(spark, folder, wider, DATES)
+    compact_days(spark, folder, wider, DATES)
     assert read_events(spark, folder.parent, wider).where("fresh IS NULL").count() == 4
-    changed = replace(RECEIPTS, table=replace(RECEIPTS.table, columns=_with(RECEIPTS.table.columns, part=STRING)))
+    changed = replace(RECEIPTS, table=replace(RECEIPTS.table, columns=_with(RECEIPTS.table.columns, part="string")))
     with pytest.raises(
         InternalError, match=r"date=2026-03-0\d/part-.*parquet: the column part is int32 and not string"
     ):
@@ -220,5 +221,6 @@ def _looks(folder: Path, done: Flag) -> Iterator[list[str]]:
         yield sorted(ids_in(folder))
 
 
-def _with(schema: StructType, **types: Any) -> StructType:
-    return columns(**{field.name: types.get(field.name, field.dataType) for field in schema})
+def _with(schema: StructType, **types: str) -> StructType:
+    kinds = {field.name: field.dataType for field in schema} | {name: TYPES[kind] for name, kind in types.items()}
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,14 +12,14 @@ from uuid import UUID
 import pyarrow
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DecimalType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from butlers.errors import ConfigurationError, InternalError
 from butlers.pipeline.connection import connect, transaction
 from butlers.pipeline.job import Window
 from butlers.pipeline.sinks import merge
 from butlers.pipeline.sinks.merge import StagingWriter, merge_into, staging_for
-from butlers.pipeline.tables import DAY, LONG, MOMENT, STRING, Table, columns
+from butlers.pipeline.tables import TYPES, Table, columns
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 
@@ -26,7 +27,7 @@ RUN = UUID(int=5)
 TALLY = Table(
     schema="public",
     name="tally",
-    columns=columns(who=STRING, day=DAY, id=STRING, count=LONG, at=MOMENT, share=DecimalType(5, 2), document=STRING),
+    columns=columns("who string, day date, id string, count bigint, at timestamp, share decimal(5,2), document string"),
     key=("who", "day"),
     time="day",
 )
@@ -107,7 +108,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(spark: SparkSession, 
         with pytest.raises(InternalError, match=problem):
             merge_into(wrong, dsn, TALLY, run_id=RUN, window=MARCH)
     with pytest.raises(ConfigurationError, match="there is no such table"):
-        merge_into(frame, dsn, TALLY.within("elsewhere"), run_id=RUN)
+        merge_into(frame, dsn, replace(TALLY, schema="elsewhere"), run_id=RUN)
     assert _stored(dsn) == before
     assert _staged_tables(dsn) == 0
 
@@ -188,7 +189,7 @@ def _breaking_off() -> Iterator[pyarrow.RecordBatch]:
 
 
 def test_what_a_dead_run_left_is_cleared_and_a_living_one_is_not(dsn: str):
-    kinds = StructType([StructField("n", LONG)])
+    kinds = StructType([StructField("n", TYPES["bigint"])])
     with staging_for(dsn, kinds, UUID(int=1)) as living:
         with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE pipeline_staging.s_dead (n bigint)")

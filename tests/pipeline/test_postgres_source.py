@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -23,14 +24,13 @@ from pyspark.sql.datasource import (
     Not,
     StringContains,
 )
-from pyspark.sql.types import BooleanType, DecimalType, IntegerType
 
 from butlers.errors import ConfigurationError, InternalError
 from butlers.pipeline.connection import connect
 from butlers.pipeline.job import Window
 from butlers.pipeline.sources.postgres import range_conditions, read_table, snapshots
 from butlers.pipeline.sources.predicates import filter_condition, literal, real_columns, window_condition
-from butlers.pipeline.tables import DAY, DOUBLE, LONG, MOMENT, STRING, Table, columns
+from butlers.pipeline.tables import Table, columns
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 
@@ -39,19 +39,10 @@ ROWS = 1_000
 SAMPLES = Table(
     schema="public",
     name="samples",
-    columns=columns(
-        id=STRING,
-        number=LONG,
-        small=IntegerType(),
-        at=MOMENT,
-        day=DAY,
-        ratio=DOUBLE,
-        share=DecimalType(5, 2),
-        words=STRING,
-        document=STRING,
-        change=LONG,
-        good=BooleanType(),
-    ),
+    columns=columns("""
+        id string, number bigint, small int, at timestamp, day date, ratio double, share decimal(5,2), words string,
+        document string, change bigint, good boolean
+    """),
     key=("id",),
     time="at",
 )
@@ -176,23 +167,23 @@ def test_a_window_is_half_open_and_wrong_wishes_are_named(spark: SparkSession, d
     window = Window(start=START + timedelta(minutes=10), end=START + timedelta(minutes=20))
     numbers = read_table(spark, dsn, SAMPLES, columns=["number"], window=window, partitions=3).collect()
     assert sorted(row["number"] for row in numbers) == list(range(10, 20))
-    timeless = Table(schema="public", name="samples", columns=columns(number=LONG), key=("number",))
+    timeless = Table(schema="public", name="samples", columns=columns("number bigint"), key=("number",))
     with pytest.raises(InternalError, match="has no time column"):
         read_table(spark, dsn, timeless, window=window)
     with pytest.raises(InternalError, match=r"no column colour"):
         read_table(spark, dsn, SAMPLES, columns=["colour"])
     with pytest.raises(ConfigurationError, match="no such table"):
-        read_table(spark, dsn, SAMPLES.within("elsewhere"))
+        read_table(spark, dsn, replace(SAMPLES, schema="elsewhere"))
 
 
 @pytest.mark.parametrize(
     ("table", "ranges"),
     [
         (SAMPLES, 5),
-        (Table(schema="public", name="samples", columns=columns(id=STRING), key=("id",)), 5),
-        (Table(schema="public", name="samples", columns=columns(small=IntegerType()), key=("small",)), 5),
-        (Table(schema="public", name="samples", columns=columns(day=DAY), key=("day",)), 1),
-        (Table(schema="public", name="samples", columns=columns(words=STRING), key=("words",)), 1),
+        (Table(schema="public", name="samples", columns=columns("id string"), key=("id",)), 5),
+        (Table(schema="public", name="samples", columns=columns("small int"), key=("small",)), 5),
+        (Table(schema="public", name="samples", columns=columns("day date"), key=("day",)), 1),
+        (Table(schema="public", name="samples", columns=columns("words string"), key=("words",)), 1),
     ],
 )
 def test_ranges_are_the_whole_table_each_row_once(dsn: str, table: Table, ranges: int):

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from pyspark.sql import SparkSession
 
 from butlers.pipeline.job import Window
-from butlers.pipeline.jobs.connector_stats_pruning import JOB, TABLES
+from butlers.pipeline.jobs.connector_stats import PRUNED, PRUNING
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.rollups import DAILY_KEPT, HOURLY_KEPT, LOG_KEPT
 from tests.pipeline.fleets import context_of, house
@@ -48,8 +48,8 @@ async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server
         for table, (values, moments) in ROWS.items():
             for moment in moments:
                 await database.execute(f"INSERT INTO switchboard.{table} VALUES {values.format(moment)}")
-        result = await asyncio.to_thread(JOB.run, context_of(spark, dsn, WINDOW))
-        again = await asyncio.to_thread(JOB.run, context_of(spark, dsn, WINDOW))
+        result = await asyncio.to_thread(PRUNING.run, context_of(spark, dsn, WINDOW))
+        again = await asyncio.to_thread(PRUNING.run, context_of(spark, dsn, WINDOW))
         logged = [tuple(row) for row in await database.fetch(LOGGED)]
         kept = [await database.fetchval(f"SELECT count(*) FROM switchboard.{table}") for table in ROWS]
         months = await database.fetch("SELECT inhrelid::regclass::text FROM pg_inherits"
@@ -70,4 +70,4 @@ async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server
         "newest": "2025-12",
     }
     assert told[3] == {"table": "connector_stats_daily", "rows": 1, "oldest": "2025-01-31", "newest": "2025-01-31"}
-    assert [table.kept for table in TABLES] == [LOG_KEPT, HOURLY_KEPT, DAILY_KEPT, DAILY_KEPT, HOURLY_KEPT]
+    assert [table.kept for table in PRUNED] == [LOG_KEPT, HOURLY_KEPT, DAILY_KEPT, DAILY_KEPT, HOURLY_KEPT]

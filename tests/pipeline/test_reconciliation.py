@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from butlers.pipeline.transforms.reconciliation import (
+from butlers.pipeline.jobs.reconciliation import (
     SAMPLES,
     newest_moment,
     reconciliation_findings,
@@ -19,8 +19,7 @@ from butlers.pipeline.transforms.reconciliation import (
     results,
     samples,
 )
-from butlers.pipeline.transforms.reconciliation_requests import check_counts, rows_of
-from butlers.pipeline.transforms.reconciliation_rules import RULES
+from butlers.pipeline.transforms.reconciliation import RULES, check_counts, rows_of
 from tests.pipeline.reconciliation_records import (
     CLOSED,
     CUTOFF,

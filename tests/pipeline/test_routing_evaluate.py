@@ -19,18 +19,21 @@ from pyspark.sql import Row, SparkSession
 from butlers.errors import ValidationError
 from butlers.pipeline.connection import transaction
 from butlers.pipeline.job import JobContext, Window
-from butlers.pipeline.jobs.routing_evaluate import SHIPPED, Demands, candidate_of, run
-from butlers.pipeline.session import package_archive
-from butlers.pipeline.sources.postgres import snapshots
-from butlers.pipeline.transforms.routing_evaluation import (
+from butlers.pipeline.jobs.routing_evaluate import (
     KNOWN,
+    SHIPPED,
     Candidate,
+    Demands,
+    candidate_of,
     cascade_of,
     changes,
     choices,
     evaluation,
     label,
+    run,
 )
+from butlers.pipeline.session import package_archive
+from butlers.pipeline.sources.postgres import snapshots
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.registry import RegisteredButler
@@ -222,8 +225,8 @@ import sys
 sys.path.insert(0, sys.argv[1])
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
 import pandas as pd
-from butlers.pipeline.transforms import routing_evaluation as place
-from butlers.switchboard.routing.cascade import Cascade
+from butlers.pipeline.jobs import routing_evaluate as place
+from butlers.switchboard.routing.decision import Cascade
 assert sys.argv[1] in place.__file__, place.__file__
 candidate = place.Candidate(
     model=open(sys.argv[2], "rb").read(), model_version="m", settings="{}",

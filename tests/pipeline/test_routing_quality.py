@@ -18,10 +18,9 @@ from pyspark.sql import functions as sf
 
 from butlers.errors import ValidationError
 from butlers.pipeline.job import JobContext, JobResult, Window
-from butlers.pipeline.jobs.routing_quality import baseline_of, run
+from butlers.pipeline.jobs.routing_quality import Thresholds, baseline_of, completed, emptied, run
 from butlers.pipeline.sources.postgres import snapshots
 from butlers.pipeline.tables.routing import ROUTING_ALERTS, ROUTING_QUALITY, SLICE
-from butlers.pipeline.transforms.routing_quality import Thresholds, completed, emptied
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 from tests.pipeline.routing_record import MIGRATIONS, Record, alerts, by_slice, made_up, stored

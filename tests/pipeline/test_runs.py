@@ -26,7 +26,7 @@ from butlers.pipeline.runs import Run, Runs
 from butlers.pipeline.schema import MIGRATIONS
 from butlers.pipeline.session import SessionSettings, essence
 from butlers.pipeline.sources.postgres import read_table
-from butlers.pipeline.tables import LONG, Table, columns
+from butlers.pipeline.tables import Table, columns
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from tests.database import cloned_database_uri
@@ -34,7 +34,7 @@ from tests.database import cloned_database_uri
 CLOCK = ManualClock(datetime(2026, 3, 2, tzinfo=UTC))
 WINDOW = Window(start=datetime(2026, 3, 1, tzinfo=UTC), end=datetime(2026, 3, 2, tzinfo=UTC))
 SWITCHBOARD = MigrationSet(schema="switchboard", package="butlers.switchboard", component="switchboard")
-NUMBERS = Table(schema="public", name="numbers", columns=columns(n=LONG), key=("n",))
+NUMBERS = Table(schema="public", name="numbers", columns=columns("n bigint"), key=("n",))
 
 
 @pytest.fixture

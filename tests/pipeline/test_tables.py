@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
-from pyspark.sql.types import DataType
+from pyspark.sql.types import StructField, StructType
 
 from butlers.errors import ConfigurationError
 from butlers.messenger.deliveries import migrations as messenger_migrations
 from butlers.outbound import MIGRATIONS as OUTBOUND
 from butlers.pipeline import tables
 from butlers.pipeline.connection import connect, transaction
+from butlers.pipeline.lake.events import EVENTS
 from butlers.pipeline.sources.predicates import real_columns
-from butlers.pipeline.tables import LONG, MESSAGE_INBOX, STRING, Table, columns
+from butlers.pipeline.tables import MESSAGE_INBOX, TYPES, Table, columns
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from tests.database import cloned_database_uri
@@ -37,6 +39,7 @@ def _contracts() -> Iterator[Table]:
     files = [importlib.import_module(f"{tables.__name__}.{file.name}") for file in _contract_files()]
     for file in (tables, *files):
         yield from (value for value in vars(file).values() if isinstance(value, Table))
+    yield from (event.table for event in EVENTS.values())
 
 
 def _contract_files() -> Iterator[pkgutil.ModuleInfo]:
@@ -60,10 +63,10 @@ async def test_a_table_unlike_its_contract_is_named(postgres_server: EmbeddedPos
     async with cloned_database_uri(postgres_server, MIGRATIONS[:1]) as dsn:
         with transaction(dsn) as cursor:
             for wrong, problem in [
-                (Table(schema="switchboard", name="nothing", columns=columns(a=STRING), key=("a",)), "no such table"),
-                (MESSAGE_INBOX.within("elsewhere"), "no such table"),
-                (_inbox_with(colour=STRING), "there is no column colour"),
-                (_inbox_with(received_at=LONG), "the column received_at is timestamp with time zone, not bigint"),
+                (Table(schema="switchboard", name="nothing", columns=columns("a string"), key=("a",)), "no such table"),
+                (replace(MESSAGE_INBOX, schema="elsewhere"), "no such table"),
+                (_inbox_with(colour="string"), "there is no column colour"),
+                (_inbox_with(received_at="bigint"), "the column received_at is timestamp with time zone, not bigint"),
             ]:
                 with pytest.raises(ConfigurationError, match=problem):
                     real_columns(cursor, wrong)
@@ -92,8 +95,7 @@ def test_a_server_tells_what_it_refuses(postgres_server: EmbeddedPostgres):
     assert "s3cret" not in str(caught.value)
 
 
-def _inbox_with(**changed: DataType) -> Table:
-    kinds = {field.name: field.dataType for field in MESSAGE_INBOX.columns} | changed
-    return Table(
-        schema="switchboard", name="message_inbox", columns=columns(**kinds), key=("received_at",), time="received_at"
-    )
+def _inbox_with(**changed: str) -> Table:
+    kinds = {field.name: field.dataType for field in MESSAGE_INBOX.columns}
+    kinds |= {name: TYPES[kind] for name, kind in changed.items()}
+    return replace(MESSAGE_INBOX, columns=StructType([StructField(name, kind) for name, kind in kinds.items()]))

@@ -7,8 +7,9 @@ only the server's own words, which never do, are passed on.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import adbc_driver_manager
@@ -40,6 +41,20 @@ def transaction(dsn: str) -> Iterator[Cursor]:
     with connect(dsn) as connection, connection.cursor() as cursor:
         yield cursor
         connection.commit()
+
+
+@contextmanager
+def autocommitting(dsn: str) -> Iterator[Cursor]:
+    """A connection of its own on which each statement is a transaction."""
+    with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+        yield cursor
+
+
+def fetch_value(cursor: Cursor, query: str, parameters: Sequence[Any] = ()) -> Any:
+    """The first value of the first row, None when there is no row."""
+    cursor.execute(query, parameters or None)
+    row = cursor.fetchone()
+    return row[0] if row else None
 
 
 def refused(what: str, error: adbc_driver_manager.Error) -> InternalError:

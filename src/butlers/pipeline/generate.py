@@ -198,9 +198,9 @@ def must_be_free(lake: Path) -> None:
         raise invalid("out", "has heartbeats already: name another folder")
 
 
-def write_database(spark: SparkSession, plan: FleetPlan, dsn: str, *, run_id: UUID, schema: str, tell: Tell) -> int:
+def write_database(spark: SparkSession, plan: FleetPlan, dsn: str, *, run_id: UUID, tell: Tell) -> int:
     """Rows of `connector_heartbeat_log`."""
-    table = CONNECTOR_HEARTBEAT_LOG.within(schema)
+    table = CONNECTOR_HEARTBEAT_LOG
     _make_months(dsn, table, plan)
     total = 0
     for day in plan.dates:

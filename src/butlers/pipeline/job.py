@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -19,8 +18,6 @@ from butlers.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from butlers.pipeline.lake.events import Event
-
-    pass
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,6 +40,9 @@ class Window:
     def until(cls, end: datetime) -> Self:
         """All that there was: of a job that takes no window."""
         return cls(start=BEGINNING, end=end)
+
+    def describe(self) -> dict[str, str]:
+        return {"from": self.start.isoformat(), "to": self.end.isoformat()}
 
     def days(self) -> Iterator[date]:
         """Every day in UTC that it touches."""
@@ -76,15 +76,6 @@ class Tense(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schemas:
-    """Where the services keep their tables."""
-
-    switchboard: str = "switchboard"
-    messenger: str = "messenger"
-    pipeline: str = "pipeline"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """Everything a job may look at; there is no clock among it."""
 
@@ -94,7 +85,6 @@ class JobContext:
     run_id: UUID
     window: Window
     arguments: Mapping[str, str] = field(default_factory=dict)  # --set NAME=VALUE
-    schemas: Schemas = Schemas()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,20 +106,18 @@ class Job:
     reads: Callable[[Mapping[str, str]], Sequence[Event]] = lambda _: ()  # what the lake must have, before Spark starts
 
 
-NAMES: tuple[str, ...] = (
-    "connector-stats-hourly",
-    "connector-stats-daily",
-    "connector-stats-pruning",
-    "lake-stream",
-    "lake-compact",
-    "lake-retain",
-    "delivery-stats",
-    "service-levels",
-    "routing-quality",
-    "routing-evaluate",
-    "reconciliation",
-    "audience-plan",
-)
+# By the file of `jobs` that has them in its JOBS.
+_FILES: Mapping[str, tuple[str, ...]] = {
+    "connector_stats": ("connector-stats-hourly", "connector-stats-daily", "connector-stats-pruning"),
+    "lake": ("lake-stream", "lake-compact", "lake-retain"),
+    "delivery_stats": ("delivery-stats",),
+    "service_levels": ("service-levels",),
+    "routing_quality": ("routing-quality",),
+    "routing_evaluate": ("routing-evaluate",),
+    "reconciliation": ("reconciliation",),
+    "audience_plan": ("audience-plan",),
+}
+NAMES: Mapping[str, str] = {name: file for file, names in _FILES.items() for name in names}
 FORMER_NAMES = {"books": "reconciliation"}  # still understood where a job is named
 
 
@@ -137,29 +125,14 @@ def find_job(name: str) -> Job:
     present = FORMER_NAMES.get(name, name)
     if present not in NAMES:
         raise invalid("job", f"is unknown; there are {', '.join(NAMES)}")
-    return _load(present)
-
-
-def jobs() -> Iterator[Job]:
-    """Every job whose file is here, in the order of the names."""
-    for name in NAMES:
-        if find_spec(_module(name)) is not None:
-            yield _load(name)
-
-
-def _load(name: str) -> Job:
-    module = _module(name)
+    module = f"butlers.pipeline.jobs.{NAMES[present]}"
     try:
-        job: Job = import_module(module).JOB
-    except (ImportError, AttributeError) as error:
+        found: Job = next(job for job in import_module(module).JOBS if job.name == present)
+    except ImportError as error:
         raise ConfigurationError(
             f"the job's file cannot be used: {error}",
             source=module,
-            key=name,
+            key=present,
             remedy="install the package whole, with the packages of its lock file",
         ) from error
-    return job
-
-
-def _module(name: str) -> str:
-    return f"butlers.pipeline.jobs.{name.replace('-', '_')}"
+    return found

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -34,11 +34,10 @@ class Standing:
 
 
 def standing(spark: SparkSession) -> Standing | None:
-    """None: nothing is active, or the cluster is far away (Spark Connect) and does not say."""
-    tracker = _tracker(spark)
-    if tracker is None:
-        return None
-    stages = [stage for job in tracker.getActiveJobsIds() for stage in _stages(tracker, job)]
+    """None: nothing is active."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = filter(None, map(tracker.getJobInfo, tracker.getActiveJobsIds()))
+    stages = [stage for job in jobs for stage in map(tracker.getStageInfo, job.stageIds) if stage is not None]
     if not stages:
         return None
     return Standing(
@@ -74,7 +73,7 @@ def _watch(spark: SparkSession, tell: Callable[[Standing], None], ended: threadi
         try:
             now = standing(spark)
         except Exception:
-            return  # the session is ending, and what is left to tell is the result
+            return  # the session is ending, or the cluster is far away (Spark Connect) and does not say
         if now is not None:
             tell(now)
 
@@ -98,20 +97,6 @@ def _lines(name: str, stream: IO[str]) -> Iterator[Callable[[Standing], None]]:
         looks += 1
 
     yield tell
-
-
-def _tracker(spark: SparkSession) -> Any:
-    try:
-        return spark.sparkContext.statusTracker()
-    except Exception:
-        return None
-
-
-def _stages(tracker: Any, job: int) -> Iterator[Any]:
-    info = tracker.getJobInfo(job)
-    for stage in info.stageIds if info else ():
-        if (known := tracker.getStageInfo(stage)) is not None:
-            yield known
 
 
 class Counted:

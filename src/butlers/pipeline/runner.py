@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -73,7 +73,16 @@ def run_job(
     asyncio.run(prepare(request.dsn))
     runs = Runs(request.dsn)
     runs.recent(now=clock.now(), limit=1)
-    run = _run(request, clock, new_id)
+    run = Run(
+        run_id=new_id(),
+        job=job.name,
+        window=request.window,
+        arguments=request.arguments,
+        master=request.session.shown,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_at=clock.now(),
+    )
     with runs.begin(run) as opened:
         ending, error = _ended(lambda: _in_spark(job, request, run, opened, watch), clock)
         opened.finish(ending)
@@ -118,19 +127,6 @@ def check_session(session: SessionSettings) -> None:
         raise invalid("remote", "must be sc://HOST:PORT")
 
 
-def _run(request: RunRequest, clock: Clock, new_id: Callable[[], UUID]) -> Run:
-    return Run(
-        run_id=new_id(),
-        job=find_job(request.job).name,
-        window=request.window,
-        arguments=request.arguments,
-        master=request.session.shown,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        started_at=clock.now(),
-    )
-
-
 def _ended(work: Callable[[], JobResult], clock: Clock) -> tuple[Ending, BaseException | None]:
     began = clock.monotonic()
     result: JobResult | None = None
@@ -141,17 +137,12 @@ def _ended(work: Callable[[], JobResult], clock: Clock) -> tuple[Ending, BaseExc
         error = _named(problem)
     except BaseException as stop:  # ctrl-C, or told to end: the row must not stay open
         error = stop
-    duration_ms = round((clock.monotonic() - began) * 1000)
+    ending = Ending(outcome=FAILED, ended_at=clock.now(), duration_ms=round((clock.monotonic() - began) * 1000))
     if result is None:
-        described = _described(error)
-        return Ending(outcome=FAILED, ended_at=clock.now(), duration_ms=duration_ms, error=described), error
-    return Ending(
-        outcome=SUCCEEDED if result.satisfied else NEEDS_ATTENTION,
-        ended_at=clock.now(),
-        duration_ms=duration_ms,
-        rows_in=result.rows_in,
-        rows_out=result.rows_out,
-        details=result.details,
+        return replace(ending, error=_described(error)), error
+    outcome = SUCCEEDED if result.satisfied else NEEDS_ATTENTION
+    return replace(
+        ending, outcome=outcome, rows_in=result.rows_in, rows_out=result.rows_out, details=result.details
     ), None
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from adbc_driver_manager.dbapi import Cursor
 
-from butlers.pipeline.connection import connect
+from butlers.pipeline.connection import autocommitting, fetch_value
 from butlers.pipeline.job import Window
 from butlers.pipeline.schema import MIGRATIONS, SCHEMA
 from butlers.storage.database import Database
@@ -44,17 +44,10 @@ class Run:
     started_at: datetime
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "run_id": str(self.run_id),
-            "job": self.job,
-            "window_start": self.window.start.isoformat(),
-            "window_end": self.window.end.isoformat(),
-            "arguments": dict(self.arguments),
-            "master": self.master,
-            "host": self.host,
-            "pid": self.pid,
-            "started_at": self.started_at.isoformat(),
-        }
+        described = _described(self)
+        window: Window = described.pop("window")
+        ends = {"window_start": window.start.isoformat(), "window_end": window.end.isoformat()}
+        return described | ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +61,20 @@ class Ending:
     error: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "outcome": self.outcome,
-            "ended_at": self.ended_at.isoformat(),
-            "duration_ms": self.duration_ms,
-            "rows_in": self.rows_in,
-            "rows_out": self.rows_out,
-            "details": dict(self.details),
-            "error": None if self.error is None else dict(self.error),
-        }
+        return _described(self)
+
+
+def _described(value: Run | Ending) -> dict[str, Any]:
+    """The fields as JSON has them."""
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, UUID) else value
 
 
 async def prepare(dsn: str) -> None:
@@ -104,41 +102,29 @@ class OpenRun:
 
 
 class Runs:
-    def __init__(self, dsn: str, *, schema: str = SCHEMA) -> None:
+    def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._queries = Queries.load("butlers.pipeline", schema=schema)
+        self._queries = Queries.load("butlers.pipeline", schema=SCHEMA)
 
     @contextmanager
     def begin(self, run: Run) -> Iterator[OpenRun]:
-        with self._cursor() as cursor:
+        with autocommitting(self._dsn) as cursor:
             # The lock comes first: a row without one would count as dead.
-            cursor.execute(self._queries.hold, (str(run.run_id),))
-            cursor.fetchone()
+            fetch_value(cursor, self._queries.hold, (str(run.run_id),))
             cursor.execute(self._queries.begin, (json.dumps(run.describe()),))
             yield OpenRun(cursor, self._queries, run)
 
     def recent(self, *, now: datetime, limit: int, run_id: UUID | None = None) -> list[dict[str, Any]]:
         """The latest runs first; those that died since somebody looked are marked on the way."""
-        with self._cursor() as cursor:
-            if not self._is_prepared(cursor):
+        with autocommitting(self._dsn) as cursor:
+            if not fetch_value(cursor, self._queries.prepared):
                 return []
             cursor.execute(self._queries.bury, (now,))
             cursor.execute(self._queries.recent, (str(run_id or ""), limit))
             names = [str(column[0]) for column in cursor.description or ()]
             return [_shown(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
 
-    @contextmanager
-    def _cursor(self) -> Iterator[Cursor]:
-        with connect(self._dsn, autocommit=True) as connection, connection.cursor() as cursor:
-            yield cursor
-
-    def _is_prepared(self, cursor: Cursor) -> bool:
-        cursor.execute(self._queries.prepared)
-        row = cursor.fetchone()
-        return bool(row and row[0])
-
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     documents = {name: json.loads(row[name]) if row[name] else None for name in _DOCUMENTS}
-    moments = {name: value.isoformat() for name, value in row.items() if isinstance(value, datetime)}
-    return row | moments | documents
+    return {name: _plain(value) for name, value in row.items()} | documents

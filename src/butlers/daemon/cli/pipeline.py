@@ -88,9 +88,9 @@ def run(
 @exiting
 def list_(as_json: Json = False) -> int:
     """The jobs there are."""
-    from butlers.pipeline.job import jobs
+    from butlers.pipeline.job import NAMES, find_job
 
-    known = [{"name": job.name, "about": job.about, "arguments": dict(job.arguments)} for job in jobs()]
+    known = [{"name": job.name, "about": job.about, "arguments": dict(job.arguments)} for job in map(find_job, NAMES)]
     say({"jobs": known}, as_json, _jobs)
     return OK
 

@@ -68,7 +68,6 @@ def generate(
 def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | None, memory: str, tell: Tell) -> int:
     from butlers.ids import Uuid7Factory
     from butlers.pipeline.generate import must_be_free, write_database, write_lake
-    from butlers.pipeline.job import Schemas
     from butlers.pipeline.process import ends_on_signal
     from butlers.pipeline.runner import check_session
     from butlers.pipeline.session import SessionSettings, check_reachable, spark_session
@@ -82,7 +81,7 @@ def _make(plan: FleetPlan, settings: Settings, out: Path | None, master: str | N
             return write_lake(spark, plan, out, tell=tell)
     run_id = Uuid7Factory(SystemClock())()
     with ends_on_signal(), database_of_system(settings) as dsn, spark_session("generate", session) as spark:
-        return write_database(spark, plan, dsn, run_id=run_id, schema=Schemas().switchboard, tell=tell)
+        return write_database(spark, plan, dsn, run_id=run_id, tell=tell)
 
 
 def _day(text: str) -> date:

@@ -239,3 +239,4 @@ JOB = Job(
     tense=Tense.ANY,
     arguments=_ARGUMENTS,
 )
+JOBS = (JOB,)

@@ -10,13 +10,16 @@ on its way; run it for a day when that day has been over for longer than the gra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from functools import reduce
 from typing import Any
+from uuid import UUID
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import Window as Over
 from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
@@ -28,16 +31,98 @@ from butlers.pipeline.sinks.merge import merge_into
 from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.tables import Table
 from butlers.pipeline.tables.deliveries import BOOKS, BOOKS_FINDINGS
+from butlers.pipeline.transforms.expressions import within
 from butlers.pipeline.transforms.reconciliation import (
-    Record,
-    newest_moment,
-    reconciliation_findings,
-    reconciliation_totals,
-    results,
-    samples,
+    BROKEN,
+    RULES,
+    YOUNG,
+    Severity,
+    check_counts,
+    check_requests,
+    each_result,
+    rows_of,
+    severity_of,
 )
-from butlers.pipeline.transforms.reconciliation_requests import check_counts, rows_of
-from butlers.pipeline.transforms.reconciliation_rules import RULES, Severity
+from butlers.pipeline.transforms.reconciliation_deliveries import (
+    check_attempts,
+    check_deliveries,
+    check_receipts,
+    check_routing,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The newest version of every row, from before the window to the end of the record."""
+
+    requests: DataFrame
+    routing: DataFrame
+    deliveries: DataFrame
+    attempts: DataFrame
+    receipts: DataFrame
+
+    def frames(self) -> tuple[DataFrame, ...]:
+        return self.requests, self.routing, self.deliveries, self.attempts, self.receipts
+
+
+def results(record: Record, *, window: Window, cutoff: datetime, silent: Collection[str]) -> DataFrame:
+    """(key, date, decisions) of everything that began in the window."""
+    parts = [
+        check_requests(record.requests, record.routing, record.deliveries, window=window, cutoff=cutoff, silent=silent),
+        check_routing(record.routing, record.requests, window=window, cutoff=cutoff),
+        check_deliveries(record.deliveries, record.attempts, record.receipts, window=window, cutoff=cutoff),
+        check_attempts(record.attempts, record.deliveries, window=window, cutoff=cutoff),
+        check_receipts(record.receipts, record.deliveries, window=window, cutoff=cutoff),
+    ]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def newest_moment(record: Record) -> DataFrame:
+    """(moment): how far the record reaches; null when there is none."""
+    moments = [
+        record.requests.select(sf.greatest("received_at", "updated_at").alias("moment")),
+        record.routing.select(sf.col("created_at").alias("moment")),
+        record.deliveries.select(sf.greatest("created_at", "updated_at").alias("moment")),
+        record.attempts.select(sf.greatest("started_at", "completed_at").alias("moment")),
+        record.receipts.select(sf.col("received_at").alias("moment")),
+    ]
+    return reduce(DataFrame.unionByName, moments).agg(sf.max("moment").alias("moment"))
+
+
+SAMPLES = 5
+
+
+def reconciliation_findings(results: DataFrame, run_id: UUID) -> DataFrame:
+    breaches = each_result(results).filter(sf.col("result") == BROKEN).dropDuplicates(["date", "rule", "key"])
+    return breaches.select(
+        *("date", "rule", "key"),
+        severity_of(sf.col("rule")).alias("severity"),
+        sf.coalesce("detail", sf.lit("")).alias("detail"),
+        sf.lit(str(run_id)).alias("run_id"),
+    )
+
+
+def samples(findings: DataFrame) -> DataFrame:
+    """(rule, keys): the first few of each rule."""
+    place = sf.row_number().over(Over.partitionBy("rule").orderBy("date", "key"))
+    few = findings.withColumn("place", place).filter(sf.col("place") <= SAMPLES)
+    return few.groupBy("rule").agg(sf.array_sort(sf.collect_list("key")).alias("keys"))
+
+
+def reconciliation_totals(results: DataFrame, run_id: UUID) -> DataFrame:
+    result = sf.col("result")
+    counted = (
+        each_result(results)
+        .groupBy("date", "rule")
+        .agg(
+            sf.count_if(result != YOUNG).alias("checked"),
+            sf.count_if(result == BROKEN).alias("broken"),
+            sf.count_if(result == YOUNG).alias("young"),
+        )
+    )
+    severity = severity_of(sf.col("rule")).alias("severity")
+    return counted.select("date", "rule", severity, "checked", "broken", "young", sf.lit(str(run_id)).alias("run_id"))
+
 
 GRACE, LOOKBACK = "1h", "30d"
 SILENT = ("messenger", "switchboard")
@@ -95,9 +180,9 @@ def _counts(context: JobContext, record: Record, window: Window, cutoff: datetim
 
 
 def _compared(context: JobContext, event: Event, in_lake: DataFrame, window: Window) -> DataFrame:
-    table, key = event.within(context.schemas).table, event.key[-1]
+    table, key = event.table, event.key
     rows = read_table(context.spark, context.dsn, table, columns=(key, event.born), window=window)
-    recent = (sf.col(event.born) >= sf.lit(window.start)) & (sf.col(event.born) < sf.lit(window.end))
+    recent = within(event.born, window)
     return check_counts(
         event.name,
         rows_of(rows, key=key, born=event.born),
@@ -117,19 +202,19 @@ def _written(context: JobContext, checked: DataFrame, window: Window, when: Mapp
 
 
 def _merge(context: JobContext, frame: DataFrame, table: Table, window: Window) -> int:
-    return merge_into(frame, context.dsn, table.within(context.schemas.pipeline), run_id=context.run_id, window=window)
+    return merge_into(frame, context.dsn, table, run_id=context.run_id, window=window)
 
 
 def _per_rule(totals: DataFrame) -> dict[str, dict[str, Any]]:
-    summed = totals.groupBy("rule").agg(*(sf.sum(name).alias(name) for name in ("checked", "broken", "young")))
-    rows = {row["rule"]: row.asDict() for row in summed.collect()}
-    return {
-        name: {"severity": RULES[name].severity.value} | _without_name(rows[name]) for name in RULES if name in rows
+    counts = ("checked", "broken", "young")
+    rows = {
+        row["rule"]: row for row in totals.groupBy("rule").agg(*(sf.sum(name).alias(name) for name in counts)).collect()
     }
-
-
-def _without_name(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "rule"}
+    return {
+        name: {"severity": rule.severity.value, **{count: rows[name][count] for count in counts}}
+        for name, rule in RULES.items()
+        if name in rows
+    }
 
 
 def _whole_days(window: Window) -> Window:
@@ -161,3 +246,4 @@ JOB = Job(
         "silent": "butlers that answer nobody, separated by commas",
     },
 )
+JOBS = (JOB,)

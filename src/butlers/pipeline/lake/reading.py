@@ -13,12 +13,13 @@ from pyspark.sql.window import Window as Over
 
 from butlers.contracts.envelope import invalid
 from butlers.errors import ConfigurationError
-from butlers.pipeline.connection import connect
+from butlers.pipeline.connection import autocommitting, fetch_value
 from butlers.pipeline.job import Window
 from butlers.pipeline.lake.events import CHANGE, CHANGED_IN, Event
 from butlers.pipeline.lake.files import check
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
 from butlers.pipeline.sources.changes import Horizon, read_horizon
+from butlers.pipeline.transforms.expressions import within
 
 _CHECKERS = 8
 
@@ -26,11 +27,10 @@ _CHECKERS = 8
 def read_events(spark: SparkSession, lake: Path, event: Event, window: Window | None = None) -> DataFrame:
     """The newest version of every row, or of those that were born in a window."""
     versions = read_versions(spark, lake, event, None if event.born_moves else window)
-    newest = latest(versions, event.key)
+    newest = latest(versions, [event.key])
     if window is None:
         return newest
-    born = sf.col(event.born)
-    return newest.where((born >= sf.lit(window.start)) & (born < sf.lit(window.end)))
+    return newest.where(within(event.born, window))
 
 
 def read_versions(
@@ -116,11 +116,7 @@ def must_be_from(state: LakeState, horizon: Horizon, event: Event) -> None:
 
 
 def _is_behind(state: LakeState, event: Event, window: Window, dsn: str) -> bool:
-    with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+    with autocommitting(dsn) as cursor:
         must_be_from(state, read_horizon(cursor), event)
-        cursor.execute(
-            f"SELECT EXISTS (SELECT 1 FROM {event.table.qualified} WHERE {CHANGED_IN} >= $1 AND {event.born} < $2)",
-            (state.horizon, window.end),
-        )
-        row = cursor.fetchone()
-    return bool(row and row[0])
+        later = f"SELECT 1 FROM {event.table.qualified} WHERE {CHANGED_IN} >= $1 AND {event.born} < $2"
+        return bool(fetch_value(cursor, f"SELECT EXISTS ({later})", (state.horizon, window.end)))

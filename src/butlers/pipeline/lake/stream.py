@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from butlers.contracts.envelope import invalid
 from butlers.errors import ButlersError, ConfigurationError, InternalError
-from butlers.pipeline.connection import connect
+from butlers.pipeline.connection import autocommitting
 from butlers.pipeline.lake.events import CHANGE, DATE, Event
 from butlers.pipeline.lake.files import discard, publish, stage
 from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
@@ -95,7 +95,7 @@ class EventStream:
         return folder / str(uuid4())
 
     def database_horizon(self) -> Horizon:
-        with connect(self.dsn, autocommit=True) as connection, connection.cursor() as cursor:
+        with autocommitting(self.dsn) as cursor:
             return read_horizon(cursor)
 
 

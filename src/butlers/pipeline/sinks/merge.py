@@ -27,7 +27,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DecimalType, StructType
 
 from butlers.errors import InternalError
-from butlers.pipeline.connection import connect, refused, transaction
+from butlers.pipeline.connection import autocommitting, fetch_value, refused, transaction
 from butlers.pipeline.job import Window
 from butlers.pipeline.sources.predicates import literal, real_columns, window_condition
 from butlers.pipeline.tables import Table
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SCHEMA = "pipeline_staging"
+TURN = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text"
 ATTEMPT, ROWS = "staged_by", "staged_rows"
 
 # By what Spark calls a type: COPY is binary, so a column must be of the very type that Arrow has.
@@ -75,8 +76,8 @@ class Staging:
 
     def count(self, cursor: Cursor) -> int:
         """How many they are; refused when they are not all that tasks wrote."""
-        found = _number(cursor, f"SELECT count(*) FROM {self.accepted_rows}")
-        if found != _number(cursor, f"SELECT coalesce(sum({ROWS}), 0)::bigint FROM {self.accepted}"):
+        found: int = fetch_value(cursor, f"SELECT count(*) FROM {self.accepted_rows}")
+        if found != fetch_value(cursor, f"SELECT coalesce(sum({ROWS}), 0)::bigint FROM {self.accepted}"):
             raise InternalError(
                 "the server was restarted and lost staged rows, so nothing was written: run the job again"
             )
@@ -89,22 +90,15 @@ def staging_for(dsn: str, columns: StructType, run_id: UUID) -> Iterator[Staging
     staging = Staging(name=f"s_{run_id.hex}_{uuid4().hex[:8]}")
     _prepare_schema(dsn)
     # Not in a transaction: tasks must see the table while the lock is held.
-    with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+    with autocommitting(dsn) as cursor:
         _clear_abandoned(cursor)
-        cursor.execute("SELECT pg_advisory_lock(hashtextextended($1, 0))::text", (staging.name,))
-        cursor.fetchone()
+        fetch_value(cursor, "SELECT pg_advisory_lock(hashtextextended($1, 0))::text", (staging.name,))
         cursor.execute(f"CREATE UNLOGGED TABLE {staging.rows} ({_definitions(columns)}, {ATTEMPT} text NOT NULL)")
         cursor.execute(f"CREATE TABLE {staging.accepted} ({ATTEMPT} text PRIMARY KEY, {ROWS} bigint NOT NULL)")
         try:
             yield staging
         finally:
             _drop(cursor, staging)
-
-
-def _number(cursor: Cursor, query: str) -> int:
-    cursor.execute(query)
-    row = cursor.fetchone()
-    return int(row[0]) if row else 0
 
 
 def _definitions(columns: StructType) -> str:
@@ -118,8 +112,7 @@ def _kind(kind: DataType) -> str:
 def _prepare_schema(dsn: str) -> None:
     with transaction(dsn) as cursor:
         # Two processes that create the same schema at once would collide in the catalog.
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", (SCHEMA,))
-        cursor.fetchone()
+        fetch_value(cursor, TURN, (SCHEMA,))
         cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
 
 
@@ -128,16 +121,13 @@ def _clear_abandoned(cursor: Cursor) -> None:
         "SELECT tablename::text FROM pg_tables WHERE schemaname = $1 AND tablename NOT LIKE '%\\_accepted'", (SCHEMA,)
     )
     for (name,) in cursor.fetchall():
-        cursor.execute("SELECT pg_try_advisory_lock(hashtextextended($1, 0))", (name,))
-        row = cursor.fetchone()
-        if row and row[0]:
+        if fetch_value(cursor, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))", (name,)):
             _drop(cursor, Staging(name=name))
 
 
 def _drop(cursor: Cursor, staging: Staging) -> None:
     cursor.execute(f"DROP TABLE IF EXISTS {staging.rows}, {staging.accepted}")
-    cursor.execute("SELECT pg_advisory_unlock(hashtextextended($1, 0))", (staging.name,))
-    cursor.fetchone()
+    fetch_value(cursor, "SELECT pg_advisory_unlock(hashtextextended($1, 0))", (staging.name,))
 
 
 FORMAT = "butlers_merge"
@@ -205,8 +195,7 @@ def stage(frame: DataFrame, dsn: str, staging: Staging) -> None:
 def _take_over(dsn: str, table: Table, staging: Staging, statements: Sequence[str]) -> int:
     try:
         with transaction(dsn) as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text", (table.qualified,))
-            cursor.fetchone()
+            fetch_value(cursor, TURN, (table.qualified,))
             rows = staging.count(cursor)
             for statement in statements:
                 cursor.execute(statement)

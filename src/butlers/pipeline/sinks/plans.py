@@ -23,13 +23,11 @@ from pyspark.sql import DataFrame
 from butlers.errors import InternalError
 from butlers.outbound.service import message_turn
 from butlers.outbound.values import Message
-from butlers.pipeline.connection import connect, refused
-from butlers.pipeline.sinks.merge import Staging, stage, staging_for
+from butlers.pipeline.connection import connect, fetch_value, refused
+from butlers.pipeline.sinks.merge import TURN, Staging, stage, staging_for
 from butlers.pipeline.sources.predicates import real_columns
 from butlers.pipeline.tables import Table
 from butlers.storage.queries import quote_identifier
-
-_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))::text"
 
 
 def write_plan(plan: DataFrame, folder: Path, message_id: UUID) -> Path:
@@ -75,8 +73,7 @@ def turn_to_load(dsn: str, message: Message) -> Iterator[Connection]:
         try:
             with connection.cursor() as cursor:
                 for turn in (load_turn(message.sender_id), message_turn(message.id)):
-                    cursor.execute(_LOCK, (turn,))
-                    cursor.fetchone()
+                    fetch_value(cursor, TURN, (turn,))
         except adbc_driver_manager.Error as error:
             raise refused("waiting for the turn to load", error) from error
         yield connection
@@ -115,6 +112,4 @@ def _add(cursor: Cursor, table: Table, staging: Staging) -> int:
     cast = ", ".join(f"{quote_identifier(name)}::{kind}" for name, kind in types.items())
     chosen = f"SELECT {cast} FROM {staging.accepted_rows}"
     insertion = f"INSERT INTO {table.qualified} ({listed}) {chosen} ON CONFLICT DO NOTHING RETURNING 1"
-    cursor.execute(f"WITH added AS ({insertion}) SELECT count(*) FROM added")
-    row = cursor.fetchone()
-    return int(row[0]) if row else 0
+    return int(fetch_value(cursor, f"WITH added AS ({insertion}) SELECT count(*) FROM added"))

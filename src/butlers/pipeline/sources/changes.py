@@ -28,13 +28,12 @@ import adbc_driver_manager
 from adbc_driver_manager.dbapi import Cursor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from butlers.errors import ConfigurationError
-from butlers.pipeline.connection import connect, refused
-from butlers.pipeline.sources.predicates import real_columns
+from butlers.pipeline.connection import autocommitting, fetch_value, refused
+from butlers.pipeline.sources.predicates import batches_of, real_columns
 from butlers.pipeline.tables import Table
 from butlers.storage.queries import quote_identifier
 
@@ -70,9 +69,7 @@ def read_horizon(cursor: Cursor) -> Horizon:
 
 def check_numbers(cursor: Cursor, table: Table) -> None:
     """A dump brings the numbers of the server it was made on; those ahead of this one's would not be read for years."""
-    cursor.execute(_FROM_THE_FUTURE.format(table=table.qualified))
-    row = cursor.fetchone()
-    if row is not None and row[0]:
+    if fetch_value(cursor, _FROM_THE_FUTURE.format(table=table.qualified)):
         raise ConfigurationError(
             "rows carry change numbers that this server has not given yet, so they come from a dump of another one",
             source="database",
@@ -105,7 +102,7 @@ def read_changes(
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> DataFrame:
     """The stream of a table's changes; the table must have `changed_in`."""
-    with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+    with autocommitting(dsn) as cursor:
         real_columns(cursor, table)
         check_numbers(cursor, table)
         server = server or read_horizon(cursor).server
@@ -167,7 +164,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(int(self._options["start"]))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        with connect(self._options["url"], autocommit=True) as connection, connection.cursor() as cursor:
+        with autocommitting(self._options["url"]) as cursor:
             self._target = read_horizon(cursor).change
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -186,12 +183,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, Slice)
-        expected = to_arrow_schema(self._schema, timezone="UTC")
         try:
-            with connect(self._options["url"], autocommit=True) as connection, connection.cursor() as cursor:
+            with autocommitting(self._options["url"]) as cursor:
                 cursor.execute(_rows_of(self._options, self._schema.fieldNames(), partition))
-                for batch in cursor.fetch_record_batch():
-                    yield _as_expected(batch, expected)
+                yield from batches_of(cursor, self._schema)
         except adbc_driver_manager.Error as error:
             raise refused("reading changes of a table", error) from error
 
@@ -200,7 +195,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self, start: dict[str, Any]) -> list[Mark]:
         """How the backlog is cut, counted once for all its batches."""
-        with connect(self._options["url"], autocommit=True) as connection, connection.cursor() as cursor:
+        with autocommitting(self._options["url"]) as cursor:
             horizon = read_horizon(cursor)
         begin = int(start["change"])
         _check_origin(horizon, server=str(start["server"]), change=begin)
@@ -210,7 +205,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _count(self, begin: int, until: int) -> list[Mark]:
         query = _MARKS.format(table=self._options["table"], begin=begin, until=until, step=_ROWS_PER_SLICE)
         try:
-            with connect(self._options["url"], autocommit=True) as connection, connection.cursor() as cursor:
+            with autocommitting(self._options["url"]) as cursor:
                 cursor.execute(query)
                 return [Mark(end=int(end), rows=int(rows)) for end, rows in cursor.fetchall()]
         except adbc_driver_manager.Error as error:
@@ -269,12 +264,3 @@ def _check_origin(horizon: Horizon, *, server: str, change: int) -> None:
         key=f"change {change}",
         remedy="name the database it came from, or begin a new lake for this one",
     )
-
-
-def _as_expected(batch: Any, expected: Any) -> pyarrow.RecordBatch:
-    """The types Spark wants to the letter: fields carry notes of the driver's."""
-    # Reason for the late import: it is needed on executors only.
-    import pyarrow  # noqa: PLC0415
-
-    arrays = [column.cast(field.type) for column, field in zip(batch.columns, expected, strict=True)]
-    return pyarrow.RecordBatch.from_arrays(arrays, schema=expected)

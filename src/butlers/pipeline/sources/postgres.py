@@ -29,14 +29,20 @@ import adbc_driver_manager
 from adbc_driver_manager.dbapi import Connection, Cursor
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from butlers.contracts.envelope import invalid
 from butlers.errors import InternalError
-from butlers.pipeline.connection import connect, refused, transaction
+from butlers.pipeline.connection import autocommitting, connect, fetch_value, refused, transaction
 from butlers.pipeline.job import JobContext, Window
-from butlers.pipeline.sources.predicates import filter_condition, literal, real_columns, selected, window_condition
+from butlers.pipeline.sources.predicates import (
+    batches_of,
+    filter_condition,
+    literal,
+    real_columns,
+    selected,
+    window_condition,
+)
 from butlers.pipeline.tables import Table
 from butlers.storage.queries import quote_identifier
 
@@ -68,9 +74,7 @@ def hold_snapshot(spark: SparkSession, dsn: str) -> tuple[Connection, str]:
         weakref.finalize(spark, _let_go, connection)
     with connection.cursor() as cursor:
         cursor.execute(BEGIN)
-        cursor.execute("SELECT pg_export_snapshot()")
-        row = cursor.fetchone()
-    return connection, str(row[0]) if row else ""
+        return connection, str(fetch_value(cursor, "SELECT pg_export_snapshot()"))
 
 
 def _let_go(connection: Connection) -> None:
@@ -119,24 +123,18 @@ def range_conditions(
 
 
 def _tasks_for(cursor: Cursor, table: Table) -> int:
-    cursor.execute("SELECT sum(pg_table_size(relid))::bigint FROM pg_partition_tree($1::regclass)", (table.qualified,))
-    row = cursor.fetchone()
-    size = int(row[0] or 0) if row else 0
-    return max(1, min(_MOST_TASKS, size // _BYTES_PER_TASK))
+    size = "SELECT sum(pg_table_size(relid))::bigint FROM pg_partition_tree($1::regclass)"
+    found = int(fetch_value(cursor, size, (table.qualified,)) or 0)
+    return max(1, min(_MOST_TASKS, found // _BYTES_PER_TASK))
 
 
 def _ends(cursor: Cursor, table: Table, column: str, where: str) -> tuple[Any, Any] | None:
     """The smallest and the largest value; `min` and `max` do not exist for every type, an index does the same."""
     quoted = quote_identifier(column)
     shown = f"{quoted}::text" if table.columns[column].dataType.simpleString() == "string" else quoted
-    values = []
-    for order in ("ASC", "DESC"):
-        cursor.execute(
-            f"SELECT {shown} FROM {table.qualified} "
-            f"WHERE {where} AND {quoted} IS NOT NULL ORDER BY {quoted} {order} LIMIT 1"
-        )
-        values.append(cursor.fetchone())
-    return (values[0][0], values[1][0]) if values[0] and values[1] else None
+    rows = f"SELECT {shown} FROM {table.qualified} WHERE {where} AND {quoted} IS NOT NULL ORDER BY {quoted}"
+    low, high = (fetch_value(cursor, f"{rows} {order} LIMIT 1") for order in ("ASC", "DESC"))
+    return None if low is None else (low, high)
 
 
 def _cuts(low: int, high: int, tasks: int) -> list[int]:
@@ -230,27 +228,14 @@ def _inside(table: Table, types: Mapping[str, str], window: Window) -> str:
 
 
 def _batches(dsn: str, snapshot: str, query: str, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
-    # Reason for the late imports: they are needed on executors only.
-    import adbc_driver_manager  # noqa: PLC0415
-
-    expected = to_arrow_schema(schema, timezone="UTC")
     try:
-        with connect(dsn, autocommit=True) as connection, connection.cursor() as cursor:
+        with autocommitting(dsn) as cursor:
             cursor.execute(BEGIN)
             cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
             cursor.execute(query)
-            for batch in cursor.fetch_record_batch():
-                yield _as_expected(batch, expected)
+            yield from batches_of(cursor, schema)
     except adbc_driver_manager.Error as error:
         raise refused("reading a range of a table", error) from error
-
-
-def _as_expected(batch: Any, expected: Any) -> pyarrow.RecordBatch:
-    """The types Spark wants to the letter: a numeric arrives as text, and fields carry notes of the driver's."""
-    import pyarrow  # noqa: PLC0415
-
-    arrays = [column.cast(field.type) for column, field in zip(batch.columns, expected, strict=True)]
-    return pyarrow.RecordBatch.from_arrays(arrays, schema=expected)
 
 
 def must_be_whole(context: JobContext, table: Table) -> None:
@@ -263,11 +248,10 @@ def must_be_whole(context: JobContext, table: Table) -> None:
 def whole_months(context: JobContext, table: Table) -> Window | None:
     """What of the window lies in months that the table still has; None: nothing does."""
     with transaction(context.dsn) as cursor:
-        cursor.execute(_OLDEST_MONTH, (table.qualified,))
-        row = cursor.fetchone()
-    if not row or row[0] is None:
+        oldest = fetch_value(cursor, _OLDEST_MONTH, (table.qualified,))
+    if oldest is None:
         return None
-    start = max(context.window.start, row[0])
+    start = max(context.window.start, oldest)
     return replace(context.window, start=start) if start < context.window.end else None
 
 
@@ -279,9 +263,7 @@ FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid WHERE inhparent = 
 
 
 def pruned_until(context: JobContext, table: Table) -> datetime | None:
-    log = f"{quote_identifier(context.schemas.pipeline)}.pruning_log"
+    newest = "SELECT max(before) FROM pipeline.pruning_log WHERE table_name = $1"
     with transaction(context.dsn) as cursor:
-        cursor.execute(f"SELECT max(before) FROM {log} WHERE table_name = $1", (table.name,))
-        row = cursor.fetchone()
-    found: datetime | None = row[0] if row else None
+        found: datetime | None = fetch_value(cursor, newest, (table.name,))
     return found

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adbc_driver_manager.dbapi import Cursor
 from pyspark.sql.datasource import (
@@ -30,24 +30,16 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    TimestampType,
-)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 from butlers.errors import ConfigurationError
 from butlers.pipeline.job import Window
-from butlers.pipeline.tables import Table
+from butlers.pipeline.tables import TYPES, Table
 from butlers.storage.queries import quote_identifier
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _OPERATORS: Mapping[type[Filter], str] = {
     EqualTo: "=",
@@ -154,18 +146,15 @@ def _first_day_from(moment: datetime) -> date:
 
 
 # The server's type -> what Spark sees, and the cast that makes it so.
-_SEEN: Mapping[str, tuple[DataType, str]] = {
-    "text": (StringType(), ""),
-    "uuid": (StringType(), "::text"),
-    "jsonb": (StringType(), "::text"),
-    "timestamp with time zone": (TimestampType(), ""),
-    "date": (DateType(), ""),
-    "boolean": (BooleanType(), ""),
-    "smallint": (ShortType(), ""),
-    "integer": (IntegerType(), ""),
-    "bigint": (LongType(), ""),
-    "xid8": (LongType(), "::text::bigint"),
-    "double precision": (DoubleType(), ""),
+_SEEN: Mapping[str, tuple[str, str]] = {
+    "text": ("string", ""),
+    "uuid": ("string", "::text"),
+    "jsonb": ("string", "::text"),
+    "timestamp with time zone": ("timestamp", ""),
+    **{kind: (kind, "") for kind in ("date", "boolean", "smallint", "bigint")},
+    "integer": ("int", ""),
+    "xid8": ("bigint", "::text::bigint"),
+    "double precision": ("double", ""),
 }
 _NUMERIC = "numeric("
 
@@ -192,12 +181,24 @@ def selected(names: Iterable[str], types: Mapping[str, str]) -> str:
     return ", ".join(f"{quote_identifier(name)}{_cast(types[name])} AS {quote_identifier(name)}" for name in names)
 
 
+def batches_of(cursor: Cursor, schema: StructType) -> Iterator[pyarrow.RecordBatch]:
+    """What a query found, in the types Spark wants to the letter: a numeric arrives as text, and fields carry notes of
+    the driver's.
+    """
+    import pyarrow  # noqa: PLC0415 - on executors only
+
+    expected = to_arrow_schema(schema, timezone="UTC")
+    for batch in cursor.fetch_record_batch():
+        arrays = [column.cast(field.type) for column, field in zip(batch.columns, expected, strict=True)]
+        yield pyarrow.RecordBatch.from_arrays(arrays, schema=expected)
+
+
 def seen_as(kind: str) -> DataType | None:
     """What Spark sees of a type of the server's, None when there is no rule for it."""
     if kind.startswith(_NUMERIC):
         precision, scale = kind.removeprefix(_NUMERIC).rstrip(")").split(",")
         return DecimalType(int(precision), int(scale))
-    return _SEEN[kind][0] if kind in _SEEN else None
+    return TYPES[_SEEN[kind][0]] if kind in _SEEN else None
 
 
 def _cast(kind: str) -> str:

@@ -11,22 +11,24 @@
     boolean                             boolean
 
 A table may name a part of the real one's columns: those that are needed. A test compares every table here and in
-`table_contracts` with what the migrations make.
+`lake/events.py` with what the migrations make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
 
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
+    IntegerType,
     LongType,
+    ShortType,
     StringType,
     StructField,
     StructType,
@@ -37,12 +39,27 @@ from butlers.errors import InternalError
 from butlers.storage.queries import quote_identifier
 from butlers.switchboard.connectors.deltas import ADDED
 
-STRING, LONG, DOUBLE, MOMENT, DAY = StringType(), LongType(), DoubleType(), TimestampType(), DateType()
+TYPES: Mapping[str, DataType] = {
+    kind.simpleString(): kind
+    for kind in (
+        *(StringType(), BooleanType(), ShortType(), IntegerType(), LongType(), DoubleType(), TimestampType()),
+        DateType(),
+    )
+}
+_DECIMAL = "decimal("
 
 
-def columns(**types: DataType) -> StructType:
-    """Columns in the order they are written; whether one may be null is the server's business."""
-    return StructType([StructField(name, kind) for name, kind in types.items()])
+def columns(ddl: str) -> StructType:
+    """Columns as Spark's DDL has them, `id string, share decimal(5,2)`; the server says which may be null."""
+    pairs = (column.split() for column in " ".join(ddl.split()).split(", "))
+    return StructType([StructField(name, _type(kind)) for name, kind in pairs])
+
+
+def _type(kind: str) -> DataType:
+    if not kind.startswith(_DECIMAL):
+        return TYPES[kind]
+    precision, scale = kind.removeprefix(_DECIMAL).rstrip(")").split(",")
+    return DecimalType(int(precision), int(scale))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +79,6 @@ class Table:
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 
-    def within(self, schema: str) -> Self:
-        """The same table in another schema."""
-        return replace(self, schema=schema)
-
     def only(self, names: Iterable[str]) -> StructType:
         """Some of its columns, in the order asked for."""
         wanted = list(names)
@@ -75,37 +88,19 @@ class Table:
         return StructType([self.columns[name] for name in wanted])
 
 
-_COUNTED = {
-    "messages_ingested": LONG,
-    "messages_failed": LONG,
-    "source_api_calls": LONG,
-    "dedupe_accepted": LONG,
-    "heartbeat_count": LONG,
-    "healthy_count": LONG,
-    "degraded_count": LONG,
-    "error_count": LONG,
-}
+_COUNTED = """messages_ingested bigint, messages_failed bigint, source_api_calls bigint, dedupe_accepted bigint,
+    heartbeat_count bigint, healthy_count bigint, degraded_count bigint, error_count bigint"""
+ADDED_COLUMNS = ", ".join(f"{name} bigint" for name in ADDED)  # null in rows and files from before deltas were stored
 
 CONNECTOR_HEARTBEAT_LOG = Table(
     schema="switchboard",
     name="connector_heartbeat_log",
-    columns=columns(
-        id=STRING,
-        connector_type=STRING,
-        endpoint_identity=STRING,
-        instance_id=STRING,
-        state=STRING,
-        error_message=STRING,
-        uptime_s=DOUBLE,
-        messages_ingested=LONG,
-        messages_failed=LONG,
-        source_api_calls=LONG,
-        checkpoint_saves=LONG,
-        dedupe_accepted=LONG,
-        received_at=MOMENT,
-        sent_at=MOMENT,
-        **dict.fromkeys(ADDED, LONG),  # null in rows from before deltas were stored
-    ),
+    columns=columns(f"""
+        id string, connector_type string, endpoint_identity string, instance_id string, state string,
+        error_message string, uptime_s double, messages_ingested bigint, messages_failed bigint,
+        source_api_calls bigint, checkpoint_saves bigint, dedupe_accepted bigint, received_at timestamp,
+        sent_at timestamp, {ADDED_COLUMNS}
+    """),
     key=("received_at", "id"),
     time="received_at",
     kept=timedelta(days=7),
@@ -114,7 +109,9 @@ CONNECTOR_HEARTBEAT_LOG = Table(
 CONNECTOR_PROCESSES = Table(
     schema="switchboard",
     name="connector_processes",
-    columns=columns(connector_type=STRING, endpoint_identity=STRING, instance_id=STRING, last_heartbeat_at=MOMENT),
+    columns=columns("""
+        connector_type string, endpoint_identity string, instance_id string, last_heartbeat_at timestamp
+    """),
     key=("connector_type", "endpoint_identity", "instance_id"),
     time="last_heartbeat_at",
     kept=timedelta(days=30),
@@ -123,7 +120,7 @@ CONNECTOR_PROCESSES = Table(
 CONNECTOR_STATS_HOURLY = Table(
     schema="switchboard",
     name="connector_stats_hourly",
-    columns=columns(connector_type=STRING, endpoint_identity=STRING, hour=MOMENT, **_COUNTED),
+    columns=columns(f"connector_type string, endpoint_identity string, hour timestamp, {_COUNTED}"),
     key=("connector_type", "endpoint_identity", "hour"),
     time="hour",
     kept=timedelta(days=30),
@@ -132,7 +129,9 @@ CONNECTOR_STATS_HOURLY = Table(
 CONNECTOR_STATS_DAILY = Table(
     schema="switchboard",
     name="connector_stats_daily",
-    columns=columns(connector_type=STRING, endpoint_identity=STRING, day=DAY, **_COUNTED, uptime_pct=DecimalType(5, 2)),
+    columns=columns(f"""
+        connector_type string, endpoint_identity string, day date, {_COUNTED}, uptime_pct decimal(5,2)
+    """),
     key=("connector_type", "endpoint_identity", "day"),
     time="day",
     kept=timedelta(days=365),
@@ -141,9 +140,10 @@ CONNECTOR_STATS_DAILY = Table(
 CONNECTOR_FANOUT_DAILY = Table(
     schema="switchboard",
     name="connector_fanout_daily",
-    columns=columns(
-        source_channel=STRING, source_endpoint_identity=STRING, target_butler=STRING, day=DAY, message_count=LONG
-    ),
+    columns=columns("""
+        source_channel string, source_endpoint_identity string, target_butler string, day date,
+        message_count bigint
+    """),
     key=("source_channel", "source_endpoint_identity", "target_butler", "day"),
     time="day",
     kept=timedelta(days=365),
@@ -152,13 +152,10 @@ CONNECTOR_FANOUT_DAILY = Table(
 MESSAGE_INBOX = Table(  # no text, reply or payload: where a message came from and where it went
     schema="switchboard",
     name="message_inbox",
-    columns=columns(
-        request_id=STRING,
-        received_at=MOMENT,
-        request_context=STRING,
-        dispatch_outcomes=STRING,
-        source_channel=STRING,
-    ),
+    columns=columns("""
+        request_id string, received_at timestamp, request_context string, dispatch_outcomes string,
+        source_channel string
+    """),
     key=("received_at", "request_id"),
     time="received_at",
 )

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from pyspark.sql.types import BooleanType, IntegerType
-
-from butlers.pipeline.tables import DOUBLE, LONG, MOMENT, STRING, Table, columns
-
-KEPT = timedelta(days=365)
+from butlers.pipeline.tables import Table, columns
 
 MESSAGES = Table(
     schema="switchboard",
     name="message_inbox",
-    columns=columns(
-        request_id=STRING,
-        received_at=MOMENT,
-        request_context=STRING,
-        normalized_text=STRING,
-        pinned_target=STRING,
-        routing_output=STRING,
-        lifecycle_state=STRING,
-        prompt_version=STRING,
-        model_version=STRING,
-        override=STRING,
-        source_channel=STRING,
-    ),
+    columns=columns("""
+        request_id string, received_at timestamp, request_context string, normalized_text string,
+        pinned_target string, routing_output string, lifecycle_state string, prompt_version string,
+        model_version string, override string, source_channel string
+    """),
     key=("received_at", "request_id"),
     time="received_at",
 )
@@ -33,150 +19,82 @@ MESSAGES = Table(
 ROUTING_LOG = Table(
     schema="switchboard",
     name="routing_log",
-    columns=columns(
-        id=STRING,
-        request_id=STRING,
-        segment_id=STRING,
-        target_butler=STRING,
-        success=BooleanType(),
-        router=STRING,
-        prompt_version=STRING,
-        model_version=STRING,
-        created_at=MOMENT,
-    ),
+    columns=columns("""
+        id string, request_id string, segment_id string, target_butler string, success boolean, router string,
+        prompt_version string, model_version string, created_at timestamp
+    """),
     key=("id",),
     time="created_at",
-    kept=KEPT,
 )
 
 OPERATOR_AUDIT_LOG = Table(
     schema="switchboard",
     name="operator_audit_log",
-    columns=columns(
-        id=STRING,
-        action=STRING,
-        request_id=STRING,
-        payload=STRING,
-        outcome=STRING,
-        outcome_details=STRING,
-        performed_at=MOMENT,
-    ),
+    columns=columns("""
+        id string, action string, request_id string, payload string, outcome string, outcome_details string,
+        performed_at timestamp
+    """),
     key=("id",),
     time="performed_at",
-    kept=KEPT,
 )
 
 BUTLER_REGISTRY = Table(
     schema="switchboard",
     name="butler_registry",
-    columns=columns(name=STRING, description=STRING, triggers=STRING, capabilities=STRING),
+    columns=columns("name string, description string, triggers string, capabilities string"),
     key=("name",),
 )
 
-SLICE = {
-    "router": STRING,
-    "model_version": STRING,
-    "prompt_version": STRING,
-    "source_channel": STRING,
-    "target_butler": STRING,
-}
-WINDOW = {"window_start": MOMENT, "window_end": MOMENT}
+SLICE = ("router", "model_version", "prompt_version", "source_channel", "target_butler")
+_WINDOW_KEY = ("window_start", "window_end")
+_WINDOW = "window_start timestamp, window_end timestamp"
+_SLICE = ", ".join(f"{name} string" for name in SLICE)
 
 ROUTING_QUALITY = Table(
     schema="pipeline",
     name="routing_quality",
-    columns=columns(
-        **WINDOW,
-        **SLICE,
-        baseline_start=MOMENT,
-        baseline_end=MOMENT,
-        requests=LONG,
-        decisions=LONG,
-        corrected=LONG,
-        fallbacks=LONG,
-        general_chosen=LONG,
-        multi_segment=LONG,
-        repeats=LONG,
-        repeats_same=LONG,
-        redecided=LONG,
-        redecided_same=LONG,
-        dispatches=LONG,
-        failed_dispatches=LONG,
-        partial_failures=LONG,
-        total_failures=LONG,
-        correctness=DOUBLE,
-        fallback_rate=DOUBLE,
-        multi_segment_rate=DOUBLE,
-        stability=DOUBLE,
-        dispatch_failure_rate=DOUBLE,
-        partial_failure_rate=DOUBLE,
-        total_failure_rate=DOUBLE,
-        baseline_decisions=LONG,
-        multi_segment_change=DOUBLE,
-        shift=DOUBLE,
-    ),
-    key=(*WINDOW, *SLICE),
+    columns=columns(f"""
+        {_WINDOW}, {_SLICE}, baseline_start timestamp, baseline_end timestamp, requests bigint, decisions bigint,
+        corrected bigint, fallbacks bigint, general_chosen bigint, multi_segment bigint, repeats bigint,
+        repeats_same bigint, redecided bigint, redecided_same bigint, dispatches bigint, failed_dispatches bigint,
+        partial_failures bigint, total_failures bigint, correctness double, fallback_rate double,
+        multi_segment_rate double, stability double, dispatch_failure_rate double, partial_failure_rate double,
+        total_failure_rate double, baseline_decisions bigint, multi_segment_change double, shift double
+    """),
+    key=(*_WINDOW_KEY, *SLICE),
     time="window_start",
-    kept=KEPT,
 )
 
 ROUTING_ALERTS = Table(
     schema="pipeline",
     name="routing_alerts",
-    columns=columns(
-        **WINDOW,
-        metric=STRING,
-        **SLICE,
-        value=DOUBLE,
-        threshold=DOUBLE,
-        samples=LONG,
-        state=STRING,
-    ),
-    key=(*WINDOW, "metric", *SLICE),
+    columns=columns(f"""
+        {_WINDOW}, metric string, {_SLICE}, value double, threshold double, samples bigint, state string
+    """),
+    key=(*_WINDOW_KEY, "metric", *SLICE),
     time="window_start",
-    kept=KEPT,
 )
-
-CANDIDATE = {**WINDOW, "candidate": STRING}
 
 ROUTING_EVALUATIONS = Table(
     schema="pipeline",
     name="routing_evaluations",
-    columns=columns(
-        **CANDIDATE,
-        router=STRING,
-        model_version=STRING,
-        prompt_version=STRING,
-        messages=LONG,
-        agreed=LONG,
-        stored_fallbacks=LONG,
-        candidate_fallbacks=LONG,
-        corrected=LONG,
-        stored_right=LONG,
-        candidate_right=LONG,
-        agreement=DOUBLE,
-        stored_fallback_rate=DOUBLE,
-        candidate_fallback_rate=DOUBLE,
-        stored_accuracy=DOUBLE,
-        candidate_accuracy=DOUBLE,
-    ),
-    key=(*CANDIDATE, "router", "model_version", "prompt_version"),
+    columns=columns(f"""
+        {_WINDOW}, candidate string, router string, model_version string, prompt_version string, messages bigint,
+        agreed bigint, stored_fallbacks bigint, candidate_fallbacks bigint, corrected bigint, stored_right bigint,
+        candidate_right bigint, agreement double, stored_fallback_rate double, candidate_fallback_rate double,
+        stored_accuracy double, candidate_accuracy double
+    """),
+    key=(*_WINDOW_KEY, "candidate", "router", "model_version", "prompt_version"),
     time="window_start",
-    kept=KEPT,
 )
 
 ROUTING_EVALUATION_CHANGES = Table(
     schema="pipeline",
     name="routing_evaluation_changes",
-    columns=columns(
-        **CANDIDATE,
-        stored_targets=STRING,
-        candidate_targets=STRING,
-        messages=LONG,
-        samples=STRING,
-        sampled=IntegerType(),
-    ),
-    key=(*CANDIDATE, "stored_targets", "candidate_targets"),
+    columns=columns(f"""
+        {_WINDOW}, candidate string, stored_targets string, candidate_targets string, messages bigint,
+        samples string, sampled int
+    """),
+    key=(*_WINDOW_KEY, "candidate", "stored_targets", "candidate_targets"),
     time="window_start",
-    kept=KEPT,
 )

@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 from butlers.outbound.documents import MessageDocument
 from butlers.outbound.planning import Circumstances, Decider, Refused, Sendable, no_time
 from butlers.outbound.throttle import PaceGroup, Timetable
-from butlers.pipeline.tables import LONG, MOMENT, STRING, columns
+from butlers.pipeline.tables import columns
 from butlers.pipeline.tables.deliveries import BLOCKED_RECIPIENTS, MESSAGES, SCHEDULED_MESSAGES
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     Batches = Iterator[pyarrow.RecordBatch]
 
-CHECKED = columns(recipient_id=STRING, channel=STRING, earliest=LONG, quiet=STRING, reason=STRING, detail=STRING)
-PLAN = columns(recipient_id=STRING, channel=STRING, scheduled_at=MOMENT, reason=STRING, detail=STRING)
+CHECKED = columns("recipient_id string, channel string, earliest bigint, quiet string, reason string, detail string")
+PLAN = columns("recipient_id string, channel string, scheduled_at timestamp, reason string, detail string")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _GROUP = ("earliest", "quiet")

@@ -18,7 +18,8 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.delivery_state import ENDED_BADLY, UNENDED, WAITING
 from butlers.pipeline.job import Window
-from butlers.pipeline.transforms.reconciliation_rules import Check, born_within, checked, ids, is_true
+from butlers.pipeline.transforms.expressions import within
+from butlers.pipeline.transforms.reconciliation import Check, checked, ids, is_true
 
 _DOUBLINGS = 5  # 32 replays of replays
 
@@ -78,7 +79,7 @@ def check_deliveries(
     deliveries: DataFrame, attempts: DataFrame, receipts: DataFrame, *, window: Window, cutoff: datetime
 ) -> DataFrame:
     subjects = (
-        with_descent(born_within(deliveries, "created_at", window), deliveries)
+        with_descent(deliveries.where(within("created_at", window)), deliveries)
         .join(_tried(attempts), on="id", how="left")
         .join(_heard(receipts), on="id", how="left")
         .join(accepted_before(deliveries, attempts), on="id", how="left")
@@ -128,49 +129,23 @@ def _many(name: str) -> Column:
 
 
 def _ends() -> list[Check]:
-    status, settled = sf.col("status"), sf.col("settled")
+    status, open_ = sf.col("status"), _status(*UNENDED)
     return [
-        Check(rule="delivery-left-open", broken=_status("in_progress"), detail=status, settled=settled),
-        Check(rule="delivery-overdue", broken=_status(*WAITING), detail=status, settled=settled),
-        Check(
-            rule="delivery-end-untimed",
-            broken=_status(*UNENDED) != sf.col("terminal_at").isNull(),
-            detail=status,
-            settled=settled,
-        ),
-        Check(
-            rule="delivery-error-missing",
-            applies=_status(*ENDED_BADLY),
-            broken=sf.col("terminal_error_class").isNull(),
-            detail=status,
-            settled=settled,
-        ),
+        Check("delivery-left-open", _status("in_progress"), status),
+        Check("delivery-overdue", _status(*WAITING), status),
+        Check("delivery-end-untimed", open_ != sf.col("terminal_at").isNull(), status),
+        Check("delivery-error-missing", sf.col("terminal_error_class").isNull(), status, _status(*ENDED_BADLY)),
     ]
 
 
 def _evidence() -> list[Check]:
-    settled, delivered = sf.col("settled"), _status("delivered")
+    status, delivered = sf.col("status"), _status("delivered")
+    unattempted = (_many("accepted") == 0) & sf.col("settled_at").isNull()
+    counts = sf.concat_ws(" ", sf.lit("counted"), sf.col("attempts"), sf.lit("has"), sf.size(_numbers()))
     return [
-        Check(
-            rule="delivered-unattempted",
-            applies=delivered,
-            broken=(_many("accepted") == 0) & sf.col("settled_at").isNull(),
-            detail=sf.col("status"),
-            settled=settled,
-        ),
-        Check(
-            rule="delivered-unreceipted",
-            applies=delivered,
-            broken=sf.coalesce(sf.col("heard"), sf.lit(0)) == 0,
-            detail=sf.col("status"),
-            settled=settled,
-        ),
-        Check(
-            rule="attempts-miscounted",
-            broken=_numbers() != _counted(),
-            detail=sf.concat_ws(" ", sf.lit("counted"), sf.col("attempts"), sf.lit("has"), sf.size(_numbers())),
-            settled=settled,
-        ),
+        Check("delivered-unattempted", unattempted, status, delivered),
+        Check("delivered-unreceipted", sf.coalesce(sf.col("heard"), sf.lit(0)) == 0, status, delivered),
+        Check("attempts-miscounted", _numbers() != _counted(), counts),
     ]
 
 
@@ -188,74 +163,62 @@ def _numbers() -> Column:
 
 
 def _keys() -> list[Check]:
-    settled, accepted, doubtful = sf.col("settled"), _many("accepted"), _many("doubtful")
+    accepted, doubtful, before = _many("accepted"), ids(sf.col("doubtful")), sf.col("accepted_before")
+    is_replay = sf.col("replay_of").isNotNull()
     return [
-        Check(rule="delivery-sent-twice", applies=accepted > 0, broken=accepted > 1, detail=ids(sf.col("accepted"))),
-        Check(
-            rule="key-sent-twice",
-            applies=accepted > 0,
-            broken=sf.col("accepted_before").isNotNull(),
-            detail=sf.col("accepted_before"),
-        ),
-        Check(
-            rule="replay-without-lineage",
-            applies=sf.col("replay_of").isNotNull(),
-            broken=~sf.col("descends"),
-            detail=sf.col("replay_of"),
-            settled=settled,
-        ),
-        Check(rule="delivery-in-doubt", broken=_status("uncertain"), detail=ids(sf.col("doubtful")), settled=settled),
-        Check(
-            rule="delivery-maybe-twice",
-            applies=accepted > 0,
-            broken=doubtful > 0,
-            detail=ids(sf.col("doubtful")),
-            settled=settled,
-        ),
+        Check("delivery-sent-twice", accepted > 1, ids(sf.col("accepted")), accepted > 0, heals=False),
+        Check("key-sent-twice", before.isNotNull(), before, accepted > 0, heals=False),
+        Check("replay-without-lineage", ~sf.col("descends"), sf.col("replay_of"), is_replay),
+        Check("delivery-in-doubt", _status("uncertain"), doubtful),
+        Check("delivery-maybe-twice", _many("doubtful") > 0, doubtful, accepted > 0),
     ]
 
 
 def check_attempts(attempts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
     owners = deliveries.select(sf.col("id").alias("owner"), sf.col("attempts").alias("counted"))
-    subjects = _with_owner(born_within(standing(attempts), "started_at", window), owners, "delivery_id")
-    settled, given_back = sf.col("started_at") <= sf.lit(cutoff), sf.col("attempt_number") > sf.col("counted")
-    checks = [
-        _belongs("attempt-orphan", "delivery_id", settled),
-        Check(
-            rule="attempt-left-open",
-            applies=~is_true(given_back) | sf.col("completed_at").isNotNull(),
-            broken=sf.col("completed_at").isNull() & ~sf.col("gone"),
-            detail=sf.col("delivery_id"),
-            settled=settled,
-        ),
-    ]
-    return checked(subjects, checks, key="id", born="started_at")
+    given_back = is_true(sf.col("attempt_number") > sf.col("counted"))
+    left_open = Check(
+        "attempt-left-open",
+        sf.col("completed_at").isNull() & ~sf.col("gone"),
+        sf.col("delivery_id"),
+        ~given_back | sf.col("completed_at").isNotNull(),
+    )
+    checks = [_belongs("attempt-orphan", "delivery_id"), left_open]
+    return _check_parts(standing(attempts), "started_at", owners, "delivery_id", checks, window=window, cutoff=cutoff)
 
 
 def check_receipts(receipts: DataFrame, deliveries: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
-    owners = deliveries.select(sf.col("id").alias("owner"))
-    subjects = _with_owner(born_within(receipts, "received_at", window), owners, "delivery_id")
-    checks = [_belongs("receipt-orphan", "delivery_id", sf.col("received_at") <= sf.lit(cutoff))]
-    return checked(subjects, checks, key="id", born="received_at")
+    owners, checks = deliveries.select(sf.col("id").alias("owner")), [_belongs("receipt-orphan", "delivery_id")]
+    return _check_parts(receipts, "received_at", owners, "delivery_id", checks, window=window, cutoff=cutoff)
 
 
 def check_routing(routing: DataFrame, requests: DataFrame, *, window: Window, cutoff: datetime) -> DataFrame:
     owners = requests.select(sf.col("request_id").alias("owner")).distinct()
-    subjects = _with_owner(born_within(routing, "created_at", window), owners, "request_id")
-    checks = [_belongs("routing-orphan", "request_id", sf.col("created_at") <= sf.lit(cutoff))]
-    return checked(subjects, checks, key="id", born="created_at")
+    checks = [_belongs("routing-orphan", "request_id")]
+    return _check_parts(routing, "created_at", owners, "request_id", checks, window=window, cutoff=cutoff)
 
 
-def _with_owner(parts: DataFrame, owners: DataFrame, named: str) -> DataFrame:
-    """With `gone`: nothing that was read could be what it belongs to."""
+def _check_parts(
+    parts: DataFrame,
+    born: str,
+    owners: DataFrame,
+    owner_id: str,
+    checks: list[Check],
+    *,
+    window: Window,
+    cutoff: datetime,
+) -> DataFrame:
+    """With `gone`: nothing that was read could be what a part belongs to."""
     oldest = owners.agg(sf.min("owner").alias("oldest"))
-    missing = sf.col("owner").isNull() & ~is_true(sf.col(named) < sf.col("oldest"))
-    return (
-        parts.join(owners, on=sf.col(named) == sf.col("owner"), how="left")
+    missing = sf.col("owner").isNull() & ~is_true(sf.col(owner_id) < sf.col("oldest"))
+    subjects = (
+        parts.where(within(born, window))
+        .join(owners, on=sf.col(owner_id) == sf.col("owner"), how="left")
         .join(sf.broadcast(oldest), how="cross")
-        .withColumn("gone", missing)
+        .withColumns({"gone": missing, "settled": sf.col(born) <= sf.lit(cutoff)})
     )
+    return checked(subjects, checks, key="id", born=born)
 
 
-def _belongs(rule: str, named: str, settled: Column) -> Check:
-    return Check(rule=rule, broken=sf.col("gone"), detail=sf.col(named), settled=settled)
+def _belongs(rule: str, owner_id: str) -> Check:
+    return Check(rule, sf.col("gone"), sf.col(owner_id))

@@ -13,17 +13,26 @@ from butlers.channels.registry import reacting_names
 from butlers.contracts.delivery_state import FINISHED, GIVEN_UP, DeliveryState
 from butlers.contracts.request_state import ENDED, OPEN
 from butlers.pipeline.job import Window
-from butlers.pipeline.transforms.expressions import elapsed_ms, everything, named, rate, whole_minutes, within
-from butlers.pipeline.transforms.percentiles import SHARES, covering, interpolated
+from butlers.pipeline.transforms.expressions import (
+    SHARES,
+    covering,
+    elapsed_ms,
+    everything,
+    interpolated,
+    named,
+    rate,
+    whole_minutes,
+    within,
+)
 
 
 def sli_rows(
     frame: DataFrame,
     name: str,
-    *,
     dimensions: Column,
     events: Column,
     part: Column | None = None,
+    *,
     counts: Column | None = None,
     timed: bool = False,  # the frame has the percentiles
 ) -> DataFrame:
@@ -76,13 +85,9 @@ def delivery_success(deliveries: DataFrame, rules: DataFrame, window: Window) ->
         sf.count_if("is_excused").alias("excused"),
     )
     total = sum((sf.col(ending) for ending in ENDINGS[1:]), sf.col(ENDINGS[0]))
+    counts = counts_text(*ENDINGS, "excused")
     return sli_rows(
-        counted,
-        "delivery_success",
-        dimensions=named("channel", "identity_scope"),
-        events=total,
-        part=sf.col("delivered"),
-        counts=counts_text(*ENDINGS, "excused"),
+        counted, "delivery_success", named("channel", "identity_scope"), total, sf.col("delivered"), counts=counts
     )
 
 
@@ -96,16 +101,14 @@ def delivery_latency(deliveries: DataFrame, window: Window) -> DataFrame:
     )
     counted = took.groupBy("dimensions").agg(sf.count("*").alias("events"))
     timed = counted.join(interpolated(took, ("dimensions",), "took_ms", SHARES), ["dimensions"], how="left")
-    return sli_rows(timed, "delivery_latency", dimensions=sf.col("dimensions"), events=sf.col("events"), timed=True)
+    return sli_rows(timed, "delivery_latency", sf.col("dimensions"), sf.col("events"), timed=True)
 
 
 def replay_success(deliveries: DataFrame, window: Window) -> DataFrame:
     """delivered / ended, of replays."""
     ended = _ended(deliveries, window, *ENDINGS).where(sf.col("replay_of").isNotNull())
     counted = ended.agg(sf.count("*").alias("ended"), sf.count_if(_is_delivered()).alias("delivered"))
-    return sli_rows(
-        counted, "replay_success", dimensions=everything(), events=sf.col("ended"), part=sf.col("delivered")
-    )
+    return sli_rows(counted, "replay_success", everything(), sf.col("ended"), sf.col("delivered"))
 
 
 def duplicates(deliveries: DataFrame, attempts: DataFrame, window: Window) -> DataFrame:
@@ -122,14 +125,8 @@ def duplicates(deliveries: DataFrame, attempts: DataFrame, window: Window) -> Da
         .join(again.agg(sf.count("*").alias("delivered_again")), how="cross")
         .withColumn("duplicates", sf.col("sent_again") + sf.col("delivered_again"))
     )
-    return sli_rows(
-        counted,
-        "duplicates",
-        dimensions=everything(),
-        events=sf.col("delivered"),
-        part=sf.col("duplicates"),
-        counts=counts_text("sent_again", "delivered_again", "possible"),
-    )
+    counts = counts_text("sent_again", "delivered_again", "possible")
+    return sli_rows(counted, "duplicates", everything(), sf.col("delivered"), sf.col("duplicates"), counts=counts)
 
 
 def with_suppression(deliveries: DataFrame, rules: DataFrame) -> DataFrame:
@@ -193,14 +190,18 @@ def admission_rejection(door: DataFrame, window: Window) -> DataFrame:
         .groupBy("channel")
         .agg(sf.map_from_entries(sf.sort_array(sf.collect_list(sf.struct("rule", "requests")))).alias("by_rule"))
     )
-    per_channel = fared.groupBy("channel").agg(
-        sf.sum("admitted").alias("admitted"), sf.sum("rejected").alias("rejected")
-    )
+    counted = fared.groupBy("channel").agg(sf.sum("admitted").alias("admitted"), sf.sum("rejected").alias("rejected"))
     in_all = fared.agg(*(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in ("admitted", "rejected")))
-    channels = per_channel.join(by_rule, ["channel"], how="left").withColumn("by_rule", _or_none("by_rule"))
-    return _rejections(
-        channels, sf.to_json(sf.struct("admitted", "rejected", "by_rule")), named("channel")
-    ).unionByName(_rejections(in_all, counts_text("admitted", "rejected"), everything()))
+    channels = counted.join(by_rule, ["channel"], how="left").withColumn(
+        "by_rule", sf.coalesce("by_rule", sf.create_map().cast("map<string,bigint>"))
+    )
+
+    def rows(counted: DataFrame, counts: Column, dimensions: Column) -> DataFrame:
+        total = sf.col("admitted") + sf.col("rejected")
+        return sli_rows(counted, "admission_rejection", dimensions, total, sf.col("rejected"), counts=counts)
+
+    per_channel = rows(channels, counts_text("admitted", "rejected", "by_rule"), named("channel"))
+    return per_channel.unionByName(rows(in_all, counts_text("admitted", "rejected"), everything()))
 
 
 def dead_letters(letters: DataFrame, window: Window) -> DataFrame:
@@ -209,13 +210,7 @@ def dead_letters(letters: DataFrame, window: Window) -> DataFrame:
     counts = (sf.count("*").alias("dead_letters"), sf.count_if(sf.col("discarded_at").isNotNull()).alias("discarded"))
 
     def rows(counted: DataFrame, dimensions: Column) -> DataFrame:
-        return sli_rows(
-            counted,
-            "dead_letters",
-            dimensions=dimensions,
-            events=sf.col("dead_letters"),
-            counts=counts_text("discarded"),
-        )
+        return sli_rows(counted, "dead_letters", dimensions, sf.col("dead_letters"), counts=counts_text("discarded"))
 
     per_channel = rows(aside.groupBy("channel").agg(*counts), named("channel"))
     return per_channel.unionByName(rows(aside.agg(*counts), everything()))
@@ -229,32 +224,11 @@ def uncertain_settlement(deliveries: DataFrame, attempts: DataFrame, window: Win
     counts = (sf.count("*").alias("uncertain"), sf.count_if(unsettled).alias("unsettled"))
 
     def rows(counted: DataFrame, dimensions: Column) -> DataFrame:
-        return sli_rows(
-            counted,
-            "uncertain_settlement",
-            dimensions=dimensions,
-            events=sf.col("uncertain"),
-            part=sf.col("uncertain") - sf.col("unsettled"),
-            counts=counts_text("unsettled"),
-        )
+        total, settled = sf.col("uncertain"), sf.col("uncertain") - sf.col("unsettled")
+        return sli_rows(counted, "uncertain_settlement", dimensions, total, settled, counts=counts_text("unsettled"))
 
     per_channel = rows(doubted.groupBy("channel", "identity_scope").agg(*counts), named("channel", "identity_scope"))
     return per_channel.unionByName(rows(doubted.agg(*counts), everything()))
-
-
-def _rejections(counted: DataFrame, counts: Column, dimensions: Column) -> DataFrame:
-    return sli_rows(
-        counted,
-        "admission_rejection",
-        dimensions=dimensions,
-        events=sf.col("admitted") + sf.col("rejected"),
-        part=sf.col("rejected"),
-        counts=counts,
-    )
-
-
-def _or_none(column: str) -> Column:
-    return sf.coalesce(sf.col(column), sf.create_map().cast("map<string,bigint>"))
 
 
 _COMPLETION_COUNTS = ("open", "parsed", "errored", "shed", "decided_by_a_person")
@@ -313,20 +287,13 @@ def route_success(routes: DataFrame, window: Window) -> DataFrame:
     )
     counts = (sf.count("*").alias("routes"), sf.count_if("success").alias("succeeded"))
     per_butler = made.groupBy("target_butler").agg(*counts).join(errors, ["target_butler"], how="left")
-    return _routes(per_butler, named("target_butler"), sf.coalesce(sf.to_json("errors"), sf.lit("{}"))).unionByName(
-        _routes(made.agg(*counts), everything(), everything())
-    )
 
+    def rows(counted: DataFrame, dimensions: Column, errors: Column) -> DataFrame:
+        total, succeeded = sf.col("routes"), sf.col("succeeded")
+        return sli_rows(counted, "route_success", dimensions, total, succeeded, counts=errors)
 
-def _routes(counted: DataFrame, dimensions: Column, errors: Column) -> DataFrame:
-    return sli_rows(
-        counted,
-        "route_success",
-        dimensions=dimensions,
-        events=sf.col("routes"),
-        part=sf.col("succeeded"),
-        counts=errors,
-    )
+    apart = rows(per_butler, named("target_butler"), sf.coalesce(sf.to_json("errors"), sf.lit("{}")))
+    return apart.unionByName(rows(made.agg(*counts), everything(), everything()))
 
 
 def _took_ms(start: str, end: str) -> Column:
@@ -336,4 +303,4 @@ def _took_ms(start: str, end: str) -> Column:
 
 def _timed(counted: DataFrame, times: DataFrame, name: str, counts: Column | None = None) -> DataFrame:
     joined = counted.join(times, [*_KEY], how="left")
-    return sli_rows(joined, name, dimensions=sf.col("dimensions"), events=sf.col("events"), counts=counts, timed=True)
+    return sli_rows(joined, name, sf.col("dimensions"), sf.col("events"), counts=counts, timed=True)
