@@ -19,10 +19,11 @@ from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contacts import Contact, Contacts
 from butlers.contracts.channels import Channel
-from butlers.contracts.envelope import Identity, RequestId, Text, Value, invalid
+from butlers.contracts.envelope import Identity, Text, Value, invalid
 from butlers.contracts.notify import NotifyResponse
 from butlers.errors import NotFound
 from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Page, Result, Row
+from butlers.operations.requests import TRACE, TraceArguments
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
@@ -39,17 +40,6 @@ class StatusResult(Result):
     version: str = Field(description="the version of the program")
     runtime: str = Field(description="what carries out prompts: local, or an LLM command line")
     modules: list[str] = Field(description="the modules that are loaded")
-
-
-class TraceResult(Result):
-    """What is on record depends on the butler."""
-
-    request_id: str | None = Field(default=None, description="the request that was asked about")
-    ingress: Row | None = Field(default=None, description="how the request came in (Switchboard)")
-    routing: Row | None = Field(default=None, description="who was to deal with it, and why (Switchboard)")
-    deliveries: list[Row] | None = Field(default=None, description="what left because of it (Messenger, Switchboard)")
-    route_inbox: list[Row] | None = Field(default=None, description="the parts that a specialist was to do")
-    entries: list[Row] | None = Field(default=None, description="what a specialist kept of it")
 
 
 class TriggerResult(Result):
@@ -210,10 +200,6 @@ class SendMessageArguments(Value):
     )
 
 
-class TraceArguments(Value):
-    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreTools:
     """Builds the tools over what a butler is made of."""
@@ -239,14 +225,7 @@ class CoreTools:
                 handler=self._status,
                 roles=EVERY_ROLE,
             ),
-            Tool(
-                name="trace",
-                description="What this butler did for one request.",
-                arguments=TraceArguments,
-                returns=TraceResult,
-                hints=READS,
-                handler=self._trace,
-            ),
+            Tool.of(TRACE, self._trace),
             *tools_of(self._table(), owner=self.butler),
         ]
 

@@ -30,7 +30,6 @@ from butlers.operations.operation import (
     SWITCHBOARD,
     Command,
     DecidedArguments,
-    Get,
     Hint,
     Operation,
     Option,
@@ -39,6 +38,7 @@ from butlers.operations.operation import (
     Result,
     Route,
     Row,
+    System,
     Target,
     get,
     post,
@@ -256,10 +256,10 @@ def _rule_maker(given: dict[str, Any]) -> Target:
     return Target(butler=given.pop("butler"), operation=made_from.name)
 
 
-def _with_delivery(get: Get, _given: Document, decided: dict[str, Any]) -> dict[str, Any]:
+def _with_delivery(system: System, _given: Document, decided: dict[str, Any]) -> dict[str, Any]:
     """The delivery that the action held back, when it held one back, and where it stands now."""
     try:
-        found = get(f"/api/deliveries/{decided['action']['id']}/why")
+        found = system.get(f"/api/deliveries/{decided['action']['id']}/why")
     except ClassifiedError:  # decided it is, whatever can be said about it
         return decided
     return decided | {"delivery": {"delivery_id": found["delivery_id"], "status": found["status"]}}
@@ -327,7 +327,7 @@ SHOW: Final = Operation(
             "One action: what would happen, who asked, and what became of it.",
             print_action,
             (_ACTION, _WHOSE),
-            completed=lambda _get, given, found: found | {"butler": given["butler"]},
+            completed=lambda _system, given, found: found | {"butler": given["butler"]},
         ),
     ),
 )

@@ -242,4 +242,4 @@ PROGRESS: Final = Operation(
     roles=CONNECTORS,
 )
 
-OPERATIONS: Final = (CREATE, PAUSE, LIST)
+OPERATIONS: Final = (LIST, CREATE, PAUSE)

@@ -1,4 +1,4 @@
-"""Butlers that operators take out of service and put back, and the record of it."""
+"""The registry of butlers: who gets routes, and who was taken out of service, put back, and why."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from butlers.contracts.envelope import Identity, Value
 from butlers.operations.operation import (
     ACTS,
     CURSOR,
+    EVERY_ROLE,
     LONGEST_PAGE,
     OPERATORS,
     PAGE,
@@ -42,6 +43,12 @@ class HistoryArguments(Value):
     limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
 
 
+class ButlerList(Result):
+    butlers: list[Row] = Field(
+        description="the butlers: name, description, triggers, tools and whether they get routes"
+    )
+
+
 class HoldResult(Result):
     butler: str = Field(description="the butler, by its name")
     held: Row | None = Field(description="who holds it, why and since when; null: nobody")
@@ -51,6 +58,12 @@ class HoldResult(Result):
 class HoldHistory(Page):
     butler: str = Field(description="the butler, by its name")
     history: list[Row] = Field(description="what changed, when and why, newest first")
+
+
+def _butlers(document: Document) -> Iterator[str]:
+    for row in document["butlers"]:
+        held = f"  held by {row['held']['operator']}: {row['held']['reason']}" if row["held"] else ""
+        yield f"{row['name']:<16} {row['eligibility_state']:<12} seen {row['last_seen_at']}{held}"
 
 
 def _history(document: Document) -> Iterator[str]:
@@ -63,6 +76,17 @@ def _state(document: Document) -> Iterator[str]:
     yield f"{document['butler']}: {'held by ' + held['operator'] if held else document['eligibility_state']}"
 
 
+LIST: Final = Operation(
+    name="list_butlers",
+    description="The registry.",
+    returns=ButlerList,
+    hints=READS,
+    roles=EVERY_ROLE,
+    routes=(get("/butlers", "The registry"),),
+    commands=(
+        Command("registry list", "Every butler, and whether it gets routes.", _butlers, none="nobody is registered"),
+    ),
+)
 HOLD: Final = Operation(
     name="butler.hold",
     description="Take a butler out of service: no new routes until it is released.",
@@ -108,4 +132,4 @@ HISTORY: Final = Operation(
     ),
 )
 
-OPERATIONS: Final = (HOLD, RELEASE, HISTORY)
+OPERATIONS: Final = (LIST, HISTORY, HOLD, RELEASE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
 from butlers.contracts.envelope import Identity, Value
 from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.errors import ClassifiedError
 from butlers.operations.operation import (
     ADDS_ONCE,
     CHANGES,
@@ -21,8 +22,10 @@ from butlers.operations.operation import (
     Option,
     Result,
     Row,
+    System,
     get,
     post,
+    when,
 )
 
 
@@ -39,6 +42,35 @@ class ConnectorGone(Result):
     connector_type: str = Field(description="the kind of connector")
     endpoint_identity: str = Field(description="the bot, mailbox or account")
     deregistered: bool = Field(description="true")
+
+
+def _list(system: System, _given: Document) -> dict[str, Any]:
+    """With the connectors of Switchboard's own process that are not well: one whose source refuses it never gets to a
+    report.
+    """
+    found = system.get("/api/connectors")
+    try:
+        parts = system.get("/readyz").get("parts", [])
+    except ClassifiedError:
+        parts = []
+    unwell = [part for part in parts if part["part"].endswith(" connector") and part["state"] != "ok"]
+    return found | {"not_reporting": unwell}
+
+
+def _connectors(document: Document) -> Iterator[str]:
+    for row in document["connectors"]:
+        name = f"{row['connector_type']}:{row['endpoint_identity']}"
+        today = row["today"]
+        yield (
+            f"{name:<32} {row['liveness']:<7}  {row['state']:<8}  up {row['uptime_s']:.0f} s"
+            f"  seen {when(row['last_heartbeat_at'])}"
+            f"  today {today['messages_ingested']} taken in, {today['messages_failed']} failed"
+        )
+        if row["error_message"]:
+            yield f"    {row['error_message']}"
+    for part in document["not_reporting"]:
+        words = " ".join(part[key] for key in ("sentence", "remedy") if key in part)
+        yield f"{part['part']:<32} {part['state']}: {words}"
 
 
 def _gone(document: Document) -> Iterator[str]:
@@ -68,6 +100,16 @@ LIST: Final = Operation(
     returns=ConnectorList,
     hints=READS,
     routes=(get("/connectors", "All connectors, and whether they are there"),),
+    commands=(
+        Command(
+            "connectors list",
+            "Every connector that ever reported.",
+            _connectors,
+            none="no connector has reported yet",
+            asks=_list,
+            alone=True,
+        ),
+    ),
 )
 DEREGISTER: Final = Operation(
     name="connectors.deregister",

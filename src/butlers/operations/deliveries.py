@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Any, Final, Literal
 from uuid import UUID
 
 from pydantic import Field, JsonValue
 
+from butlers.channels.registry import outbound_names
 from butlers.contracts.channels import Channel
 from butlers.contracts.delivery_state import DeliveryStatus
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
 from butlers.contracts.notify import Intent
 from butlers.operations import delivery_lines as lines
+from butlers.operations import why
 from butlers.operations.operation import (
     ACTS,
     ACTS_OUTSIDE,
@@ -30,13 +34,14 @@ from butlers.operations.operation import (
     Command,
     DecidedArguments,
     Document,
-    Get,
     Operation,
     Option,
     Page,
     Result,
     Row,
+    System,
     get,
+    json_body,
     post,
 )
 
@@ -194,12 +199,21 @@ class DeliveryStats(Result):
     groups: list[Row] = Field(description="the same figures by the property that was asked for")
 
 
-def _with_note(get: Get, given: Document, found: dict[str, Any]) -> dict[str, Any]:
+def _try(system: System, given: Document) -> dict[str, Any]:
+    if given["message"] == "-":
+        return system.post("/api/deliveries/dry-run", sys.stdin.buffer.read())
+    delivery = {"intent": "send"} | {name: given[name] for name in ("channel", "message", "recipient", "subject")}
+    said = {name: value for name, value in delivery.items() if value is not None}
+    envelope = {"schema_version": "notify.v1", "origin_butler": given["origin"], "delivery": said}
+    return system.post("/api/deliveries/dry-run", json_body(envelope))
+
+
+def _with_note(system: System, given: Document, found: dict[str, Any]) -> dict[str, Any]:
     """That nothing is found may be a slip of the pen; a butler that was taken away still has deliveries."""
     origin = given["origin_butler"]
     if origin is None or found["deliveries"]:
         return found
-    names = sorted(row["name"] for row in get("/api/butlers")["butlers"])
+    names = sorted(row["name"] for row in system.get("/api/butlers")["butlers"])
     if origin in names:
         return found
     return found | {"note": f"no butler is called {origin!r}; there are {', '.join(names)}"}
@@ -223,6 +237,7 @@ SEARCH: Final = Operation(
             help="Deliveries, newest first.",
             prints=lines.deliveries,
             none="no deliveries",
+            alone=True,
             completed=_with_note,
             options=(
                 ORIGIN,
@@ -278,6 +293,7 @@ WHY: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(get("/deliveries/{delivery_id}/why", "Which rule decided what, in plain words"),),
+    commands=(why.COMMAND,),
 )
 SETTLE: Final = Operation(
     name="messenger_delivery_settle",
@@ -388,6 +404,22 @@ DRY_RUN: Final = Operation(
     hints=READS,
     butler=MESSENGER,
     routes=(post("/deliveries/dry-run", "What would happen to a notify.v1", body_is="notify_request"),),
+    commands=(
+        Command(
+            "deliveries dry-run",
+            "What would happen to a message, without sending it; exit code 1 when it would be refused.",
+            lines.dry_run,
+            (
+                Option("message", "What would be sent; - reads a notify.v1 envelope from stdin.", positional=True),
+                Option("origin", "The butler that would ask.", default="general"),
+                replace(CHANNEL, default=outbound_names()[0]),
+                Option("recipient", "An address; default: the owner.", "--to", default=None),
+                Option("subject", "For mail.", default=None),
+            ),
+            asks=_try,
+            failed=lambda told: told["outcome"] in ("invalid", "suppressed", "rejected"),
+        ),
+    ),
 )
 VALIDATE: Final = Operation(
     name="messenger_validate_notify",

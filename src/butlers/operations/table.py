@@ -12,6 +12,7 @@ from butlers.operations import (
     dead_letters,
     deliveries,
     mailbox,
+    operators,
     recipients,
     requests,
     routing,
@@ -21,6 +22,7 @@ from butlers.operations.operation import Operation
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *requests.OPERATIONS,
+    *operators.OPERATIONS,
     *routing.OPERATIONS,
     *butlers.OPERATIONS,
     *connectors.OPERATIONS,

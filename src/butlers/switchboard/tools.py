@@ -12,11 +12,12 @@ from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import EnvelopeTool, Tool
 from butlers.contracts.envelope import RequestId, Value, invalid
-from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.contracts.ingest import IngestEnvelope
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.errors import NotFound
-from butlers.operations.operation import ADDS_ONCE, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Result, Role, Row
-from butlers.switchboard.ingress.api import IngestBatch, accept_batch
+from butlers.operations import butlers, requests
+from butlers.operations.operation import ADDS_ONCE, CHANGES, READS, SENDS, NoArguments, Result, Role, Row
+from butlers.switchboard.ingress.api import accept_batch
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import ButlerCard, Registry
@@ -27,13 +28,6 @@ MEMBERS = frozenset({Role.BUTLER, Role.OPERATOR})
 
 class LineageArguments(Value):
     request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
-
-
-class BatchResult(Result):
-    results: list[Row] = Field(description="a reply or an error for each message, in their order")
-    accepted: int = Field(description="how many are new")
-    duplicates: int = Field(description="how many the door knew already")
-    refused: int = Field(description="how many have an error")
 
 
 class ButlerRegistered(Result):
@@ -51,12 +45,6 @@ class Lineage(Result):
     source_event: Row | None = Field(description="what the channel needs for an answer, such as the message's id")
 
 
-class ButlerList(Result):
-    butlers: list[Row] = Field(
-        description="the butlers: name, description, triggers, tools and whether they get routes"
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchboardTools:
     ingress: Ingress
@@ -70,22 +58,8 @@ class SwitchboardTools:
 
     def _doors(self) -> list[EnvelopeTool]:
         return [
-            EnvelopeTool(
-                name="ingest",
-                description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
-                arguments=IngestEnvelope,
-                returns=IngestReply,
-                hints=ADDS_ONCE,
-                handler=self._ingest,
-            ),
-            EnvelopeTool(
-                name="ingest.batch",
-                description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
-                arguments=IngestBatch,
-                returns=BatchResult,
-                hints=ADDS_ONCE,
-                handler=self._ingest_batch,
-            ),
+            EnvelopeTool.of(requests.INGEST, self._ingest),
+            EnvelopeTool.of(requests.INGEST_BATCH, self._ingest_batch),
             EnvelopeTool(
                 name="notify.dispatch",
                 description="Hand an outbound message (notify.v1) to Messenger in the calling butler's name.",
@@ -126,15 +100,7 @@ class SwitchboardTools:
                 roles=MEMBERS,
                 owner="messenger",
             ),
-            Tool(
-                name="list_butlers",
-                description="The registry.",
-                arguments=NoArguments,
-                returns=ButlerList,
-                hints=READS,
-                handler=self._list,
-                roles=EVERY_ROLE,
-            ),
+            Tool.of(butlers.LIST, self._list),
         ]
 
     async def _ingest(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:

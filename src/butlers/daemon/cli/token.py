@@ -21,7 +21,7 @@ from butlers.errors import FieldError, ValidationError
 from butlers.operations.operation import Role
 from butlers.roster import load_roster
 
-app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
+app = typer.Typer(name="token", help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")

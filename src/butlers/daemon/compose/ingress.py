@@ -30,7 +30,6 @@ from butlers.switchboard.ingress.api import Api, ApiPolicy, OperationCalls
 from butlers.switchboard.ingress.ingress import Ingress
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.reader import RequestReader
 from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels
 from butlers.switchboard.senders.gate import SenderGate, SenderMessages, SenderPolicies
 from butlers.switchboard.senders.records import Policy, SenderRecords, shown
@@ -92,12 +91,10 @@ def door_in(
     )
 
 
-def add_api(butler: Butler, *, ingress: Ingress, requests: RequestReader, registry: Registry) -> None:
+def add_api(butler: Butler, ingress: Ingress) -> None:
     settings = butler.process.settings
     api = Api(
         ingress=ingress,
-        requests=requests,
-        registry=registry,
         tokens=butler.process.tokens,
         telemetry=butler.telemetry,
         calls=OperationCalls(tools=butler.tools, transport=butler.transport, butlers=frozenset(butler.process.roster)),

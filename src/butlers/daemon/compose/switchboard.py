@@ -146,6 +146,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         trace=_tracer(requests),
         tools=[
             *_own_tools(parts, ingress, registry),
+            *requests.tools(),
             *operator_tools,
             *routing.tools,
             *service_levels.tools(),
@@ -155,7 +156,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *calendar_tools,
         ],
     )
-    add_api(butler, ingress=ingress, requests=requests, registry=registry)
+    add_api(butler, ingress)
     _add_keeper(butler)
     butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
     add_sources(butler, ingress, connectors.heartbeats)

@@ -12,7 +12,7 @@ from uuid import UUID
 from butlers.butler.activity import Activity, ActivityQueue
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
-from butlers.operations.requests import Action
+from butlers.operations.operators import Action
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget

@@ -18,7 +18,7 @@ from butlers.butler.identity import Caller
 from butlers.channels.registry import followed_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, Conflict, FieldError, NotFound, RoutingError
-from butlers.operations.requests import (
+from butlers.operations.operators import (
     Action,
     ActionArguments,
     ForceCompleteArguments,

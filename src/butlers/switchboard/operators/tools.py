@@ -13,9 +13,9 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.contracts.envelope import Identity, Timestamp, Value
 from butlers.errors import NotFound
-from butlers.operations import requests as operations
+from butlers.operations import operators as operations
 from butlers.operations.operation import ADDS, Role
-from butlers.operations.requests import (
+from butlers.operations.operators import (
     ActivityArguments,
     AuditArguments,
     DeadLettersArguments,

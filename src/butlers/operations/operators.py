@@ -1,0 +1,391 @@
+"""Requests as operators see them: what they can do about one, what failed for good, and the record of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from pydantic import Field
+
+from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
+from butlers.errors import ErrorClass
+from butlers.operations.operation import (
+    ACTS,
+    CURSOR,
+    LIMIT,
+    LONGEST_PAGE,
+    OPERATORS,
+    PAGE,
+    READS,
+    REASON,
+    SINCE,
+    Command,
+    Hint,
+    Operation,
+    Option,
+    Page,
+    Result,
+    Row,
+    get,
+    post,
+    when,
+)
+
+Document = Mapping[str, Any]
+_COMMANDS = {
+    "manual_reroute": "reroute {id} --to BUTLER --reason WHY",
+    "cancel": "cancel {id} --reason WHY",
+    "abort": "abort {id} --reason WHY",
+    "retry": "retry {id} --reason WHY",
+    "force_complete": "force-complete {id} --annotation NOTE --reason WHY",
+}
+_ID = "the id that the request got at the door: a UUID of version 7"
+_REASON = "why, for the record"
+_REQUEST = Option("request_id", "A request's id, as `requests list` prints it.")
+_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
+_OF_REQUEST = Option("request_id", "Only about this request.", "--request")
+
+
+def print_dead_letters(document: Document) -> Iterator[str]:
+    for row in document["dead_letters"]:
+        yield f"{row['id']}  {when(row['created_at'])}  {_stands(row):<14}  {_part(row)}  {row['error_class']}"
+        yield f"    request {row['request_id']}: {row['failure_category']}: {row['failure_reason']}"
+
+
+def print_dead_letter(document: Document) -> Iterator[str]:
+    row = document["dead_letter"]
+    yield f"dead letter {row['id']}: {_stands(row)}"
+    yield f"  request   {row['request_id']}, {_part(row)}"
+    yield f"  because   {row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
+    yield f"  tried     {_times(row['attempts'])}, set aside {when(row['created_at'])}"
+    context, copy = row["request_context"], row["original_payload"]
+    yield f"  from      {context['source_channel']} {context['source_sender_identity']}, {when(context['received_at'])}"
+    for number, line in enumerate(copy["normalized_text"].splitlines()):
+        yield f"  {'' if number else 'message':<8}  {line}"
+    if row["replay_count"]:
+        yield f"  replayed  {_times(row['replay_count'])}, the last one {row['replay_outcome']}"
+    yield from (f"  {line}" for line in letter_hints(row))
+
+
+def letter_line(row: Document) -> str:
+    replayed = f", replayed {_times(row['replay_count'])}: {row['replay_outcome']}" if row["replay_count"] else ""
+    told = f"{row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
+    return f"letter   {row['id']} ({_part(row)}): {_stands(row)}{replayed}; {told}"
+
+
+def letter_hints(row: Document) -> Iterator[str]:
+    if row["resolved_at"] is not None:
+        return
+    if not row["replay_eligible"]:
+        yield f"cannot be replayed: {row['ineligible_reason']}"
+    elif row["replay_outcome"] != "pending":
+        yield Hint(f"run it again: butlers requests replay {row['id']} --reason WHY")
+
+
+def request_hints(trace: Document) -> Iterator[str]:
+    """What can be done about a request now."""
+    for action in trace["possible"]:
+        command = _COMMANDS[action].format(id=trace["request_id"])
+        yield Hint(f"possible now: butlers requests {command}")
+
+
+def print_actions(document: Document) -> Iterator[str]:
+    for row in document["actions"]:
+        yield f"{row['id']}  {action_line(row)}  request {row['request_id'] or 'unknown'}"
+
+
+def action_line(row: Document) -> str:
+    problem = row["outcome_details"].get("problem")
+    result = f"{row['outcome']} ({problem})" if problem else row["outcome"]
+    return f"{when(row['performed_at'])}  {row['action']} by {row['operator']}: {row['reason']} -> {result}"
+
+
+def print_activity(document: Document) -> Iterator[str]:
+    for row in document["entries"]:
+        actor = f" by {row['actor']}" if row["actor"] else ""
+        error = f" ({row['error']})" if row["error"] else ""
+        about = ", ".join(f"{name} {value}" for name, value in row["request_summary"].items() if value is not None)
+        yield f"{when(row['created_at'])}  {row['butler']}  {row['operation']}{actor}: {row['result']}{error}  {about}"
+
+
+def print_outcome(document: Document) -> Iterator[str]:
+    outcome = "" if document["outcome"] == "success" else f" ({document['outcome']})"
+    yield f"{document['action']}{outcome}: request {document['request_id']} is {document['lifecycle_state']} now"
+    if handed := document["details"].get("handed_to"):
+        yield f"{', '.join(handed)} may have it already and finish it"
+    yield Hint(f"follow it with: butlers why {document['request_id']}")
+
+
+def _stands(row: Document) -> str:
+    if row["resolved_at"] is not None:
+        return f"settled ({row['resolution']})"
+    if row["replay_outcome"] == "pending":
+        return "being replayed"
+    return "replayable" if row["replay_eligible"] else "not replayable"
+
+
+def _part(row: Document) -> str:
+    return f"{row['segment_id']} to {row['target_butler']}" if row["segment_id"] else "the whole request"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+class Action(StrEnum):
+    MANUAL_REROUTE = "manual_reroute"
+    CANCEL = "cancel"
+    ABORT = "abort"
+    RETRY = "retry"
+    REPLAY = "replay"
+    FORCE_COMPLETE = "force_complete"
+
+
+class ActionArguments(Value):
+    request_id: RequestId = Field(description=_ID)
+    reason: Identity = Field(description=_REASON)
+
+
+class RerouteArguments(Value):
+    request_id: RequestId = Field(description=_ID)
+    target: Identity = Field(description="the butler that is to have it")
+    reason: Identity = Field(description=_REASON)
+
+
+class ForceCompleteArguments(Value):
+    request_id: RequestId = Field(description=_ID)
+    annotation: Identity = Field(description="what the record shall say about it")
+    reason: Identity = Field(description=_REASON)
+
+
+class ReplayArguments(Value):
+    dead_letter_id: UUID = Field(description="the dead letter, by its id")
+    reason: Identity = Field(description=_REASON)
+
+
+class PageArguments(Value):
+    since: Timestamp | None = Field(
+        default=None, description="only what is from then or later: RFC 3339 with an offset"
+    )
+    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+
+
+class DeadLettersArguments(PageArguments):
+    dead_letter_id: UUID | None = Field(default=None, description="only this one, whole")
+    request_id: UUID | None = Field(default=None, description="only what belongs to this request")
+    target_butler: Identity | None = Field(default=None, description="only what this butler was to do")
+    error_class: ErrorClass | None = Field(default=None, description="only this kind of failure")
+    failure_category: Identity | None = Field(default=None, description="only this category")
+    include_resolved: bool = Field(default=False, description="also what was replayed")
+
+
+class AuditArguments(PageArguments):
+    request_id: UUID | None = Field(default=None, description="only what was done to this request")
+    operator: Identity | None = Field(default=None, description="only what this person did")
+    action: Action | None = Field(default=None, description="only this action")
+
+
+class ActivityArguments(PageArguments):
+    butler: Identity | None = Field(default=None, description="only what this butler did")
+    operation: Identity | None = Field(default=None, description="only this operation")
+    result: Identity | None = Field(default=None, description="only what ended so")
+
+
+class ActionDone(Result):
+    outcome: str = Field(description="what became of the action")
+    request_id: str | None = Field(description="the request it was about")
+    audit_id: str = Field(description="the entry in the operators' record")
+
+
+class OperatorActionList(Page):
+    actions: list[Row] = Field(description="the actions: who did what to which request, why, and the outcome")
+
+
+class ActivityList(Page):
+    entries: list[Row] = Field(description="the entries: who did what, when, and how it ended")
+
+
+class DeadLettersResult(Result):
+    dead_letters: list[Row] | None = Field(default=None, description="the dead letters of the page")
+    dead_letter: Row | None = Field(default=None, description="the one that was asked for, whole")
+    next_cursor: str | None = Field(default=None, description="hand it back for the next page; null: the last one")
+
+
+def _action(
+    name: str, description: str, path: str, summary: str, *, command: Command, arguments: type[Value]
+) -> Operation:
+    return Operation(
+        name=name,
+        description=description,
+        arguments=arguments,
+        returns=ActionDone,
+        hints=ACTS,
+        roles=OPERATORS,
+        routes=(post(f"/requests/{path}", summary),),
+        commands=(command,),
+    )
+
+
+REROUTE: Final = _action(
+    "request.reroute",
+    "Send a request to another butler.",
+    "{request_id}/reroute",
+    "Send it to another butler",
+    command=Command(
+        "requests reroute",
+        "Send a request that is open, or ended badly, to another butler.",
+        print_outcome,
+        (_REQUEST, Option("target", "The butler that is to have it.", "--to"), REASON),
+    ),
+    arguments=RerouteArguments,
+)
+CANCEL: Final = _action(
+    "request.cancel",
+    "Withdraw a request that nobody works on yet.",
+    "{request_id}/cancel",
+    "Withdraw it before anybody works on it",
+    command=Command(
+        "requests cancel", "Withdraw a request that nobody works on yet.", print_outcome, (_REQUEST, REASON)
+    ),
+    arguments=ActionArguments,
+)
+ABORT: Final = _action(
+    "request.abort",
+    "Stop a request that is being worked on.",
+    "{request_id}/abort",
+    "Stop the work on it",
+    command=Command("requests abort", "Stop the work on a request.", print_outcome, (_REQUEST, REASON)),
+    arguments=ActionArguments,
+)
+RETRY: Final = _action(
+    "request.retry",
+    "Work on a request again that ended badly.",
+    "{request_id}/retry",
+    "Work on it again after it ended badly",
+    command=Command(
+        "requests retry",
+        "Work on a request again that ended badly; what succeeded is not repeated.",
+        print_outcome,
+        (_REQUEST, REASON),
+    ),
+    arguments=ActionArguments,
+)
+FORCE_COMPLETE: Final = _action(
+    "request.force_complete",
+    "Declare a request done, with a note.",
+    "{request_id}/force-complete",
+    "Declare it done, with a note",
+    command=Command(
+        "requests force-complete",
+        "Declare a request done, with a note.",
+        print_outcome,
+        (
+            _REQUEST,
+            Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
+            Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
+        ),
+    ),
+    arguments=ForceCompleteArguments,
+)
+REPLAY: Final = _action(
+    "request.replay",
+    "Work on a dead letter's request again.",
+    "dead-letters/{dead_letter_id}/replay",
+    "Work on it again",
+    command=Command(
+        "requests replay",
+        "Work on a dead letter's request again, under its own id.",
+        print_outcome,
+        (_DEAD_LETTER, REASON),
+    ),
+    arguments=ReplayArguments,
+)
+DEAD_LETTERS: Final = Operation(
+    name="request.dead_letters",
+    description="Requests and parts of requests that failed for good, newest first; or one of them, whole.",
+    arguments=DeadLettersArguments,
+    returns=DeadLettersResult,
+    hints=READS,
+    roles=OPERATORS,
+    routes=(
+        get(
+            "/requests/dead-letters",
+            "Requests that failed for good, newest first",
+            query=tuple(name for name in DeadLettersArguments.model_fields if name != "dead_letter_id"),
+        ),
+        get("/requests/dead-letters/{dead_letter_id}", "One of them, whole", query=()),
+    ),
+    commands=(
+        Command(
+            words="requests dead-letters",
+            help="Requests, and parts of them, that failed for good, newest first.",
+            prints=print_dead_letters,
+            none="no dead letters",
+            options=(
+                _OF_REQUEST,
+                Option("target_butler", "Only what this butler was to do.", "--butler"),
+                Option("error_class", "Only this class of error."),
+                Option("failure_category", "Only this category of failure.", "--category"),
+                SINCE,
+                Option("include_resolved", "Also what is settled.", "--settled"),
+                *(LIMIT, CURSOR),
+            ),
+        ),
+        Command("requests dead-letter", "One dead letter, whole.", print_dead_letter, (_DEAD_LETTER,), route=1),
+    ),
+)
+AUDIT: Final = Operation(
+    name="request.audit",
+    description="What operators did about requests, newest first.",
+    arguments=AuditArguments,
+    returns=OperatorActionList,
+    hints=READS,
+    roles=OPERATORS,
+    routes=(get("/audit/operators", "What operators did about requests, newest first"),),
+    commands=(
+        Command(
+            "requests audit",
+            "What operators did about requests, newest first.",
+            print_actions,
+            (
+                _OF_REQUEST,
+                Option("operator", "Only what this operator did."),
+                Option("action", "Only this action, e.g. manual_reroute."),
+                SINCE,
+                LIMIT,
+                CURSOR,
+            ),
+            none="no operator has acted",
+        ),
+    ),
+)
+ACTIVITY: Final = Operation(
+    name="audit.list",
+    description="What butlers and operators did, newest first.",
+    arguments=ActivityArguments,
+    returns=ActivityList,
+    hints=READS,
+    roles=OPERATORS,
+    routes=(get("/audit", "What butlers and operators did, newest first"),),
+    commands=(
+        Command(
+            "requests activity",
+            "What butlers and operators did, newest first: sessions, schedules, actions.",
+            print_activity,
+            (
+                Option("butler", "Only what this butler did."),
+                Option("operation", "Only this, e.g. session."),
+                Option("result", "Only with this result, e.g. failed."),
+                SINCE,
+                LIMIT,
+                CURSOR,
+            ),
+            none="nothing on record",
+        ),
+    ),
+)
+
+OPERATIONS: Final = (*(REROUTE, CANCEL, ABORT, RETRY, FORCE_COMPLETE, REPLAY), *(DEAD_LETTERS, AUDIT, ACTIVITY))
