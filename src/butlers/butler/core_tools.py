@@ -11,10 +11,10 @@ from pydantic import Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from butlers.butler.identity import Caller
-from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.schedules import REMIND, RemindArguments, Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import Tool, ToolLine, tools_of
+from butlers.butler.transport import OWNER_CHANNEL, Notifier
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contacts import Contact, Contacts

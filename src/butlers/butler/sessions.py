@@ -70,6 +70,7 @@ class Spawner:
         report: Report = unreported,
     ) -> None:
         self._runtime = runtime
+        self.runtime_name = runtime.name
         self._instructions = instructions
         self._database = database
         self._queries = Queries.load("butlers.butler", schema=schema)
@@ -84,10 +85,6 @@ class Spawner:
     def observe(self, observer: Observer) -> None:
         """Tell it of every session that ends well."""
         self._observers.append(observer)
-
-    @property
-    def runtime_name(self) -> str:
-        return self._runtime.name
 
     async def instruct(self, task: str, *, trigger_source: str) -> RuntimeResult:
         """Carry out what an operator wrote: a schedule's prompt, or a trigger."""
@@ -117,11 +114,11 @@ class Spawner:
                 session_id,
                 trigger_source,
                 request_id,
-                self._runtime.name,
+                self.runtime_name,
                 None,
                 self._clock.now(),
             )
-            about = {"session_id": str(session_id), "trigger_source": trigger_source, "runtime": self._runtime.name}
+            about = {"session_id": str(session_id), "trigger_source": trigger_source, "runtime": self.runtime_name}
             result = await self._reported(about, request_id, self._run(session_id, request.prompt))
         await self._tell(session_id, request, result)
         return result
@@ -132,7 +129,7 @@ class Spawner:
             session_id=session_id,
             trigger_source=request.trigger_source,
             request_id=request.request_id,
-            runtime=self._runtime.name,
+            runtime=self.runtime_name,
             speaker=request.speaker,
             said=request.said,
             answered=result.text,
@@ -169,7 +166,7 @@ class Spawner:
             raise failure from error
         if result.tool_calls:
             # The programs get no tools; one that their user has configured may have slipped in.
-            refused = InternalError(f"{self._runtime.name} used a tool, which sessions have none of; nothing was kept")
+            refused = InternalError(f"{self.runtime_name} used a tool, which sessions have none of; nothing was kept")
             await self._end_failed(session_id, started, refused)
             raise refused
         await self._end(session_id, started, status="completed", result=result)

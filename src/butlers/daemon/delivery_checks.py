@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
-from butlers.butler.approvals import ApprovalTools
+from butlers.butler.approvals.tools import ApprovalTools
 from butlers.butler.calendar import CalendarTools
 from butlers.butler.core_tools import CoreTools
 from butlers.butler.modules import ChannelModule, ChannelOptions

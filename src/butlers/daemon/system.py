@@ -22,9 +22,8 @@ from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
-from butlers.daemon.compose.base import Butler, insist
+from butlers.daemon.compose.base import Butler, Process, insist
 from butlers.daemon.compose.channels import TYPES, owner_credentials
-from butlers.daemon.compose.process import Process
 from butlers.daemon.places import Places
 from butlers.daemon.services import Service, database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy

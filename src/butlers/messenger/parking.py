@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from butlers.butler.approvals import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.messenger.admission.admission import Admission, AdmissionBatch, Entry, Taken
@@ -63,7 +63,7 @@ class Parking:
             return await self._ask(connection, new, tool or "", now)
 
     def _gate(self, tools: tuple[str, ...]) -> str | None:
-        return next((name for name in tools if self.approvals.gates(name)), None)
+        return next((name for name in tools if name in self.approvals.gated), None)
 
     async def _request(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Allowed | MustWait:
         return await self.approvals.request(

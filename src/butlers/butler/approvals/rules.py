@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.approvals.values import NO_ACTION, NO_RULE, Journal
+from butlers.butler.approvals import NO_ACTION, NO_RULE, Journal
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from butlers.butler.approvals import Allowed, MustWait, Wanted
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.runner import KEY, ActionRunner
-from butlers.butler.approvals.values import Allowed, MustWait, Wanted
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
@@ -143,7 +143,7 @@ def _who(caller: Caller, arguments: DecidedArguments) -> str:
 
 def gate_tools(tools: Iterable[AnyTool], *, approvals: Approvals, runner: ActionRunner) -> list[AnyTool]:
     """The same tools, those that are gated behind the gate. Whoever calls: an operator's call waits, too."""
-    return [_gated(tool, approvals, runner) if approvals.gates(tool.name) else tool for tool in tools]
+    return [_gated(tool, approvals, runner) if tool.name in approvals.gated else tool for tool in tools]
 
 
 def _gated(tool: AnyTool, approvals: Approvals, runner: ActionRunner) -> Tool:

@@ -23,10 +23,9 @@ import pydantic
 from pydantic import Field, StringConstraints
 from pydantic_core import to_json
 
-from butlers.butler.memory.episodes import Episodes
-from butlers.butler.memory.extraction import corrections, statements
-from butlers.butler.memory.facts import Facts, Rules
-from butlers.butler.memory.values import MAX_CONTENT, MAX_NAME, Correction, Episode, NewFact, Permanence
+from butlers.butler.memory.episodes import Episode, Episodes
+from butlers.butler.memory.extraction import MAX_CONTENT, MAX_NAME, Permanence, corrections, statements
+from butlers.butler.memory.facts import Correction, Facts, NewFact, Rules
 from butlers.butler.sessions import Spawner
 from butlers.clock import Clock
 from butlers.contracts.envelope import Value

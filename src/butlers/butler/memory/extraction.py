@@ -19,9 +19,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
-from butlers.butler.memory.values import MAX_NAME, Permanence
-
+Permanence = Literal["permanent", "stable", "standard", "volatile", "ephemeral"]
+MAX_CONTENT = 2_000  # characters of one memory
+MAX_NAME = 200  # characters of a subject or a predicate
 LONGEST_SENTENCE = 300  # characters; longer ones are not plain statements
 MOST_SENTENCES = 100  # of one episode
 # Words that may stand before what a sentence says.

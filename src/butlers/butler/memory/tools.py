@@ -10,9 +10,11 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.memory.memory import Memory
-from butlers.butler.memory.recall import Question
-from butlers.butler.memory.values import MAX_CONTENT, MAX_NAME, Kind, Maturity, NewEpisode, NewFact, Permanence
+from butlers.butler.memory import Memory
+from butlers.butler.memory.episodes import NewEpisode
+from butlers.butler.memory.extraction import MAX_CONTENT, MAX_NAME, Permanence
+from butlers.butler.memory.facts import NewFact
+from butlers.butler.memory.recall import Kind, Maturity, Question
 from butlers.butler.sessions import OWNER
 from butlers.butler.toolbox import Tool, ToolLine, tools_of
 from butlers.contracts.envelope import Value, invalid

@@ -24,6 +24,7 @@ import typer
 from annotated_types import Ge, Le
 from pydantic import AwareDatetime
 from pydantic.fields import FieldInfo
+from typer.core import TyperGroup
 
 from butlers.daemon.cli.exits import FAILED, OK, Document, say
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
@@ -131,8 +132,10 @@ def _more(context: typer.Context, command: Command, document: Document) -> Itera
     cursor = next((option.argument for option in command.options if option.argument in _CURSORS), None)
     if cursor is not None and document["next_cursor"]:
         names = {p.name: p.opts[0] for p in context.command.params if p.name not in (*_SHARED, *_CURSORS)}
-        words = ("more: butlers", command.words, *_given(context, names))
-        yield Hint(f"{' '.join(words)} --{cursor} {shlex.quote(document['next_cursor'])}")
+        listed_alone = isinstance(context.command, TyperGroup)
+        words = command.words.rpartition(" ")[0] if listed_alone else command.words
+        again = " ".join(("more: butlers", words, *_given(context, names)))
+        yield Hint(f"{again} --{cursor} {shlex.quote(document['next_cursor'])}")
 
 
 def _given(context: typer.Context, options: Mapping[str | None, str] | Mapping[str, str]) -> Iterator[str]:

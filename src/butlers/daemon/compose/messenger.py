@@ -16,11 +16,10 @@ from butlers.channels.adapter import Adapter
 from butlers.channels.email.mailbox.reports import MailParser
 from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
-from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt_keys
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
-from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Service
 from butlers.messenger.admission.admission import Admission
 from butlers.messenger.admission.state import AdmissionPolicy
@@ -309,8 +308,7 @@ def _secret_filter(process: Process, config: ButlerConfig) -> SecretFilter:
     """Knows what must not leave in a message: tokens, credentials of providers, and the password of the database."""
     passwords = (password_in(process.settings.database_url or ""), read_secret(process.places.root / PASSWORD_FILE))
     fixed = [*secrets_in(process.environment), *(password for password in passwords if password)]
-
-    def known() -> list[str]:
-        return [*fixed, *(token.secret for token in process.tokens.tokens())]
-
-    return SecretFilter(known, shapes=config.delivery.filter_credentials)
+    return SecretFilter(
+        lambda: [*fixed, *(token.secret for token in process.tokens.tokens())],
+        shapes=config.delivery.filter_credentials,
+    )

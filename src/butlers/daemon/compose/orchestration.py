@@ -1,20 +1,24 @@
-"""Between Switchboard's doors, wired: buffer, processor, fanout, the way out, and what authors see of it."""
+"""Between Switchboard's doors, wired: routing with what is learned on the way, buffer, processor, fanout, the way out,
+and what authors see of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.modules import memory_of
-from butlers.daemon.compose.routing import Routing
 from butlers.daemon.services import Service
 from butlers.reliability.retry import RetryPolicy
-from butlers.roster import ButlerConfig
 from butlers.storage.locks import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.executor import Fanout
+from butlers.switchboard.extraction.extractor import ExtractionQueue, Extractor
+from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
 from butlers.switchboard.ingress.admission import Admission
 from butlers.switchboard.ingress.buffer import DurableBuffer
 from butlers.switchboard.ingress.ingress import MessageRef
@@ -28,11 +32,113 @@ from butlers.switchboard.requests.reader import LineageReader
 from butlers.switchboard.requests.signals import Signals
 from butlers.switchboard.routing.cascade import Cascade
 from butlers.switchboard.routing.classifier import LocalClassifier
+from butlers.switchboard.routing.conversations import Conversations, ConversationThreads
 from butlers.switchboard.routing.decision import Decision
+from butlers.switchboard.routing.llm.rollout import Rollout, RoutingTools
+from butlers.switchboard.routing.llm.router import (
+    TRIAGE,
+    Asker,
+    ModelRouter,
+    Skill,
+    build_askers,
+    models_of,
+    prompts_of,
+)
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
+UNKNOWN_S = 60.0  # what a butler may take that is not in the roster
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
 SIGNAL_SWEEP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    threads: ConversationThreads
+    llm: ModelRouter | None  # None: no model is asked
+    extractor: Extractor
+    tools: Sequence[Tool]
+
+
+def add_routing(butler: Butler) -> Routing:
+    process, settings = butler.process, butler.config.routing
+    queries = Queries.load("butlers.switchboard.routing", schema=butler.config.schema_name)
+    conversations = Conversations(database=process.database, queries=queries)
+    rollout = Rollout(
+        settings=settings.llm,
+        database=process.database,
+        queries=queries,
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    askers = _askers(butler)
+    llm = _model_router(butler, askers, conversations, rollout) if askers else None
+    extractor = _extractor(butler, askers[None] if askers else None)
+    butler.add(Service(name="extraction", run=extractor.run))
+    runtime = butler.config.butler.runtime
+    rollout_tools = RoutingTools(
+        rollout=rollout,
+        runtime=runtime.type if askers else None,
+        model=runtime.model if askers else None,
+        skills=butler.config.skills,
+    )
+    return Routing(
+        threads=ConversationThreads(database=process.database, queries=queries, follow_up_s=settings.follow_up_s),
+        llm=llm,
+        extractor=extractor,
+        tools=[*rollout_tools.tools(), *extractor.tools()],
+    )
+
+
+def _askers(butler: Butler) -> dict[str | None, Asker]:
+    """By model; none when no model may be asked."""
+    process, runtime, settings = butler.process, butler.config.butler.runtime, butler.config.routing
+    if process.settings.llm != "on" or runtime.type == "local" or not settings.llm.enabled:
+        return {}
+    return build_askers(
+        runtime,
+        models_of(settings),
+        timeout_s=settings.llm.timeout_s,
+        environ=process.environment,
+        hidden=(process.places.root,),
+        database=process.database,
+        schema=butler.config.schema_name,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=butler.telemetry,
+        report=butler.report,
+    )
+
+
+def _model_router(
+    butler: Butler, askers: dict[str | None, Asker], conversations: Conversations, rollout: Rollout
+) -> ModelRouter:
+    settings = butler.config.routing
+    return ModelRouter(
+        settings=settings,
+        skill=Skill.load(_folder(butler), TRIAGE, prompts_of(settings), key="routing.llm.prompt_version"),
+        askers=askers,
+        model=butler.config.butler.runtime.model,
+        conversations=conversations,
+        rollout=rollout,
+        clock=butler.process.clock,
+    )
+
+
+def _extractor(butler: Butler, asker: Asker | None) -> Extractor:
+    process = butler.process
+    queue = ExtractionQueue(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.extraction", schema=butler.config.schema_name),
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    skill = Skill.load(_folder(butler), EXTRACTOR, [PROMPT_VERSION], key="skills") if asker else None
+    model = ModelExtractor(skill=skill, asker=asker) if skill and asker else None
+    return Extractor(queue=queue, transport=butler.transport, clock=process.clock, model=model)
+
+
+def _folder(butler: Butler) -> Path:
+    return Path(butler.config.source).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +200,14 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
     )
 
 
-def _after(butler: Butler, routing: Routing) -> Callable[[ClaimedMessage, Decision], None]:
+def _after(butler: Butler, routing: Routing) -> tuple[Callable[[ClaimedMessage, Decision], None], ...]:
     """Who learns from a message that was dealt with."""
     memory = memory_of(butler)
     if memory is None:
-        return routing.extractor.offer
+        return (routing.extractor.offer,)
     memory_capture = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
     butler.add(Service(name="remembering", run=memory_capture.run))
-
-    def after(message: ClaimedMessage, decision: Decision) -> None:
-        routing.extractor.offer(message, decision)
-        memory_capture.offer(message)
-
-    return after
+    return routing.extractor.offer, memory_capture.offer
 
 
 def _inbox(butler: Butler) -> MessageInbox:
@@ -159,7 +260,7 @@ def _notify(butler: Butler, lineage: LineageReader) -> NotifyDispatcher:
         clock=process.clock,
         new_id=process.new_id,
         telemetry=butler.telemetry,
-        timeout_s=_timeout_of(process.roster, "messenger") + ANSWER_MARGIN_S,
+        timeout_s=_patience(butler)("messenger"),
         patience_s=process.settings.messenger_patience_s,
     )
 
@@ -179,10 +280,9 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
 
 
 def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
-    roster = butler.process.roster
     return Dispatcher(
         transport=butler.transport,
-        timeout_of=lambda name: _timeout_of(roster, name) + ANSWER_MARGIN_S,
+        timeout_of=_patience(butler),
         retry=DISPATCH_RETRY,
         circuits=Circuits(
             policy=butler.config.routing.circuit.policy(), clock=butler.process.clock, telemetry=butler.telemetry
@@ -193,6 +293,7 @@ def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
     )
 
 
-def _timeout_of(roster: Mapping[str, ButlerConfig], name: str) -> float:
-    config = roster.get(name)
-    return config.butler.registry.route_timeout_s if config else 60.0
+def _patience(butler: Butler) -> Callable[[str], float]:
+    """The seconds that a caller waits for a butler: longer than the butler may take."""
+    timeouts = {name: config.butler.registry.route_timeout_s for name, config in butler.process.roster.items()}
+    return lambda name: timeouts.get(name, UNKNOWN_S) + ANSWER_MARGIN_S

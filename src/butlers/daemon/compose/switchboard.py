@@ -1,62 +1,179 @@
-"""Switchboard, wired: the door in (`ingress.py`), what is between the doors (`orchestration.py`, `routing.py`), and the
-operators' side (`operators.py`).
+"""Switchboard, wired: the door in, the operators' side, connectors (`connectors.py`), and what is between the doors
+(`orchestration.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.modules import Module
+from starlette.routing import Mount
+
+from butlers.butler.modules import Module, PackageChannelModule
 from butlers.butler.toolbox import AnyTool
+from butlers.channels.registry import channel_of, pairing_names, written_names
 from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
-from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
-from butlers.daemon.compose.connectors import add_connectors
-from butlers.daemon.compose.ingress import add_admission, add_api, add_senders, add_service_levels, add_sources, door_in
+from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.connectors import add_connectors, add_sources
 from butlers.daemon.compose.modules import calendar_module, memory_migrations
-from butlers.daemon.compose.orchestration import Orchestration, orchestration
-from butlers.daemon.compose.process import Process
-from butlers.daemon.compose.routing import add_routing
+from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
 from butlers.daemon.services import Service
-from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.buffer import DurableBuffer
+from butlers.switchboard.ingress.admission import Admission, AdmissionPolicy
+from butlers.switchboard.ingress.api import Api, ApiPolicy, OperationCalls
 from butlers.switchboard.ingress.ingress import Ingress, MessageRef
+from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.audit import AuditLog, OperatorAudit, RecordKeeper
-from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.overrides import OnEnd, Operators
 from butlers.switchboard.operators.tools import OperatorTools
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.inbox import InboxKeeper
-from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.reader import RequestReader
-from butlers.switchboard.requests.signals import Signals, ended_of
+from butlers.switchboard.requests.service_levels import AcceptTimes, ServiceLevels
+from butlers.switchboard.requests.signals import ended_of
+from butlers.switchboard.senders.gate import SenderGate, SenderMessages, SenderPolicies
+from butlers.switchboard.senders.records import Policy, SenderRecords, shown
+from butlers.switchboard.senders.tools import SenderTools
 from butlers.switchboard.tools import SwitchboardTools
 
+FORGET_EVERY_S = 3600.0
+DRAIN_S = 5.0
 RETENTION_CHECK_S = 3600.0
 SIGNAL_DRAIN_S = 5.0
 
 
-def operator_audit(butler: Butler) -> OperatorAudit:
-    process = butler.process
-    return OperatorAudit(database=process.database, schema=butler.config.schema_name, new_id=process.new_id)
+def add_admission(butler: Butler) -> Admission:
+    admission = Admission(
+        policy=AdmissionPolicy.of(butler.config.admission),
+        database=butler.process.database,
+        schema=butler.config.schema_name,
+        clock=butler.process.clock,
+        telemetry=butler.telemetry,
+    )
+    butler.add(Service(name="admission", before_doors=True, start=admission.count, run=admission.run))
+    return admission
 
 
-def add_operators(
+def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevels]:
+    process, schema = butler.process, butler.config.schema_name
+    accept_times = AcceptTimes(database=process.database, schema=schema, clock=process.clock)
+    levels = ServiceLevels(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.requests.service_levels", schema=schema),
+        accept_times=accept_times,
+        clock=process.clock,
+    )
+    butler.add(Service(name="accept times", run=accept_times.run, drain=accept_times.flush))
+    return accept_times, levels
+
+
+def door_in(
     butler: Butler,
+    parts: Orchestration,
     *,
     registry: Registry,
-    dead_letters: DeadLetters,
-    audit: OperatorAudit,
-    processor: RequestProcessor,
-    buffer: DurableBuffer,
-    signals: Signals,
-) -> list[AnyTool]:
+    admission: Admission,
+    accept_times: AcceptTimes,
+    gate: SenderGate,
+) -> Ingress:
+    process = butler.process
+    return Ingress(
+        database=process.database,
+        schema=butler.config.schema_name,
+        hot_path=parts.buffer,
+        admission=admission,
+        gate=gate,
+        roster=frozenset(process.roster),
+        registry=registry,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=butler.telemetry,
+        content_window_s=process.settings.content_dedupe_window_s,
+        shows_end=parts.signals.wanted,
+        accepted=accept_times.note,
+    )
+
+
+def add_api(butler: Butler, ingress: Ingress) -> None:
+    settings = butler.process.settings
+    api = Api(
+        ingress=ingress,
+        tokens=butler.process.tokens,
+        telemetry=butler.telemetry,
+        calls=OperationCalls(tools=butler.tools, transport=butler.transport, butlers=frozenset(butler.process.roster)),
+        policy=ApiPolicy(
+            max_body_bytes=settings.max_body_bytes,
+            token_required=settings.token_required,
+        ),
+    )
+    butler.routes.append(Mount("/api", app=api.app()))
+
+
+def add_senders(butler: Butler, notify: NotifyDispatcher) -> tuple[SenderGate, SenderTools]:
+    process = butler.process
+    settings = process.settings
+    records = SenderRecords(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.senders", schema=butler.config.schema_name),
+        contacts=butler.contacts,
+        clock=process.clock,
+        new_id=process.new_id,
+        owner_name=settings.owner_name,
+    )
+    policies = SenderPolicies(
+        channels={channel: _policy(butler, channel) for channel in written_names()},
+        mail_authenticated=settings.mail_authentication != "off",
+        mail_server=settings.mail_authserv_id,
+    )
+    messages = SenderMessages(notifier=notify, told=records.told)
+    butler.add(
+        Service(
+            name="refused senders",
+            run=records.forget_old,
+            every_s=FORGET_EVERY_S,
+            drain=partial(messages.drain, DRAIN_S),
+        )
+    )
+    _announce_owner_code(butler, records, policies)
+    gate = SenderGate(policies=policies, records=records, messages=messages, telemetry=butler.telemetry)
+    return gate, SenderTools(records=records, policies=policies, report=butler.report)
+
+
+def _policy(butler: Butler, channel: str) -> Policy:
+    """The process's settings decide for the built-in channels, its module's table for one of another package."""
+    module = getattr(butler.config.modules, channel, None)
+    own = module.who_may_write if isinstance(module, PackageChannelModule) else None
+    return Policy(own or butler.process.settings.who_may_write(channel))
+
+
+def _announce_owner_code(butler: Butler, records: SenderRecords, policies: SenderPolicies) -> None:
+    for name in pairing_names():
+        module = getattr(butler.config.modules, name, None)
+        is_on = module is not None and getattr(getattr(module, "bot", None), "enabled", True)
+        if is_on and policies.pairs_owner(name):
+            butler.notices.append(partial(_owner_code_notice, records, name))
+
+
+async def _owner_code_notice(records: SenderRecords, channel: str) -> str | None:
+    found = await records.owner_code(channel)
+    if found is None:
+        return None
+    code, expires_at = found
+    return (
+        f"The owner's {channel_of(channel).title} chat is not known yet, so the bot answers nobody. "
+        f"Send it this code: {shown(code)}\n"
+        "The chat that sends the code becomes the owner's. "
+        f"It is good once, until {expires_at:%Y-%m-%d %H:%M} UTC; for a new one: butlers senders owner-code"
+    )
+
+
+def add_operators(butler: Butler, parts: Orchestration, *, registry: Registry, audit: OperatorAudit) -> list[AnyTool]:
     """The tools; the loops are added to the butler."""
     process, schema = butler.process, butler.config.schema_name
     queries = Queries.load("butlers.switchboard.operators", schema=schema)
@@ -65,23 +182,23 @@ def add_operators(
         database=process.database,
         queries=queries,
         registry=registry,
-        dead_letters=dead_letters,
+        dead_letters=parts.dead_letters,
         audit=audit,
         log=log,
         clock=process.clock,
-        offer=buffer.offer,
-        stop_now=processor.abort,
-        on_end=_aftermath(butler, queries, buffer, signals),
+        offer=parts.buffer.offer,
+        stop_now=parts.processor.abort,
+        on_end=_aftermath(butler, queries, parts),
     )
     keeper = RecordKeeper(database=process.database, schema=schema, clock=process.clock)
     butler.add(
         Service(name="audit log", run=log.run, stop=log.close),
         Service(name="operators' records", run=keeper.keep, every_s=RETENTION_CHECK_S),
     )
-    return OperatorTools(operators=operators, dead_letters=dead_letters, audit=audit, log=log).tools()
+    return OperatorTools(operators=operators, dead_letters=parts.dead_letters, audit=audit, log=log).tools()
 
 
-def _aftermath(butler: Butler, queries: Queries, buffer: DurableBuffer, signals: Signals) -> OnEnd:
+def _aftermath(butler: Butler, queries: Queries, parts: Orchestration) -> OnEnd:
     """Who hears of a request that an operator ended: its author, and whoever waits behind it in its thread."""
     process = butler.process
     inbox_queries = Queries.load("butlers.switchboard", schema=butler.config.schema_name)
@@ -90,12 +207,12 @@ def _aftermath(butler: Butler, queries: Queries, buffer: DurableBuffer, signals:
         row = await process.database.fetchrow(queries.ended_request, request_id)
         if row is None:
             return
-        signals.ended(ended_of(row))
+        parts.signals.ended(ended_of(row))
         following = await process.database.fetchrow(
             inbox_queries.next_in_thread, row["thread_key"], process.clock.now()
         )
         if following is not None:
-            buffer.offer(MessageRef(**dict(following)))
+            parts.buffer.offer(MessageRef(**dict(following)))
 
     return ended
 
@@ -119,60 +236,47 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
-    senders = add_senders(butler, parts.notify)
-    ingress = door_in(
-        butler,
-        parts,
+    gate, sender_tools = add_senders(butler, parts.notify)
+    ingress = door_in(butler, parts, registry=registry, admission=admission, accept_times=accept_times, gate=gate)
+    own_tools = SwitchboardTools(
+        ingress=ingress,
         registry=registry,
-        admission=admission,
-        accept_times=accept_times,
-        gate=senders.gate,
+        notify=parts.notify,
+        lineage=parts.lineage,
+        registered=parts.dispatcher.circuits.reset,
     )
-    audit = operator_audit(butler)
-    operator_tools = add_operators(
-        butler,
-        registry=registry,
+    audit = OperatorAudit(database=process.database, schema=config.schema_name, new_id=process.new_id)
+    operator_tools = add_operators(butler, parts, registry=registry, audit=audit)
+    requests = RequestReader(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard", schema=config.schema_name),
+        transport=butler.transport,
         dead_letters=parts.dead_letters,
         audit=audit,
-        processor=parts.processor,
-        buffer=parts.buffer,
-        signals=parts.signals,
+        clock=process.clock,
     )
-    requests = _request_reader(butler, parts, audit)
     finish_butler(
         butler,
         handle=_refuse_route,
         jobs={"eligibility_sweep": lambda _arguments: registry.sweep(), **connectors.jobs},
-        trace=_tracer(requests),
+        trace=requests.trace,
         tools=[
-            *_own_tools(parts, ingress, registry),
+            *own_tools.tools(),
             *requests.tools(),
             *operator_tools,
             *routing.tools,
             *service_levels.tools(),
             *registry.tools(),
             *connectors.tools,
-            *senders.tools.tools(),
+            *sender_tools.tools(),
             *calendar_tools,
         ],
     )
     add_api(butler, ingress)
     _add_keeper(butler)
     butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
-    add_sources(butler, ingress, connectors.heartbeats)
+    add_sources(butler, ingress, connectors)
     return butler
-
-
-def _request_reader(butler: Butler, parts: Orchestration, audit: OperatorAudit) -> RequestReader:
-    process = butler.process
-    return RequestReader(
-        database=process.database,
-        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
-        transport=butler.transport,
-        dead_letters=parts.dead_letters,
-        audit=audit,
-        clock=process.clock,
-    )
 
 
 def _with_modules(process: Process, config: ButlerConfig) -> tuple[Butler, Sequence[AnyTool]]:
@@ -183,28 +287,8 @@ def _with_modules(process: Process, config: ButlerConfig) -> tuple[Butler, Seque
     return build_butler(process, config, modules=modules), calendar[1] if calendar else ()
 
 
-def _own_tools(parts: Orchestration, ingress: Ingress, registry: Registry) -> Sequence[AnyTool]:
-    return SwitchboardTools(
-        ingress=ingress,
-        registry=registry,
-        notify=parts.notify,
-        lineage=parts.lineage,
-        registered=parts.dispatcher.circuits.reset,
-    ).tools()
-
-
 async def _refuse_route(_envelope: RouteEnvelope) -> dict[str, Any]:
     raise invalid("target.butler", "switchboard takes messages at its ingest door and no routed work")
-
-
-def _tracer(requests: RequestReader) -> Any:
-    async def trace(request_id: UUID) -> dict[str, Any]:
-        found = await requests.trace(request_id)
-        if found is None:
-            raise NotFound.of("request_id", "no such request")
-        return found
-
-    return trace
 
 
 def _add_keeper(butler: Butler) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.health import Finding
@@ -45,6 +46,7 @@ class Connectors:
     database: Database
     queries: Queries
     clock: Clock
+    own: Collection[UUID] = ()  # instances of this process, which report their health themselves
 
     def tools(self, heartbeats: Heartbeats) -> list[AnyTool]:
         async def heartbeat(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +78,10 @@ class Connectors:
         }
 
     async def findings(self) -> dict[str, Finding]:
-        """How each one is, by its last heartbeat."""
+        """How each one of another process is, by its last heartbeat."""
         now = self.clock.now()
-        rows = await self.database.fetch(self.queries.list_connectors)
+        found = await self.database.fetch(self.queries.list_connectors)
+        rows = [row for row in found if row["instance_id"] not in self.own]
         return {f"{row['connector_type']}:{row['endpoint_identity']}": finding(dict(row), now) for row in rows}
 
     async def _deregister(self, _caller: Caller, given: ConnectorArguments) -> dict[str, Any]:

@@ -15,7 +15,7 @@ workers is quarantined after `MOST_DEATHS`, and runs alone before that (`Suspect
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -77,7 +77,7 @@ class RequestProcessor:
     suspects: SuspectGate
     offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
     offer_later: Callable[[MessageRef, float], None] = lambda _ref, _seconds: None  # what was put off, after so long
-    after: Callable[[ClaimedMessage, Decision], None] = lambda _message, _decision: None  # when a request was parsed
+    after: Sequence[Callable[[ClaimedMessage, Decision], None]] = ()  # who learns of a request that was parsed
     # By claim token: what this process works on, and what it has to give back when the database is there again.
     _held: dict[UUID, tuple[ClaimedMessage, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _owed: dict[UUID, ClaimedMessage] = field(default_factory=dict, init=False)
@@ -208,8 +208,8 @@ class RequestProcessor:
                 await self._finish(message, error, decision, result, category="budget_exhausted")
                 return
             await self._finish(message, result.error, decision, result)
-            if result.error is None:
-                self.after(message, decision)
+            for learn in self.after if result.error is None else ():
+                learn(message, decision)
 
     async def _decide(
         self, message: ClaimedMessage, budget: RequestBudget

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from butlers.butler.memory.episodes import Episodes, importance
-from butlers.butler.memory.values import MAX_NAME, NewEpisode, shortened
+from butlers.butler.memory.episodes import Episodes, NewEpisode, importance, shortened
+from butlers.butler.memory.extraction import MAX_NAME
 from butlers.clock import Clock
 from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.telemetry import get_logger
@@ -28,7 +28,7 @@ class MemoryCapture:
         self._offered: deque[NewEpisode] = deque(maxlen=MOST_OFFERED)
         self._wake = asyncio.Event()
 
-    def offer(self, message: ClaimedMessage) -> None:
+    def offer(self, message: ClaimedMessage, _decision: object = None) -> None:
         """A message that was dealt with; one that an operator put back was remembered the first time."""
         if message.override is not None:
             return

@@ -19,7 +19,7 @@ from butlers.butler.transport import Transport
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import RequestContext
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, NotFound
 from butlers.operations import requests as operations
 from butlers.operations.operation import LONGEST_PAGE, NoArguments
 from butlers.storage.database import Database
@@ -52,11 +52,11 @@ class RequestReader:
         cursor = rows[-1]["request_id"] if len(rows) == wanted.limit else None
         return wire({"requests": rows, "next_cursor": cursor})
 
-    async def trace(self, request_id: UUID) -> dict[str, Any] | None:
+    async def trace(self, request_id: UUID) -> dict[str, Any]:
         """What happened to a request, from the door to the provider's receipt."""
         row = await self.database.fetchrow(self.queries.get_request, request_id)
         if row is None:
-            return None
+            raise NotFound.of("request_id", "no such request")
         routing = await self.database.fetch(self.queries.routing_of_request, request_id)
         notifications = await self.database.fetch(self.queries.notifications_of_request, request_id)
         letters = await self.dead_letters.list(request_id=request_id, include_resolved=True, limit=LONGEST_PAGE)
