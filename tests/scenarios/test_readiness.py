@@ -82,9 +82,12 @@ async def test_connectors_are_named_with_their_state(running: RunningSystem) -> 
 
 async def test_a_connector_is_listed_once(running: RunningSystem) -> None:
     """One of this process by its name; one of another process by its heartbeats."""
-    await running.database.execute("update switchboard.connector_registry set last_heartbeat_at = now()")
-    listed = (await running.http.get(running.url(path="/api/connectors"))).json()["connectors"]
-    assert [row["connector_type"] for row in listed] == ["telegram"]
+
+    async def reported() -> bool:
+        listed = (await running.http.get(running.url(path="/api/connectors"))).json()["connectors"]
+        return [row["connector_type"] for row in listed] == ["telegram"]
+
+    await running.until(reported)
     assert await part(running, "switchboard", "connectors") == {}
     await running.database.execute(
         "update switchboard.connector_registry set instance_id = gen_random_uuid(), last_heartbeat_at = now()"

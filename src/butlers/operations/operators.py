@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from pydantic import Field
 
 from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
 from butlers.errors import ErrorClass
-from butlers.operations.operation import (
-    ACTS,
-    CURSOR,
-    LIMIT,
-    LONGEST_PAGE,
-    OPERATORS,
-    PAGE,
-    READS,
-    REASON,
-    SINCE,
-    Command,
-    Hint,
-    Operation,
-    Option,
-    Page,
-    Result,
-    Row,
-    get,
-    post,
-    when,
-)
+from butlers.operations import operation as op
 
-Document = Mapping[str, Any]
 _COMMANDS = {
     "manual_reroute": "reroute {id} --to BUTLER --reason WHY",
     "cancel": "cancel {id} --reason WHY",
@@ -43,25 +22,26 @@ _COMMANDS = {
 }
 _ID = "the id that the request got at the door: a UUID of version 7"
 _REASON = "why, for the record"
-_REQUEST = Option("request_id", "A request's id, as `requests list` prints it.")
-_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
-_OF_REQUEST = Option("request_id", "Only about this request.", "--request")
+_REQUEST = op.Option("request_id", "A request's id, as `requests list` prints it.")
+_DEAD_LETTER = op.Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
+_OF_REQUEST = op.Option("request_id", "Only about this request.", "--request")
 
 
-def print_dead_letters(document: Document) -> Iterator[str]:
+def print_dead_letters(document: op.Document) -> Iterator[str]:
     for row in document["dead_letters"]:
-        yield f"{row['id']}  {when(row['created_at'])}  {_stands(row):<14}  {_part(row)}  {row['error_class']}"
+        yield f"{row['id']}  {op.when(row['created_at'])}  {_stands(row):<14}  {_part(row)}  {row['error_class']}"
         yield f"    request {row['request_id']}: {row['failure_category']}: {row['failure_reason']}"
 
 
-def print_dead_letter(document: Document) -> Iterator[str]:
+def print_dead_letter(document: op.Document) -> Iterator[str]:
     row = document["dead_letter"]
     yield f"dead letter {row['id']}: {_stands(row)}"
     yield f"  request   {row['request_id']}, {_part(row)}"
     yield f"  because   {row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
-    yield f"  tried     {_times(row['attempts'])}, set aside {when(row['created_at'])}"
+    yield f"  tried     {_times(row['attempts'])}, set aside {op.when(row['created_at'])}"
     context, copy = row["request_context"], row["original_payload"]
-    yield f"  from      {context['source_channel']} {context['source_sender_identity']}, {when(context['received_at'])}"
+    received = op.when(context["received_at"])
+    yield f"  from      {context['source_channel']} {context['source_sender_identity']}, {received}"
     for number, line in enumerate(copy["normalized_text"].splitlines()):
         yield f"  {'' if number else 'message':<8}  {line}"
     if row["replay_count"]:
@@ -69,56 +49,57 @@ def print_dead_letter(document: Document) -> Iterator[str]:
     yield from (f"  {line}" for line in letter_hints(row))
 
 
-def letter_line(row: Document) -> str:
+def letter_line(row: op.Document) -> str:
     replayed = f", replayed {_times(row['replay_count'])}: {row['replay_outcome']}" if row["replay_count"] else ""
     told = f"{row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
     return f"letter   {row['id']} ({_part(row)}): {_stands(row)}{replayed}; {told}"
 
 
-def letter_hints(row: Document) -> Iterator[str]:
+def letter_hints(row: op.Document) -> Iterator[str]:
     if row["resolved_at"] is not None:
         return
     if not row["replay_eligible"]:
         yield f"cannot be replayed: {row['ineligible_reason']}"
     elif row["replay_outcome"] != "pending":
-        yield Hint(f"run it again: butlers requests replay {row['id']} --reason WHY")
+        yield op.Hint(f"run it again: butlers requests replay {row['id']} --reason WHY")
 
 
-def request_hints(trace: Document) -> Iterator[str]:
+def request_hints(trace: op.Document) -> Iterator[str]:
     """What can be done about a request now."""
     for action in trace["possible"]:
         command = _COMMANDS[action].format(id=trace["request_id"])
-        yield Hint(f"possible now: butlers requests {command}")
+        yield op.Hint(f"possible now: butlers requests {command}")
 
 
-def print_actions(document: Document) -> Iterator[str]:
+def print_actions(document: op.Document) -> Iterator[str]:
     for row in document["actions"]:
         yield f"{row['id']}  {action_line(row)}  request {row['request_id'] or 'unknown'}"
 
 
-def action_line(row: Document) -> str:
+def action_line(row: op.Document) -> str:
     problem = row["outcome_details"].get("problem")
     result = f"{row['outcome']} ({problem})" if problem else row["outcome"]
-    return f"{when(row['performed_at'])}  {row['action']} by {row['operator']}: {row['reason']} -> {result}"
+    return f"{op.when(row['performed_at'])}  {row['action']} by {row['operator']}: {row['reason']} -> {result}"
 
 
-def print_activity(document: Document) -> Iterator[str]:
+def print_activity(document: op.Document) -> Iterator[str]:
     for row in document["entries"]:
         actor = f" by {row['actor']}" if row["actor"] else ""
         error = f" ({row['error']})" if row["error"] else ""
         about = ", ".join(f"{name} {value}" for name, value in row["request_summary"].items() if value is not None)
-        yield f"{when(row['created_at'])}  {row['butler']}  {row['operation']}{actor}: {row['result']}{error}  {about}"
+        what = f"{row['operation']}{actor}: {row['result']}{error}"
+        yield f"{op.when(row['created_at'])}  {row['butler']}  {what}  {about}"
 
 
-def print_outcome(document: Document) -> Iterator[str]:
+def print_outcome(document: op.Document) -> Iterator[str]:
     outcome = "" if document["outcome"] == "success" else f" ({document['outcome']})"
     yield f"{document['action']}{outcome}: request {document['request_id']} is {document['lifecycle_state']} now"
     if handed := document["details"].get("handed_to"):
         yield f"{', '.join(handed)} may have it already and finish it"
-    yield Hint(f"follow it with: butlers why {document['request_id']}")
+    yield op.Hint(f"follow it with: butlers why {document['request_id']}")
 
 
-def _stands(row: Document) -> str:
+def _stands(row: op.Document) -> str:
     if row["resolved_at"] is not None:
         return f"settled ({row['resolution']})"
     if row["replay_outcome"] == "pending":
@@ -126,7 +107,7 @@ def _stands(row: Document) -> str:
     return "replayable" if row["replay_eligible"] else "not replayable"
 
 
-def _part(row: Document) -> str:
+def _part(row: op.Document) -> str:
     return f"{row['segment_id']} to {row['target_butler']}" if row["segment_id"] else "the whole request"
 
 
@@ -170,7 +151,7 @@ class PageArguments(Value):
         default=None, description="only what is from then or later: RFC 3339 with an offset"
     )
     cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    limit: int = Field(default=op.PAGE, ge=1, le=op.LONGEST_PAGE, description="at most so many, on one page")
 
 
 class DeadLettersArguments(PageArguments):
@@ -194,37 +175,37 @@ class ActivityArguments(PageArguments):
     result: Identity | None = Field(default=None, description="only what ended so")
 
 
-class ActionDone(Result):
+class ActionDone(op.Result):
     outcome: str = Field(description="what became of the action")
     request_id: str | None = Field(description="the request it was about")
     audit_id: str = Field(description="the entry in the operators' record")
 
 
-class OperatorActionList(Page):
-    actions: list[Row] = Field(description="the actions: who did what to which request, why, and the outcome")
+class OperatorActionList(op.Page):
+    actions: list[op.Row] = Field(description="the actions: who did what to which request, why, and the outcome")
 
 
-class ActivityList(Page):
-    entries: list[Row] = Field(description="the entries: who did what, when, and how it ended")
+class ActivityList(op.Page):
+    entries: list[op.Row] = Field(description="the entries: who did what, when, and how it ended")
 
 
-class DeadLettersResult(Result):
-    dead_letters: list[Row] | None = Field(default=None, description="the dead letters of the page")
-    dead_letter: Row | None = Field(default=None, description="the one that was asked for, whole")
+class DeadLettersResult(op.Result):
+    dead_letters: list[op.Row] | None = Field(default=None, description="the dead letters of the page")
+    dead_letter: op.Row | None = Field(default=None, description="the one that was asked for, whole")
     next_cursor: str | None = Field(default=None, description="hand it back for the next page; null: the last one")
 
 
 def _action(
-    name: str, description: str, path: str, summary: str, *, command: Command, arguments: type[Value]
-) -> Operation:
-    return Operation(
+    name: str, description: str, path: str, summary: str, *, command: op.Command, arguments: type[Value]
+) -> op.Operation:
+    return op.Operation(
         name=name,
         description=description,
         arguments=arguments,
         returns=ActionDone,
-        hints=ACTS,
-        roles=OPERATORS,
-        routes=(post(f"/requests/{path}", summary),),
+        hints=op.ACTS,
+        roles=op.OPERATORS,
+        routes=(op.post(f"/requests/{path}", summary),),
         commands=(command,),
     )
 
@@ -234,11 +215,11 @@ REROUTE: Final = _action(
     "Send a request to another butler.",
     "{request_id}/reroute",
     "Send it to another butler",
-    command=Command(
+    command=op.Command(
         "requests reroute",
         "Send a request that is open, or ended badly, to another butler.",
         print_outcome,
-        (_REQUEST, Option("target", "The butler that is to have it.", "--to"), REASON),
+        (_REQUEST, op.Option("target", "The butler that is to have it.", "--to"), op.REASON),
     ),
     arguments=RerouteArguments,
 )
@@ -247,8 +228,8 @@ CANCEL: Final = _action(
     "Withdraw a request that nobody works on yet.",
     "{request_id}/cancel",
     "Withdraw it before anybody works on it",
-    command=Command(
-        "requests cancel", "Withdraw a request that nobody works on yet.", print_outcome, (_REQUEST, REASON)
+    command=op.Command(
+        "requests cancel", "Withdraw a request that nobody works on yet.", print_outcome, (_REQUEST, op.REASON)
     ),
     arguments=ActionArguments,
 )
@@ -257,7 +238,7 @@ ABORT: Final = _action(
     "Stop a request that is being worked on.",
     "{request_id}/abort",
     "Stop the work on it",
-    command=Command("requests abort", "Stop the work on a request.", print_outcome, (_REQUEST, REASON)),
+    command=op.Command("requests abort", "Stop the work on a request.", print_outcome, (_REQUEST, op.REASON)),
     arguments=ActionArguments,
 )
 RETRY: Final = _action(
@@ -265,11 +246,11 @@ RETRY: Final = _action(
     "Work on a request again that ended badly.",
     "{request_id}/retry",
     "Work on it again after it ended badly",
-    command=Command(
+    command=op.Command(
         "requests retry",
         "Work on a request again that ended badly; what succeeded is not repeated.",
         print_outcome,
-        (_REQUEST, REASON),
+        (_REQUEST, op.REASON),
     ),
     arguments=ActionArguments,
 )
@@ -278,14 +259,14 @@ FORCE_COMPLETE: Final = _action(
     "Declare a request done, with a note.",
     "{request_id}/force-complete",
     "Declare it done, with a note",
-    command=Command(
+    command=op.Command(
         "requests force-complete",
         "Declare a request done, with a note.",
         print_outcome,
         (
             _REQUEST,
-            Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
-            Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
+            op.Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
+            op.Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
         ),
     ),
     arguments=ForceCompleteArguments,
@@ -295,93 +276,93 @@ REPLAY: Final = _action(
     "Work on a dead letter's request again.",
     "dead-letters/{dead_letter_id}/replay",
     "Work on it again",
-    command=Command(
+    command=op.Command(
         "requests replay",
         "Work on a dead letter's request again, under its own id.",
         print_outcome,
-        (_DEAD_LETTER, REASON),
+        (_DEAD_LETTER, op.REASON),
     ),
     arguments=ReplayArguments,
 )
-DEAD_LETTERS: Final = Operation(
+DEAD_LETTERS: Final = op.Operation(
     name="request.dead_letters",
     description="Requests and parts of requests that failed for good, newest first; or one of them, whole.",
     arguments=DeadLettersArguments,
     returns=DeadLettersResult,
-    hints=READS,
-    roles=OPERATORS,
+    hints=op.READS,
+    roles=op.OPERATORS,
     routes=(
-        get(
+        op.get(
             "/requests/dead-letters",
             "Requests that failed for good, newest first",
             query=tuple(name for name in DeadLettersArguments.model_fields if name != "dead_letter_id"),
         ),
-        get("/requests/dead-letters/{dead_letter_id}", "One of them, whole", query=()),
+        op.get("/requests/dead-letters/{dead_letter_id}", "One of them, whole", query=()),
     ),
     commands=(
-        Command(
+        op.Command(
             words="requests dead-letters",
             help="Requests, and parts of them, that failed for good, newest first.",
             prints=print_dead_letters,
             none="no dead letters",
             options=(
                 _OF_REQUEST,
-                Option("target_butler", "Only what this butler was to do.", "--butler"),
-                Option("error_class", "Only this class of error."),
-                Option("failure_category", "Only this category of failure.", "--category"),
-                SINCE,
-                Option("include_resolved", "Also what is settled.", "--settled"),
-                *(LIMIT, CURSOR),
+                op.Option("target_butler", "Only what this butler was to do.", "--butler"),
+                op.Option("error_class", "Only this class of error."),
+                op.Option("failure_category", "Only this category of failure.", "--category"),
+                op.SINCE,
+                op.Option("include_resolved", "Also what is settled.", "--settled"),
+                *(op.LIMIT, op.CURSOR),
             ),
         ),
-        Command("requests dead-letter", "One dead letter, whole.", print_dead_letter, (_DEAD_LETTER,), route=1),
+        op.Command("requests dead-letter", "One dead letter, whole.", print_dead_letter, (_DEAD_LETTER,), route=1),
     ),
 )
-AUDIT: Final = Operation(
+AUDIT: Final = op.Operation(
     name="request.audit",
     description="What operators did about requests, newest first.",
     arguments=AuditArguments,
     returns=OperatorActionList,
-    hints=READS,
-    roles=OPERATORS,
-    routes=(get("/audit/operators", "What operators did about requests, newest first"),),
+    hints=op.READS,
+    roles=op.OPERATORS,
+    routes=(op.get("/audit/operators", "What operators did about requests, newest first"),),
     commands=(
-        Command(
+        op.Command(
             "requests audit",
             "What operators did about requests, newest first.",
             print_actions,
             (
                 _OF_REQUEST,
-                Option("operator", "Only what this operator did."),
-                Option("action", "Only this action, e.g. manual_reroute."),
-                SINCE,
-                LIMIT,
-                CURSOR,
+                op.Option("operator", "Only what this operator did."),
+                op.Option("action", "Only this action, e.g. manual_reroute."),
+                op.SINCE,
+                op.LIMIT,
+                op.CURSOR,
             ),
             none="no operator has acted",
         ),
     ),
 )
-ACTIVITY: Final = Operation(
+ACTIVITY: Final = op.Operation(
     name="audit.list",
     description="What butlers and operators did, newest first.",
     arguments=ActivityArguments,
     returns=ActivityList,
-    hints=READS,
-    roles=OPERATORS,
-    routes=(get("/audit", "What butlers and operators did, newest first"),),
+    hints=op.READS,
+    roles=op.OPERATORS,
+    routes=(op.get("/audit", "What butlers and operators did, newest first"),),
     commands=(
-        Command(
+        op.Command(
             "requests activity",
             "What butlers and operators did, newest first: sessions, schedules, actions.",
             print_activity,
             (
-                Option("butler", "Only what this butler did."),
-                Option("operation", "Only this, e.g. session."),
-                Option("result", "Only with this result, e.g. failed."),
-                SINCE,
-                LIMIT,
-                CURSOR,
+                op.Option("butler", "Only what this butler did."),
+                op.Option("operation", "Only this, e.g. session."),
+                op.Option("result", "Only with this result, e.g. failed."),
+                op.SINCE,
+                op.LIMIT,
+                op.CURSOR,
             ),
             none="nothing on record",
         ),

@@ -18,28 +18,7 @@ from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.contracts.request_state import RequestState
 from butlers.errors import ValidationError
 from butlers.ids import Uuid7Factory
-from butlers.operations.operation import (
-    ADDS_ONCE,
-    EVERY_ROLE,
-    LIMIT,
-    LONGEST_PAGE,
-    PAGE,
-    READS,
-    Command,
-    Document,
-    Hint,
-    Operation,
-    Option,
-    Page,
-    Result,
-    Row,
-    System,
-    get,
-    json_body,
-    milliseconds,
-    post,
-    when,
-)
+from butlers.operations import operation as op
 
 MOST_MESSAGES = 500  # in one batch: as many as one transaction takes
 
@@ -68,41 +47,43 @@ _BATCH_BODY = {
 class RequestListArguments(Value):
     before: UUID | None = Field(default=None, description="a request id: list what came before it")
     state: RequestState | None = Field(default=None, description="only requests in this state")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    limit: int = Field(default=op.PAGE, ge=1, le=op.LONGEST_PAGE, description="at most so many, on one page")
 
 
 class TraceArguments(Value):
     request_id: UUID = Field(description="the id that the request got at the door: a UUID of version 7")
 
 
-class BatchResult(Result):
-    results: list[Row] = Field(description="a reply or an error for each message, in their order")
+class BatchResult(op.Result):
+    results: list[op.Row] = Field(description="a reply or an error for each message, in their order")
     accepted: int = Field(description="how many are new")
     duplicates: int = Field(description="how many the door knew already")
     refused: int = Field(description="how many have an error")
 
 
-class RequestList(Page):
-    requests: list[Row] = Field(description="the requests: id, source, state, when received and who got them")
+class RequestList(op.Page):
+    requests: list[op.Row] = Field(description="the requests: id, source, state, when received and who got them")
 
 
-class RequestCounts(Result):
+class RequestCounts(op.Result):
     requests: dict[str, int] = Field(description="by state: all that are open, and those that ended lately")
     ended_within_hours: float = Field(description="how far back those lie that have ended")
 
 
-class TraceResult(Result):
+class TraceResult(op.Result):
     """What is on record depends on the butler."""
 
     request_id: str | None = Field(default=None, description="the request that was asked about")
-    ingress: Row | None = Field(default=None, description="how the request came in (Switchboard)")
-    routing: Row | None = Field(default=None, description="who was to deal with it, and why (Switchboard)")
-    deliveries: list[Row] | None = Field(default=None, description="what left because of it (Messenger, Switchboard)")
-    route_inbox: list[Row] | None = Field(default=None, description="the parts that a specialist was to do")
-    entries: list[Row] | None = Field(default=None, description="what a specialist kept of it")
+    ingress: op.Row | None = Field(default=None, description="how the request came in (Switchboard)")
+    routing: op.Row | None = Field(default=None, description="who was to deal with it, and why (Switchboard)")
+    deliveries: list[op.Row] | None = Field(
+        default=None, description="what left because of it (Messenger, Switchboard)"
+    )
+    route_inbox: list[op.Row] | None = Field(default=None, description="the parts that a specialist was to do")
+    entries: list[op.Row] | None = Field(default=None, description="what a specialist kept of it")
 
 
-def _hand_in(system: System, given: Document) -> dict[str, Any]:
+def _hand_in(system: op.System, given: op.Document) -> dict[str, Any]:
     key, target = given["key"], given["target"]
     if given["text"] == "-":
         if key is not None or target is not None:
@@ -121,10 +102,10 @@ def _hand_in(system: System, given: Document) -> dict[str, Any]:
         "payload": {"raw": {"text": given["text"]}, "normalized_text": given["text"]},
         "control": {"idempotency_key": key, "pinned_target": target},
     }
-    return system.post("/api/ingest", json_body(envelope))
+    return system.post("/api/ingest", op.json_body(envelope))
 
 
-def _source(system: System, sender: str) -> tuple[dict[str, str], str]:
+def _source(system: op.System, sender: str) -> tuple[dict[str, str], str]:
     """Where a message of `NAME` or `CHANNEL:NAME` comes from, and the name."""
     name, colon, identity = sender.partition(":")
     if not colon:
@@ -141,27 +122,27 @@ def _source(system: System, sender: str) -> tuple[dict[str, str], str]:
     return {"channel": name, "provider": inbound.providers[0], "endpoint_identity": found[0]}, identity
 
 
-def _accepted(reply: Document) -> Iterator[str]:
+def _accepted(reply: op.Document) -> Iterator[str]:
     yield f"{'already known as' if reply['duplicate'] else 'accepted as'} {reply['request_id']}"
-    yield Hint(f"follow it with: butlers trace {reply['request_id']}")
+    yield op.Hint(f"follow it with: butlers trace {reply['request_id']}")
 
 
-def _listed(document: Document) -> Iterator[str]:
+def _listed(document: op.Document) -> Iterator[str]:
     # Plain lines: a table would cut the ids that people copy.
     for row in document["requests"]:
         butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
         source = f"{row['source_channel']}:{row['source_sender_identity']}"
-        received = when(row["received_at"])
+        received = op.when(row["received_at"])
         yield f"{row['request_id']}  {received}  {row['lifecycle_state']:<8}  {butlers or '-':<12}  {source}"
 
 
-def print_trace(document: Document) -> Iterator[str]:
+def print_trace(document: op.Document) -> Iterator[str]:
     yield f"request {document['request_id']}: {document['lifecycle_state']}"
     for line in _hops(document):
         yield f"  {line}"
 
 
-def _hops(document: Document) -> Iterator[str]:
+def _hops(document: op.Document) -> Iterator[str]:
     ended = document["final_state_at"]
     yield from _ingress(document["ingress"])
     yield from _routing(document["routing"], ended=ended is not None)
@@ -179,7 +160,7 @@ def _hops(document: Document) -> Iterator[str]:
     yield from _interventions(document)
 
 
-def _ingress(ingress: Document) -> Iterator[str]:
+def _ingress(ingress: op.Document) -> Iterator[str]:
     context = ingress["request_context"]
     yield (
         f"in       {_clock(ingress['received_at'])}  {context['source_channel']} message from "
@@ -189,7 +170,7 @@ def _ingress(ingress: Document) -> Iterator[str]:
     yield f"once     {what}, handed in again, is this request ({ingress['dedupe_key']})"
 
 
-def _routing(routing: Document, *, ended: bool) -> Iterator[str]:
+def _routing(routing: op.Document, *, ended: bool) -> Iterator[str]:
     decision = routing["decision"]
     if decision is None:
         yield "route    nobody" if ended else "route    not decided yet"
@@ -202,7 +183,7 @@ def _routing(routing: Document, *, ended: bool) -> Iterator[str]:
         outcome = "ok" if dispatch["success"] else f"{dispatch['error_class']}: {dispatch['error']}"
         target = f"{dispatch['target_butler']} {dispatch['segment_id']}"
         tried = f" after {count} attempts" if (count := attempts.get(dispatch["segment_id"]) or 1) > 1 else ""
-        yield f"dispatch {target}: {outcome}{tried} in {milliseconds(dispatch['duration_ms'])}"
+        yield f"dispatch {target}: {outcome}{tried} in {op.milliseconds(dispatch['duration_ms'])}"
     for outcome in routing["outcomes"]:
         if outcome.get("skipped"):
             yield f"skipped  {outcome['target_butler']} {outcome['segment_id']}: {outcome['skipped']}"
@@ -211,13 +192,13 @@ def _routing(routing: Document, *, ended: bool) -> Iterator[str]:
         yield f"waits    until {_clock(routing['not_before'])}{for_whom}"
 
 
-def _versions(decision: Document) -> str:
+def _versions(decision: op.Document) -> str:
     named = {"prompt": decision.get("prompt_version"), "model": decision.get("model_version")}
     told = ", ".join(f"{name} {version}" for name, version in named.items() if version)
     return f" [{told}]" if told else ""
 
 
-def _plan(decision: Document) -> Iterator[str]:
+def _plan(decision: op.Document) -> Iterator[str]:
     if len((plan := decision.get("plan") or {}).get("nodes", ())) > 1:
         yield f"plan     {plan['mode']}, {plan['join']}, after a failure {plan['abort']}"
         for node in plan["nodes"]:
@@ -227,7 +208,7 @@ def _plan(decision: Document) -> Iterator[str]:
         yield f"budget   {', '.join(f'{name} {value}' for name, value in policy.items())}"
 
 
-def _delivery(delivery: Document) -> Iterator[str]:
+def _delivery(delivery: op.Document) -> Iterator[str]:
     yield (
         f"out      {delivery['origin_butler']} -> {delivery['channel']} {delivery['target_identity']}: "
         f"{delivery['status']} ({delivery['id']})"
@@ -240,11 +221,11 @@ def _delivery(delivery: Document) -> Iterator[str]:
         yield f"receipt  {receipt['receipt_type']} as {receipt['provider_delivery_id']}"
 
 
-def _interventions(document: Document) -> Iterator[str]:
+def _interventions(document: op.Document) -> Iterator[str]:
     for action in document["overrides"]:
         problem = action["outcome_details"].get("problem")
         told = f"{action['outcome']} ({problem})" if problem else action["outcome"]
-        who = f"{action['operator']}, {when(action['performed_at'])}"
+        who = f"{action['operator']}, {op.when(action['performed_at'])}"
         yield f"operator {who}: {action['action']}: {action['reason']} -> {told}"
     if annotation := (document["override"] or {}).get("annotation"):
         yield f"note     {annotation}"
@@ -255,40 +236,40 @@ def _clock(timestamp: str) -> str:
     return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03} UTC"
 
 
-INGEST: Final = Operation(
+INGEST: Final = op.Operation(
     name="ingest",
     description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
     arguments=IngestEnvelope,
     returns=IngestReply,
-    hints=ADDS_ONCE,
-    roles=EVERY_ROLE,
-    routes=(post("/ingest", "Hand in one message (ingest.v1)", body_is="", decides=False, status=202),),
+    hints=op.ADDS_ONCE,
+    roles=op.EVERY_ROLE,
+    routes=(op.post("/ingest", "Hand in one message (ingest.v1)", body_is="", decides=False, status=202),),
     commands=(
-        Command(
+        op.Command(
             "ingest",
             "Hand in a message through POST /api/ingest.",
             _accepted,
             (
-                Option("text", "What is said; - reads an ingest.v1 envelope from stdin.", positional=True),
-                Option(
+                op.Option("text", "What is said; - reads an ingest.v1 envelope from stdin.", positional=True),
+                op.Option(
                     "sender", "Who says it; telegram:ID speaks for that person on Telegram.", "--from", default="cli"
                 ),
-                Option("key", "Idempotency key: the same key is the same message.", "--key", default=None),
-                Option("target", "A butler's name, to skip routing.", "--to", default=None),
+                op.Option("key", "Idempotency key: the same key is the same message.", "--key", default=None),
+                op.Option("target", "A butler's name, to skip routing.", "--to", default=None),
             ),
             asks=_hand_in,
         ),
     ),
 )
-INGEST_BATCH: Final = Operation(
+INGEST_BATCH: Final = op.Operation(
     name="ingest.batch",
     description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
     arguments=IngestBatch,
     returns=BatchResult,
-    hints=ADDS_ONCE,
-    roles=EVERY_ROLE,
+    hints=op.ADDS_ONCE,
+    roles=op.EVERY_ROLE,
     routes=(
-        post(
+        op.post(
             "/ingest/batch",
             "Hand in many messages: a result or an error for each, in their order",
             body_is="",
@@ -298,56 +279,56 @@ INGEST_BATCH: Final = Operation(
         ),
     ),
 )
-LIST: Final = Operation(
+LIST: Final = op.Operation(
     name="request.list",
     description="Recent requests, newest first, a page at a time.",
     arguments=RequestListArguments,
     returns=RequestList,
-    hints=READS,
-    routes=(get("/requests", "Recent requests, newest first"),),
+    hints=op.READS,
+    routes=(op.get("/requests", "Recent requests, newest first"),),
     commands=(
-        Command(
+        op.Command(
             "requests list",
             "Recent requests, newest first.",
             _listed,
             (
-                Option("state", "Only requests in this state.", choices=True),
-                LIMIT,
-                Option("before", "A request id: list what came before it."),
+                op.Option("state", "Only requests in this state.", choices=True),
+                op.LIMIT,
+                op.Option("before", "A request id: list what came before it."),
             ),
             none="no requests",
             alone=True,
         ),
     ),
 )
-TRACE: Final = Operation(
+TRACE: Final = op.Operation(
     name="trace",
     description="What this butler did for one request.",
     arguments=TraceArguments,
     returns=TraceResult,
-    hints=READS,
-    routes=(get("/requests/{request_id}", "One request, every hop"),),
+    hints=op.READS,
+    routes=(op.get("/requests/{request_id}", "One request, every hop"),),
     commands=(
-        Command(
+        op.Command(
             "trace",
             "One request, every hop, from the door to the provider's receipt.",
             print_trace,
-            (Option("request_id", "As ingest printed it."),),
+            (op.Option("request_id", "As ingest printed it."),),
         ),
-        Command(
+        op.Command(
             "requests show",
             "One request, every hop.",
             print_trace,
-            (Option("request_id", "A request's id, as `requests list` prints it."),),
+            (op.Option("request_id", "A request's id, as `requests list` prints it."),),
         ),
     ),
 )
-COUNTS: Final = Operation(
+COUNTS: Final = op.Operation(
     name="request.counts",
     description="How many requests there are, by state.",
     returns=RequestCounts,
-    hints=READS,
-    routes=(get("/status", "Counts by state"),),
+    hints=op.READS,
+    routes=(op.get("/status", "Counts by state"),),
 )
 
 OPERATIONS: Final = (INGEST, INGEST_BATCH, LIST, TRACE, COUNTS)

@@ -15,7 +15,7 @@ from butlers.contracts.envelope import RequestId, Value, invalid
 from butlers.contracts.ingest import IngestEnvelope
 from butlers.contracts.notify import NotifyContext, NotifyEnvelope, NotifyResponse
 from butlers.errors import NotFound
-from butlers.operations import butlers, requests
+from butlers.operations import requests, routing
 from butlers.operations.operation import ADDS_ONCE, CHANGES, READS, SENDS, NoArguments, Result, Role, Row
 from butlers.switchboard.ingress.api import accept_batch
 from butlers.switchboard.ingress.ingress import Ingress
@@ -100,7 +100,7 @@ class SwitchboardTools:
                 roles=MEMBERS,
                 owner="messenger",
             ),
-            Tool.of(butlers.LIST, self._list),
+            Tool.of(routing.LIST, self._list),
         ]
 
     async def _ingest(self, caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:

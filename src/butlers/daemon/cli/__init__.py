@@ -11,20 +11,7 @@ from butlers import __version__
 from butlers.daemon.cli import demo, doctor, pipeline, route, status, token, up
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
-from butlers.operations import (
-    approvals,
-    backfill,
-    butlers,
-    connectors,
-    dead_letters,
-    deliveries,
-    mailbox,
-    operators,
-    recipients,
-    requests,
-    routing,
-    senders,
-)
+from butlers.operations import approvals, connectors, dead_letters, deliveries, operators, people, requests, routing
 from butlers.operations.operation import Operation
 
 app = typer.Typer(
@@ -74,18 +61,18 @@ add_commands(app, "", *routing.OPERATIONS)
 _approvals = _group("approvals", "What waits for a person's approval.", *approvals.OPERATIONS)
 _approvals.add_typer(_group("approvals rules", "Rules that let calls pass without asking.", *approvals.OPERATIONS))
 _requests = (*requests.OPERATIONS, *operators.OPERATIONS)
-_deliveries = (*deliveries.OPERATIONS, *recipients.OPERATIONS)
+_deliveries = (*deliveries.OPERATIONS, *people.OPERATIONS)
 for _commands in (
     _group("requests", "Recent requests, newest first, and what can be done about them.", *_requests),
-    _group("registry", "Who can take work.", *butlers.OPERATIONS),
+    _group("registry", "Who can take work.", *routing.OPERATIONS),
     _group("connectors", "Who brings messages in, and whether it is there.", *connectors.OPERATIONS),
-    _group("backfill", "Messages of the past that connectors fetch when asked to.", *backfill.OPERATIONS),
+    _group("backfill", "Messages of the past that connectors fetch when asked to.", *connectors.OPERATIONS),
     _group("deliveries", "What was sent, what waits, and how the way out is doing.", *_deliveries),
     _group("dead-letters", "Deliveries that were set aside.", *dead_letters.OPERATIONS),
-    _group("mailbox", "Mails that could not be handled.", *mailbox.OPERATIONS),
+    _group("mailbox", "Mails that could not be handled.", *dead_letters.OPERATIONS),
     _approvals,
     pipeline.app,
-    _group("senders", "Who may write in, who was refused, and how a stranger is let in.", *senders.OPERATIONS),
+    _group("senders", "Who may write in, who was refused, and how a stranger is let in.", *people.OPERATIONS),
     token.app,
 ):
     app.add_typer(_commands)

@@ -13,8 +13,8 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.messenger.tools.records import DeliveryRecords, decided_by
-from butlers.operations import recipients as operations
-from butlers.operations.recipients import RecipientListArguments, ReleaseArguments, SuppressArguments
+from butlers.operations import people as operations
+from butlers.operations.people import RecipientListArguments, ReleaseArguments, SuppressArguments
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.messenger.recipients")

@@ -12,8 +12,8 @@ from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import channel_of
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
-from butlers.operations import senders as operations
-from butlers.operations.senders import (
+from butlers.operations import people as operations
+from butlers.operations.people import (
     AllowArguments,
     ApproveArguments,
     OwnerCodeArguments,
