@@ -157,7 +157,7 @@ async def _run(
 def _warn(settings: Settings) -> None:
     """Say what `butlers doctor` would warn of, in a thread of its own: neither start nor stop waits for a provider."""
     from butlers.daemon.checks import RUNNING, examine  # noqa: PLC0415 - heavy, and needed only here
-    from butlers.daemon.probes import probe  # noqa: PLC0415
+    from butlers.daemon.delivery_checks import probe  # noqa: PLC0415
 
     for check in (*examine(settings, os.environ), *probe(settings, os.environ)):
         if check.status is not Status.OK and check.name != RUNNING:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from butlers import __version__
-from butlers.daemon.cli import demo, doctor, pipeline, route, status, token, up
+from butlers.daemon.cli import pipeline, route, system, token
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
 from butlers.operations import approvals, connectors, dead_letters, deliveries, operators, people, requests, routing
@@ -47,13 +47,13 @@ def _group(words: str, about: str, *operations: Operation) -> typer.Typer:
     return group
 
 
-app.command("up")(exiting(up.up))
-app.command("run")(exiting(up.run))
-app.command("simulate")(exiting(up.simulate))
-app.command("demo")(exiting(demo.demo))
-app.command("status")(exiting(status.status))
+app.command("up")(exiting(system.up))
+app.command("run")(exiting(system.run))
+app.command("simulate")(exiting(system.simulate))
+app.command("demo")(exiting(system.demo))
+app.command("status")(exiting(system.status))
 add_commands(app, "", requests.INGEST, requests.TRACE)
-app.command("doctor")(exiting(doctor.doctor))
+app.command("doctor")(exiting(system.doctor))
 add_commands(app, "", deliveries.WHY)
 app.command("route")(exiting(route.route))
 add_commands(app, "", *routing.OPERATIONS)
