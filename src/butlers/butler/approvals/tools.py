@@ -34,6 +34,7 @@ from butlers.operations.approvals import (
 )
 from butlers.operations.operation import SWITCHBOARD, DecidedArguments, NoArguments, Role
 
+_BOUNDS = {"expires_at", "max_uses", "description"}
 _SUMMARY = 300  # characters
 _VALUE = 80
 
@@ -64,11 +65,7 @@ class ApprovalTools:
 
     async def _list(self, _caller: Caller, arguments: ListActionsArguments) -> dict[str, Any]:
         status = None if arguments.status == "any" else arguments.status
-        return wire(
-            await self.approvals.actions.list(
-                status=status, tool_name=arguments.tool_name, cursor=arguments.cursor, limit=arguments.limit
-            )
-        )
+        return wire(await self.approvals.actions.list(**arguments.model_dump() | {"status": status}))
 
     async def _executed(self, _caller: Caller, arguments: ListExecutedArguments) -> dict[str, Any]:
         return wire(await self.approvals.actions.list(status="executed", **arguments.model_dump()))
@@ -109,9 +106,7 @@ class ApprovalTools:
             tool_name=arguments.tool_name,
             constraints={name: constraint.to_constraint() for name, constraint in arguments.arg_constraints.items()},
             created_by=_who(caller, arguments),
-            expires_at=arguments.expires_at,
-            max_uses=arguments.max_uses,
-            description=arguments.description,
+            **arguments.model_dump(include=_BOUNDS),
         )
         return wire({"rule": rule})
 
@@ -121,9 +116,7 @@ class ApprovalTools:
             arguments.action_id,
             created_by=_who(caller, arguments),
             constraints=None if chosen is None else {name: c.to_constraint() for name, c in chosen.items()},
-            expires_at=arguments.expires_at,
-            max_uses=arguments.max_uses,
-            description=arguments.description,
+            **arguments.model_dump(include=_BOUNDS),
         )
         return wire({"rule": rule})
 

@@ -28,13 +28,9 @@ from butlers.butler.calendar.arguments import (
     UpdateArguments,
 )
 from butlers.butler.calendar.events import (
-    Create,
-    Decision,
     Event,
     Policy,
-    Refuse,
     Slot,
-    Suggest,
     WorkingHours,
     busy_of,
     decide,
@@ -207,23 +203,14 @@ class CalendarTools:
             return None
         zone = await self._calendar.time_zone()
         busy = busy_of(await self._calendar.all_events(search_window(slot)), zone, without=without)
-        decision = decide(slot, busy, policy=policy, hours=self._policy.hours(zone), now=self._clock.now())
-        return _answer(decision, zone)
-
-
-def _answer(decision: Decision, zone: ZoneInfo) -> dict[str, Any] | None:
-    match decision:
-        case Create():
+        taken = decide(slot, busy, policy=policy, hours=self._policy.hours(zone), now=self._clock.now())
+        if taken is None:
             return None
-        case Refuse(conflicts):
-            suggestions: tuple[Slot, ...] = ()
-        case Suggest(conflicts, suggestions):
-            pass
-    return {
-        "status": "conflict",
-        "conflicts": [shown_busy(busy, zone) for busy in conflicts],
-        "suggestions": [shown_slot(slot, zone) for slot in suggestions],
-    }
+        return {
+            "status": "conflict",
+            "conflicts": [shown_busy(busy, zone) for busy in taken.conflicts],
+            "suggestions": [shown_slot(slot, zone) for slot in taken.alternatives],
+        }
 
 
 def _body(wanted: CreateArguments) -> Event:

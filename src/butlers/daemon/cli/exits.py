@@ -88,7 +88,7 @@ def exiting(command: Callable[P, int]) -> Callable[P, None]:
     return wrapped
 
 
-def _failed(code: int, lines: Sequence[str], described: dict[str, Any], as_json: bool) -> int:
+def _failed(code: int, lines: Iterable[str], described: dict[str, Any], as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"retryable": False} | described}))
     else:
@@ -97,11 +97,8 @@ def _failed(code: int, lines: Sequence[str], described: dict[str, Any], as_json:
     return code
 
 
-def _lines(error: ClassifiedError) -> list[str]:
-    return [error.message, *_fields(error)]
-
-
-def _fields(error: ClassifiedError) -> Iterator[str]:
+def _lines(error: ClassifiedError) -> Iterator[str]:
+    yield error.message
     for field in getattr(error, "fields", ()):
         if field.error not in error.message:  # not what the message says already
             yield f"  {field.field or 'input'}: {field.error}"

@@ -115,8 +115,25 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
     receipts = ReceiptIntake(
         database=database, schema=schema, clock=clock, new_id=process.new_id, heard=observer.receipt
     )
-    deliveries = _deliveries(butler, channels, receipts)
-    worker = _worker(butler, channels, deliveries, observer)
+    deliveries = Deliveries(
+        database=database,
+        schema=schema,
+        clock=clock,
+        new_id=process.new_id,
+        breaker=config.delivery.breaker.policy(),
+        settle_reported=receipts.settle_reported,
+        channels=channels,
+    )
+    worker = DeliveryWorker(
+        deliveries=deliveries,
+        channels=channels,
+        policy=ExecutionPolicy.of(config.delivery, channels=channels, lease=process.lease),
+        wire_directory=process.places.wire_logs,
+        name=process.instance,
+        clock=clock,
+        observer=observer,
+        new_id=process.new_id,
+    )
     admission = Admission(
         database=database,
         schema=schema,
@@ -126,11 +143,11 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
         executor=worker,
         reached=observer.reached,
     )
-    approvals = build_approvals(process, config)
+    approvals, email = build_approvals(process, config), config.modules.email
     preparation = Preparation(
         contacts=butler.contacts,
         channels=frozenset(channels),
-        own_address=_own_address(process, config),
+        own_address=process.environment[email.bot.address_env] if email is not None and email.bot.enabled else "",
         secrets=_secret_filter(process, config),
         clock=clock,
         new_id=process.new_id,
@@ -169,32 +186,6 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
     )
 
 
-def _deliveries(butler: Butler, channels: dict[str, Adapter], receipts: ReceiptIntake) -> Deliveries:
-    return Deliveries(
-        database=butler.process.database,
-        schema=butler.config.schema_name,
-        clock=butler.process.clock,
-        new_id=butler.process.new_id,
-        breaker=butler.config.delivery.breaker.policy(),
-        settle_reported=receipts.settle_reported,
-        channels=channels,
-    )
-
-
-def _worker(butler: Butler, channels: dict[str, Adapter], deliveries: Deliveries, observer: Observer) -> DeliveryWorker:
-    process = butler.process
-    return DeliveryWorker(
-        deliveries=deliveries,
-        channels=channels,
-        policy=ExecutionPolicy.of(butler.config.delivery, channels=channels, lease=process.lease),
-        wire_directory=process.places.wire_logs,
-        name=process.instance,
-        clock=process.clock,
-        observer=observer,
-        new_id=process.new_id,
-    )
-
-
 def _levels(butler: Butler, parts: Parts) -> ServiceLevels:
     process, config = butler.process, butler.config
     return ServiceLevels(
@@ -224,7 +215,12 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     return Upkeep(
         database=process.database,
         queries=_queries(butler, "butlers.messenger"),
-        readmission=_readmission(butler, parts),
+        readmission=Readmission(
+            database=process.database,
+            queries=_queries(butler, "butlers.messenger.release"),
+            admission=parts.admission,
+            clock=process.clock,
+        ),
         deliveries=parts.deliveries,
         worker=parts.worker,
         parking=parts.parking,
@@ -273,11 +269,6 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     return mailbox.tools
 
 
-def _readmission(butler: Butler, parts: Parts) -> Readmission:
-    process, queries = butler.process, _queries(butler, "butlers.messenger.release")
-    return Readmission(database=process.database, queries=queries, admission=parts.admission, clock=process.clock)
-
-
 def _queries(butler: Butler, package: str) -> Queries:
     return Queries.load(package, schema=butler.config.schema_name)
 
@@ -297,11 +288,6 @@ def _channel_tools(channels: dict[str, Adapter]) -> frozenset[str]:
     names = {channel.name for channel in channels.values()}
     replies = {channel_of(name).reply_tool for name in names}
     return frozenset({*replies, *(f"{name}_send_message" for name in names)})
-
-
-def _own_address(process: Process, config: ButlerConfig) -> str:
-    email = config.modules.email
-    return process.environment[email.bot.address_env] if email is not None and email.bot.enabled else ""
 
 
 def _secret_filter(process: Process, config: ButlerConfig) -> SecretFilter:

@@ -20,7 +20,7 @@ from butlers.butler.activity import Report
 from butlers.butler.config import RuntimeSection
 from butlers.butler.runtime import Prompt, RuntimeResult, Turn
 from butlers.butler.runtimes import build_runtime
-from butlers.butler.sessions import SessionRequest, Spawner
+from butlers.butler.sessions import Spawner
 from butlers.clock import Clock
 from butlers.errors import ClassificationError, ClassifiedError, ConfigurationError, ErrorClass
 from butlers.storage.database import Database
@@ -44,8 +44,7 @@ class Asker(Spawner):
     """Sessions that answer one question each, recorded as all sessions are."""
 
     async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
-        request = SessionRequest(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
-        return await self._session(request)
+        return await self._session(prompt, prompt.text, trigger_source, request_id=request_id)
 
 
 def build_askers(
