@@ -24,7 +24,7 @@ from typing import Any
 
 from butlers.butler.approvals.tools import ApprovalTools
 from butlers.butler.calendar import CalendarTools
-from butlers.butler.core_tools import CoreTools
+from butlers.butler.core_tools import CoreTools, SpeakingTools
 from butlers.butler.modules import ChannelModule, ChannelOptions
 from butlers.butler.runtimes import DIALECTS
 from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT
@@ -135,9 +135,8 @@ def tool_names() -> frozenset[str]:
     channel_tools = ChannelTools(
         intake=_NOTHING, channels=[f"{name}.bot" for name in outbound_names()], lineage=_NOTHING
     )
-    core = _described(CoreTools)
-    groups = [core.tools(), core.speaking_tools(), _described(CalendarTools).tools(), channel_tools.tools()]
-    groups.append(_described(ApprovalTools).tools())
+    described = (CoreTools, SpeakingTools, CalendarTools, ApprovalTools)
+    groups = [channel_tools.tools(), *(_described(group).tools() for group in described)]
     tools: list[AnyTool] = [tool for group in groups for tool in group]
     reactions = {f"{name}_react_to_message" for name, channel in channels().items() if channel.can_react}
     return frozenset({tool.name for tool in tools} | reactions)

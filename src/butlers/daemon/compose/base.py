@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 
 from butlers import __version__
 from butlers.butler.activity import ActivityReporter
-from butlers.butler.core_tools import CoreTools, StateStore
+from butlers.butler.core_tools import CoreTools, SpeakingTools, StateStore
 from butlers.butler.health import Health
 from butlers.butler.identity import Caller, TokenFile
 from butlers.butler.modules import Module, ModuleHost
@@ -288,12 +288,16 @@ def finish_butler(
         state=StateStore(database=process.database, schema=config.schema_name, clock=process.clock),
         scheduler=butler.scheduler,
         spawner=butler.spawner,
+    )
+    speaking = SpeakingTools(
+        butler=config.name,
+        scheduler=butler.scheduler,
         notifier=butler.notifier,
         contacts=butler.contacts,
         clock=process.clock,
         new_id=process.new_id,
     )
-    own = [*core.tools(), *tools, *memory_tools, *(core.speaking_tools() if speaks else ())]
+    own = [*core.tools(), *tools, *memory_tools, *(speaking.tools() if speaks else ())]
     butler.tools.add(_route_tool(butler, handle), *(gated(butler, own) if speaks else own))
     process.tool_boxes[config.name] = butler.tools
 
