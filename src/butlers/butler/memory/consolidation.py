@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Protocol
 from uuid import UUID
 
@@ -95,16 +95,7 @@ class LocalReader:
 
 def facts_of(episode: Episode) -> list[NewFact]:
     return [
-        NewFact(
-            subject=said.subject,
-            predicate=said.predicate,
-            content=said.content,
-            permanence=said.permanence,
-            confidence=said.confidence,
-            origin="local",
-            observed_at=episode.created_at,
-            source_episode_id=episode.id,
-        )
+        NewFact(**asdict(said), origin="local", observed_at=episode.created_at, source_episode_id=episode.id)
         for said in statements(episode.content, episode.speaker)
     ]
 

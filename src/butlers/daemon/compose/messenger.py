@@ -115,25 +115,8 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
     receipts = ReceiptIntake(
         database=database, schema=schema, clock=clock, new_id=process.new_id, heard=observer.receipt
     )
-    deliveries = Deliveries(
-        database=database,
-        schema=schema,
-        clock=clock,
-        new_id=process.new_id,
-        breaker=config.delivery.breaker.policy(),
-        settle_reported=receipts.settle_reported,
-        channels=channels,
-    )
-    worker = DeliveryWorker(
-        deliveries=deliveries,
-        channels=channels,
-        policy=ExecutionPolicy.of(config.delivery, channels=channels, lease=process.lease),
-        wire_directory=process.places.wire_logs,
-        name=process.instance,
-        clock=clock,
-        observer=observer,
-        new_id=process.new_id,
-    )
+    deliveries = _deliveries(butler, channels, receipts)
+    worker = _worker(butler, channels, deliveries, observer)
     admission = Admission(
         database=database,
         schema=schema,
@@ -183,6 +166,32 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
         observer=observer,
         intake=intake,
         receipts=receipts,
+    )
+
+
+def _deliveries(butler: Butler, channels: dict[str, Adapter], receipts: ReceiptIntake) -> Deliveries:
+    return Deliveries(
+        database=butler.process.database,
+        schema=butler.config.schema_name,
+        clock=butler.process.clock,
+        new_id=butler.process.new_id,
+        breaker=butler.config.delivery.breaker.policy(),
+        settle_reported=receipts.settle_reported,
+        channels=channels,
+    )
+
+
+def _worker(butler: Butler, channels: dict[str, Adapter], deliveries: Deliveries, observer: Observer) -> DeliveryWorker:
+    process = butler.process
+    return DeliveryWorker(
+        deliveries=deliveries,
+        channels=channels,
+        policy=ExecutionPolicy.of(butler.config.delivery, channels=channels, lease=process.lease),
+        wire_directory=process.places.wire_logs,
+        name=process.instance,
+        clock=process.clock,
+        observer=observer,
+        new_id=process.new_id,
     )
 
 
