@@ -196,93 +196,70 @@ class DeadLettersResult(op.Result):
 
 
 def _action(
-    name: str, description: str, path: str, summary: str, *, command: op.Command, arguments: type[Value]
+    word: str,
+    description: str,
+    summary: str,
+    about: str,
+    *,
+    arguments: type[Value] = ActionArguments,
+    options: tuple[op.Option, ...] = (_REQUEST, op.REASON),
+    below: str = "{request_id}",
 ) -> op.Operation:
     return op.Operation(
-        name=name,
+        name=f"request.{word.replace('-', '_')}",
         description=description,
         arguments=arguments,
         returns=ActionDone,
         hints=op.ACTS,
         roles=op.OPERATORS,
-        routes=(op.post(f"/requests/{path}", summary),),
-        commands=(command,),
+        routes=(op.post(f"/requests/{below}/{word}", summary),),
+        commands=(op.Command(f"requests {word}", about, print_outcome, options),),
     )
 
 
 REROUTE: Final = _action(
-    "request.reroute",
+    "reroute",
     "Send a request to another butler.",
-    "{request_id}/reroute",
     "Send it to another butler",
-    command=op.Command(
-        "requests reroute",
-        "Send a request that is open, or ended badly, to another butler.",
-        print_outcome,
-        (_REQUEST, op.Option("target", "The butler that is to have it.", "--to"), op.REASON),
-    ),
+    "Send a request that is open, or ended badly, to another butler.",
     arguments=RerouteArguments,
+    options=(_REQUEST, op.Option("target", "The butler that is to have it.", "--to"), op.REASON),
 )
 CANCEL: Final = _action(
-    "request.cancel",
+    "cancel",
     "Withdraw a request that nobody works on yet.",
-    "{request_id}/cancel",
     "Withdraw it before anybody works on it",
-    command=op.Command(
-        "requests cancel", "Withdraw a request that nobody works on yet.", print_outcome, (_REQUEST, op.REASON)
-    ),
-    arguments=ActionArguments,
+    "Withdraw a request that nobody works on yet.",
 )
 ABORT: Final = _action(
-    "request.abort",
-    "Stop a request that is being worked on.",
-    "{request_id}/abort",
-    "Stop the work on it",
-    command=op.Command("requests abort", "Stop the work on a request.", print_outcome, (_REQUEST, op.REASON)),
-    arguments=ActionArguments,
+    "abort", "Stop a request that is being worked on.", "Stop the work on it", "Stop the work on a request."
 )
 RETRY: Final = _action(
-    "request.retry",
+    "retry",
     "Work on a request again that ended badly.",
-    "{request_id}/retry",
     "Work on it again after it ended badly",
-    command=op.Command(
-        "requests retry",
-        "Work on a request again that ended badly; what succeeded is not repeated.",
-        print_outcome,
-        (_REQUEST, op.REASON),
-    ),
-    arguments=ActionArguments,
+    "Work on a request again that ended badly; what succeeded is not repeated.",
 )
 FORCE_COMPLETE: Final = _action(
-    "request.force_complete",
+    "force-complete",
     "Declare a request done, with a note.",
-    "{request_id}/force-complete",
     "Declare it done, with a note",
-    command=op.Command(
-        "requests force-complete",
-        "Declare a request done, with a note.",
-        print_outcome,
-        (
-            _REQUEST,
-            op.Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
-            op.Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
-        ),
-    ),
+    "Declare a request done, with a note.",
     arguments=ForceCompleteArguments,
+    options=(
+        _REQUEST,
+        op.Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
+        op.Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
+    ),
 )
 REPLAY: Final = _action(
-    "request.replay",
+    "replay",
     "Work on a dead letter's request again.",
-    "dead-letters/{dead_letter_id}/replay",
     "Work on it again",
-    command=op.Command(
-        "requests replay",
-        "Work on a dead letter's request again, under its own id.",
-        print_outcome,
-        (_DEAD_LETTER, op.REASON),
-    ),
+    "Work on a dead letter's request again, under its own id.",
     arguments=ReplayArguments,
+    options=(_DEAD_LETTER, op.REASON),
+    below="dead-letters/{dead_letter_id}",
 )
 DEAD_LETTERS: Final = op.Operation(
     name="request.dead_letters",
