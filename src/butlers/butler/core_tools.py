@@ -229,6 +229,8 @@ class CoreTools:
         return self.status()
 
     async def _trace(self, _caller: Caller, arguments: TraceArguments) -> dict[str, Any]:
+        if arguments.request_id.version != 7:  # the door gives no other ids
+            raise NotFound.of("request_id", "no such request")
         return wire(await self.trace(arguments.request_id))
 
     @tool("trigger", "Run a prompt in a session now.", TriggerResult, ACTS)
