@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from unittest.mock import patch
 from uuid import uuid4
 
 import httpx2
@@ -71,8 +72,6 @@ def _checked(call: Callable[..., Awaitable[dict[str, Any]]]) -> Callable[..., Aw
 
 
 ToolBox.call = _checked(ToolBox.call)  # type: ignore[assignment, method-assign]
-# Collecting a test process's garbage before each start takes longer than the start.
-system_module.spared_collector = nullcontext  # type: ignore[assignment]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +96,9 @@ class RunningSystem:
     async def start(self) -> None:
         """Start, or start again on the same ports, data directory and database after a stop."""
         self.system = self._build()
-        await self.system.start()
+        # Collecting a test process's garbage before each start takes longer than the start.
+        with patch.object(system_module, "spared_collector", nullcontext):
+            await self.system.start()
         self._up = True
 
     async def stop(self) -> None:

@@ -22,8 +22,7 @@ from butlers.butler.identity import Caller, Grant, TokenFile
 from butlers.clock import SystemClock
 from butlers.contracts.ingest import IngestEnvelope, IngestReply
 from butlers.daemon.compose import switchboard as composer
-from butlers.daemon.compose.base import Butler
-from butlers.daemon.compose.process import Process
+from butlers.daemon.compose.base import Butler, Process
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, shipped_roster
 from butlers.daemon.system import System

@@ -31,7 +31,7 @@ SWITCHBOARD_TOOLS = {
     *(f"butler.{action}" for action in ("hold", "release", "history")),
     *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     "list_butlers",
-    "request.lineage",
+    *("request.lineage", "request.list", "request.counts"),
     *(f"request.{action}" for action in ("reroute", "cancel", "abort", "retry", "replay", "force_complete")),
     *("request.dead_letters", "request.audit", "audit.list", "audit.record"),
     *(f"routing.{action}" for action in ("status", "rollback", "resume")),

@@ -268,6 +268,7 @@ WRONG_REQUESTS = {
     ("GET", "/api/requests/%00"): (422, ["request_id"]),
     ("GET", "/api/requests/%FF%FE"): (422, ["request_id"]),
     ("GET", "/api/requests/01a1e12e-aaf0-74f8-89f1-646c9c42aa46"): (404, ["request_id"]),
+    ("GET", "/api/requests/01a1e12e-aaf0-44f8-89f1-646c9c42aa46"): (404, ["request_id"]),
     ("GET", "/api/requests?limit=0"): (422, ["limit"]),
     ("GET", "/api/requests?limit=501"): (422, ["limit"]),
     ("GET", "/api/requests?limit=many"): (422, ["limit"]),

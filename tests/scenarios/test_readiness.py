@@ -66,8 +66,7 @@ async def test_every_butler_is_alive_and_ready_and_names_its_parts(running: Runn
 
 
 async def test_connectors_are_named_with_their_state(running: RunningSystem) -> None:
-    line = await when_part_is(running, "switchboard", "connectors", "ok")
-    assert (line["name"].partition(":")[0], line["liveness"]) == ("telegram", "online")
+    await when_part_is(running, "switchboard", "telegram connector", "ok")
     await fault(running, "error_5xx", method="getUpdates", status=502, times=None)
     try:
         # A poll that is under way is answered when somebody writes.
@@ -79,6 +78,22 @@ async def test_connectors_are_named_with_their_state(running: RunningSystem) -> 
     finally:
         await running.control("DELETE", "/faults")
     await when_part_is(running, "switchboard", "telegram connector", "ok")
+
+
+async def test_a_connector_is_listed_once(running: RunningSystem) -> None:
+    """One of this process by its name; one of another process by its heartbeats."""
+
+    async def reported() -> bool:
+        listed = (await running.http.get(running.url(path="/api/connectors"))).json()["connectors"]
+        return [row["connector_type"] for row in listed] == ["telegram"]
+
+    await running.until(reported)
+    assert await part(running, "switchboard", "connectors") == {}
+    await running.database.execute(
+        "update switchboard.connector_registry set instance_id = gen_random_uuid(), last_heartbeat_at = now()"
+    )
+    line = await when_part_is(running, "switchboard", "connectors", "ok")
+    assert (line["name"].partition(":")[0], line["liveness"]) == ("telegram", "online")
 
 
 async def test_a_channel_whose_provider_fails_is_degraded_with_the_reason(running: RunningSystem) -> None:

@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from butlers.butler.identity import Grant
 from butlers.operations.operation import Role
+from butlers.operations.requests import MOST_MESSAGES
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.ingress.api import BODY_FACTOR, MAX_MESSAGES
+from butlers.switchboard.ingress.api import BODY_FACTOR
 from tests.scenarios.messenger_door import call as tool
 from tests.scenarios.overload import hand_in_all
 from tests.scenarios.switchboard_door import all_finished, call, counts, post, row
@@ -95,7 +96,7 @@ async def test_a_batch_by_mcp_is_the_same_door(running: RunningSystem) -> None:
         ({}, "messages"),
         ({"messages": {}}, "messages"),
         ({"messages": []}, "messages"),
-        ({"messages": [{}] * (MAX_MESSAGES + 1)}, "messages"),
+        ({"messages": [{}] * (MOST_MESSAGES + 1)}, "messages"),
         ({"messages": [{}], "mode": "fast"}, "mode"),
         ([], ""),
     ],

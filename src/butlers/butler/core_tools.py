@@ -11,17 +11,18 @@ from pydantic import Field, JsonValue
 from pydantic_core import to_jsonable_python
 
 from butlers.butler.identity import Caller
-from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.schedules import REMIND, RemindArguments, Scheduler
 from butlers.butler.sessions import Spawner
-from butlers.butler.toolbox import Tool, ToolLine, tools_of
+from butlers.butler.toolbox import Tool, tool, tools_of
+from butlers.butler.transport import OWNER_CHANNEL, Notifier
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contacts import Contact, Contacts
-from butlers.contracts.envelope import Channel, Identity, RequestId, Text, Value, invalid
+from butlers.contracts.envelope import Channel, Identity, Text, Value, invalid
 from butlers.contracts.notify import NotifyResponse
 from butlers.errors import NotFound
 from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Page, Result, Row
+from butlers.operations.requests import TRACE, TraceArguments
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
@@ -38,17 +39,6 @@ class StatusResult(Result):
     version: str = Field(description="the version of the program")
     runtime: str = Field(description="what carries out prompts: local, or an LLM command line")
     modules: list[str] = Field(description="the modules that are loaded")
-
-
-class TraceResult(Result):
-    """What is on record depends on the butler."""
-
-    request_id: str | None = Field(default=None, description="the request that was asked about")
-    ingress: Row | None = Field(default=None, description="how the request came in (Switchboard)")
-    routing: Row | None = Field(default=None, description="who was to deal with it, and why (Switchboard)")
-    deliveries: list[Row] | None = Field(default=None, description="what left because of it (Messenger, Switchboard)")
-    route_inbox: list[Row] | None = Field(default=None, description="the parts that a specialist was to do")
-    entries: list[Row] | None = Field(default=None, description="what a specialist kept of it")
 
 
 class TriggerResult(Result):
@@ -209,10 +199,6 @@ class SendMessageArguments(Value):
     )
 
 
-class TraceArguments(Value):
-    request_id: RequestId = Field(description="the id that the request got at the door: a UUID of version 7")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreTools:
     """Builds the tools over what a butler is made of."""
@@ -223,10 +209,6 @@ class CoreTools:
     state: StateStore
     scheduler: Scheduler
     spawner: Spawner
-    notifier: Notifier
-    contacts: Contacts
-    clock: Clock
-    new_id: Callable[[], UUID]
 
     def tools(self) -> list[Tool]:
         return [
@@ -238,131 +220,93 @@ class CoreTools:
                 handler=self._status,
                 roles=EVERY_ROLE,
             ),
-            Tool(
-                name="trace",
-                description="What this butler did for one request.",
-                arguments=TraceArguments,
-                returns=TraceResult,
-                hints=READS,
-                handler=self._trace,
-            ),
-            *tools_of(self._table(), owner=self.butler),
+            Tool.of(TRACE, self._trace),
+            *tools_of(self, owner=self.butler),
         ]
-
-    def _table(self) -> tuple[ToolLine, ...]:
-        """Tools for this butler itself and the operator: nobody acts in another butler's name."""
-        return (
-            ("trigger", "Run a prompt in a session now.", TriggerArguments, TriggerResult, ACTS, self._trigger),
-            ("tick", "Run the schedules that are due.", NoArguments, TickResult, ACTS, self._tick),
-            ("state_get", "Read one value.", KeyArguments, StateValue, READS, self._state_get),
-            ("state_set", "Write one value.", SetArguments, StateStored, CHANGES, self._state_set),
-            ("state_delete", "Forget one value.", KeyArguments, StateDeleted, CHANGES, self._state_delete),
-            ("state_list", "List values by prefix.", ListStateArguments, StateList, READS, self._state_list),
-            ("schedule_list", "List the schedules.", NoArguments, ScheduleList, READS, self._schedule_list),
-            (
-                "schedule_create",
-                "Add a schedule: a prompt for the runtime, or a job such as remind.",
-                CreateScheduleArguments,
-                ScheduleMade,
-                ADDS,
-                self._schedule_create,
-            ),
-            (
-                "schedule_update",
-                "Change or disable a schedule.",
-                UpdateScheduleArguments,
-                ScheduleChanged,
-                CHANGES,
-                self._schedule_update,
-            ),
-            ("schedule_delete", "Remove a schedule.", NameArguments, ScheduleDeleted, CHANGES, self._schedule_delete),
-            (
-                "sessions_list",
-                "Recent sessions, newest first.",
-                ListSessionsArguments,
-                SessionList,
-                READS,
-                self._sessions_list,
-            ),
-            ("sessions_get", "One session.", SessionArguments, SessionResult, READS, self._sessions_get),
-        )
-
-    def speaking_tools(self) -> list[Tool]:
-        """Tools that make a message leave. Messenger, where messages leave, has none of them."""
-        table: tuple[ToolLine, ...] = (
-            (
-                "notify",
-                "Send a message to an address, a contact or the owner.",
-                NotifyArguments,
-                NotifyResponse,
-                SENDS,
-                self._notify,
-            ),
-            (
-                "send_message",
-                "Send a message to people, each by the preferred channel.",
-                SendMessageArguments,
-                SendResult,
-                SENDS,
-                self._send_message,
-            ),
-            ("remind", "Send a message at a later moment.", RemindArguments, ScheduleMade, SENDS, self._remind),
-        )
-        return tools_of(table, owner=self.butler)
 
     async def _status(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return self.status()
 
     async def _trace(self, _caller: Caller, arguments: TraceArguments) -> dict[str, Any]:
+        if arguments.request_id.version != 7:  # the door gives no other ids
+            raise NotFound.of("request_id", "no such request")
         return wire(await self.trace(arguments.request_id))
 
+    @tool("trigger", "Run a prompt in a session now.", TriggerResult, ACTS)
     async def _trigger(self, caller: Caller, arguments: TriggerArguments) -> dict[str, Any]:
         result = await self.spawner.instruct(arguments.prompt, trigger_source=f"trigger:{caller.name}")
         return {"status": "ok", "text": result.text, "duration_ms": result.duration_ms}
 
+    @tool("tick", "Run the schedules that are due.", TickResult, ACTS)
     async def _tick(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return {"ran": await self.scheduler.tick()}
 
+    @tool("state_get", "Read one value.", StateValue, READS)
     async def _state_get(self, _caller: Caller, arguments: KeyArguments) -> dict[str, Any]:
         return {"key": arguments.key, **await self.state.get(arguments.key)}
 
+    @tool("state_set", "Write one value.", StateStored, CHANGES)
     async def _state_set(self, _caller: Caller, arguments: SetArguments) -> dict[str, Any]:
         if arguments.value is None:
             raise invalid("value", "null is not kept; state_delete forgets a key")
         await self.state.set(arguments.key, arguments.value)
         return {"key": arguments.key, "status": "ok"}
 
+    @tool("state_delete", "Forget one value.", StateDeleted, CHANGES)
     async def _state_delete(self, _caller: Caller, arguments: KeyArguments) -> dict[str, Any]:
         return {"key": arguments.key, "deleted": await self.state.delete(arguments.key)}
 
+    @tool("state_list", "List values by prefix.", StateList, READS)
     async def _state_list(self, _caller: Caller, arguments: ListStateArguments) -> dict[str, Any]:
         return wire({"entries": await self.state.list(arguments.prefix, arguments.after, arguments.limit)})
 
+    @tool("schedule_list", "List the schedules.", ScheduleList, READS)
     async def _schedule_list(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return wire({"schedules": await self.scheduler.list()})
 
+    @tool("schedule_create", "Add a schedule: a prompt for the runtime, or a job such as remind.", ScheduleMade, ADDS)
     async def _schedule_create(self, _caller: Caller, arguments: CreateScheduleArguments) -> dict[str, Any]:
         if (arguments.prompt is None) == (arguments.job_name is None):
             raise invalid("prompt", "give either a prompt or a job_name")
         return await self.scheduler.create(**arguments.model_dump())
 
+    @tool("schedule_update", "Change or disable a schedule.", ScheduleChanged, CHANGES)
     async def _schedule_update(self, _caller: Caller, arguments: UpdateScheduleArguments) -> dict[str, Any]:
         return await self.scheduler.update(**arguments.model_dump())
 
+    @tool("schedule_delete", "Remove a schedule.", ScheduleDeleted, CHANGES)
     async def _schedule_delete(self, _caller: Caller, arguments: NameArguments) -> dict[str, Any]:
         return await self.scheduler.delete(arguments.name)
 
+    @tool("sessions_list", "Recent sessions, newest first.", SessionList, READS)
     async def _sessions_list(self, _caller: Caller, arguments: ListSessionsArguments) -> dict[str, Any]:
         sessions = await self.spawner.list(before=arguments.before, limit=arguments.limit)
         cursor = str(sessions[-1]["id"]) if len(sessions) == arguments.limit else None
         return wire({"sessions": sessions, "next_cursor": cursor})
 
+    @tool("sessions_get", "One session.", SessionResult, READS)
     async def _sessions_get(self, _caller: Caller, arguments: SessionArguments) -> dict[str, Any]:
         session = await self.spawner.get(arguments.session_id)
         if session is None:
             raise NotFound.of("session_id", "no such session")
         return wire({"session": session})
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakingTools:
+    """Tools that make a message leave. Messenger, where messages leave, has none of them."""
+
+    butler: str
+    scheduler: Scheduler
+    notifier: Notifier
+    contacts: Contacts
+    clock: Clock
+    new_id: Callable[[], UUID]
+
+    def tools(self) -> list[Tool]:
+        return tools_of(self, owner=self.butler)
+
+    @tool("notify", "Send a message to an address, a contact or the owner.", NotifyResponse, SENDS)
     async def _notify(self, _caller: Caller, arguments: NotifyArguments) -> dict[str, Any]:
         response = await self.notifier.send(
             arguments.message,
@@ -374,6 +318,7 @@ class CoreTools:
         )
         return response.to_wire()
 
+    @tool("send_message", "Send a message to people, each by the preferred channel.", SendResult, SENDS)
     async def _send_message(self, _caller: Caller, arguments: SendMessageArguments) -> dict[str, Any]:
         people: list[UUID | None] = [*arguments.recipient_ids] or [None]
         sent = [await self._send_to(person, arguments) for person in people]
@@ -388,6 +333,7 @@ class CoreTools:
         response = await self.notifier.send(arguments.message, channel=channel, contact_id=contact.id, key=key)
         return {"recipient_id": str(contact.id), "channel": channel, **response.to_wire()}
 
+    @tool("remind", "Send a message at a later moment.", ScheduleMade, SENDS)
     async def _remind(self, _caller: Caller, arguments: RemindArguments) -> dict[str, Any]:
         if arguments.due_at <= self.clock.now():
             raise invalid("due_at", "lies in the past")

@@ -22,9 +22,9 @@ from pydantic import Field
 
 from butlers.butler.activity import Report, unreported
 from butlers.butler.config import ScheduleSection, cron_problem, next_run
-from butlers.butler.notifier import OWNER_CHANNEL, Notifier
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import parse_arguments
+from butlers.butler.transport import OWNER_CHANNEL, Notifier
 from butlers.clock import Clock
 from butlers.contracts.envelope import Channel, Identity, Text, Timestamp, Value, invalid
 from butlers.errors import ClassifiedError, ConfigurationError, NotFound, ValidationError, from_wire

@@ -41,17 +41,6 @@ class EndedSession:
 Observer = Callable[[EndedSession], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRequest:
-    """What a session is for."""
-
-    prompt: Prompt
-    said: str
-    trigger_source: str
-    speaker: str = OWNER
-    request_id: UUID | None = None
-
-
 class Spawner:
     """Runs prompts in the butler's runtime."""
 
@@ -70,6 +59,7 @@ class Spawner:
         report: Report = unreported,
     ) -> None:
         self._runtime = runtime
+        self.runtime_name = runtime.name
         self._instructions = instructions
         self._database = database
         self._queries = Queries.load("butlers.butler", schema=schema)
@@ -85,31 +75,23 @@ class Spawner:
         """Tell it of every session that ends well."""
         self._observers.append(observer)
 
-    @property
-    def runtime_name(self) -> str:
-        return self._runtime.name
-
     async def instruct(self, task: str, *, trigger_source: str) -> RuntimeResult:
         """Carry out what an operator wrote: a schedule's prompt, or a trigger."""
         prompt = Prompt(system=f"{self._instructions}\n\n{task}".strip(), text=NO_MESSAGE)
-        return await self._session(SessionRequest(prompt=prompt, said=task, trigger_source=trigger_source))
+        return await self._session(prompt, task, trigger_source)
 
     async def answer(self, text: str, *, trigger_source: str, request_id: UUID, speaker: str = OWNER) -> RuntimeResult:
         """Answer what somebody wrote. The text is data, whatever it says."""
         prompt = Prompt(system=self._instructions, text=text)
-        return await self._session(
-            SessionRequest(
-                prompt=prompt, said=text, trigger_source=trigger_source, speaker=speaker, request_id=request_id
-            )
-        )
+        return await self._session(prompt, text, trigger_source, speaker=speaker, request_id=request_id)
 
     async def ask(self, task: str, data: str, *, trigger_source: str) -> RuntimeResult:
         """A question of the program's own about data, without the instructions that are meant for conversations."""
-        prompt = Prompt(system=task, text=data)
-        return await self._session(SessionRequest(prompt=prompt, said=data, trigger_source=trigger_source))
+        return await self._session(Prompt(system=task, text=data), data, trigger_source)
 
-    async def _session(self, request: SessionRequest) -> RuntimeResult:
-        trigger_source, request_id = request.trigger_source, request.request_id
+    async def _session(
+        self, prompt: Prompt, said: str, trigger_source: str, *, speaker: str = OWNER, request_id: UUID | None = None
+    ) -> RuntimeResult:
         async with self._slots:
             session_id = self._new_id()
             await self._database.execute(
@@ -117,43 +99,33 @@ class Spawner:
                 session_id,
                 trigger_source,
                 request_id,
-                self._runtime.name,
+                self.runtime_name,
                 None,
                 self._clock.now(),
             )
-            about = {"session_id": str(session_id), "trigger_source": trigger_source, "runtime": self._runtime.name}
-            result = await self._reported(about, request_id, self._run(session_id, request.prompt))
-        await self._tell(session_id, request, result)
-        return result
-
-    async def _tell(self, session_id: UUID, request: SessionRequest, result: RuntimeResult) -> None:
-        """The answer is there; whoever fails to take note of it must not spoil it."""
+            summary = {"session_id": str(session_id), "trigger_source": trigger_source, "runtime": self.runtime_name}
+            summary |= {"request_id": str(request_id)} if request_id else {}
+            try:
+                result = await self._run(session_id, prompt)
+            except ClassifiedError as error:
+                told = f"{error.error_class.value}: {error.message}"
+                self._report("session", summary, result="failed", error=told)
+                raise
+            self._report("session", summary, result="completed", error=None)
         ended = EndedSession(
             session_id=session_id,
-            trigger_source=request.trigger_source,
-            request_id=request.request_id,
-            runtime=self._runtime.name,
-            speaker=request.speaker,
-            said=request.said,
+            trigger_source=trigger_source,
+            request_id=request_id,
+            runtime=self.runtime_name,
+            speaker=speaker,
+            said=said,
             answered=result.text,
         )
         for observer in self._observers:
             try:
                 await observer(ended)
-            except Exception as error:
+            except Exception as error:  # the answer is there, and must not be spoilt
                 log.error("session not remembered", error=error, session_id=session_id)
-
-    async def _reported(
-        self, about: dict[str, Any], request_id: UUID | None, session: Awaitable[RuntimeResult]
-    ) -> RuntimeResult:
-        summary = about | ({"request_id": str(request_id)} if request_id else {})
-        try:
-            result = await session
-        except ClassifiedError as error:
-            told = f"{error.error_class.value}: {error.message}"
-            self._report("session", summary, result="failed", error=told)
-            raise
-        self._report("session", summary, result="completed", error=None)
         return result
 
     async def _run(self, session_id: UUID, prompt: Prompt) -> RuntimeResult:
@@ -169,7 +141,7 @@ class Spawner:
             raise failure from error
         if result.tool_calls:
             # The programs get no tools; one that their user has configured may have slipped in.
-            refused = InternalError(f"{self._runtime.name} used a tool, which sessions have none of; nothing was kept")
+            refused = InternalError(f"{self.runtime_name} used a tool, which sessions have none of; nothing was kept")
             await self._end_failed(session_id, started, refused)
             raise refused
         await self._end(session_id, started, status="completed", result=result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import pydantic
 from pydantic import BaseModel, Field
@@ -19,7 +19,7 @@ from starlette.requests import Request
 from butlers.butler.identity import Caller, TokenFile
 from butlers.contracts.envelope import Value, field_errors, holds_nul, invalid
 from butlers.errors import ClassifiedError, Forbidden, InternalError, UnknownTool, ValidationError
-from butlers.operations.operation import BUTLERS, EVERY_ROLE, Hints, Operation, Result, Role, object_schema
+from butlers.operations.operation import EVERY_ROLE, Hints, Operation, Result, Role, object_schema
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.surface")
@@ -87,24 +87,35 @@ def _declared(operation: Operation) -> dict[str, Any]:
 AnyTool = Tool | EnvelopeTool
 
 
-# One tool in a table: name, description, arguments, returns, hints, handler.
-ToolLine = tuple[str, str, type[Value], type[BaseModel], Hints, Any]
+Method = TypeVar("Method", bound=Callable[..., Awaitable[dict[str, Any]]])
 
 
-def tools_of(lines: Iterable[ToolLine], *, roles: frozenset[Role] = BUTLERS, owner: str | None = None) -> list[Tool]:
-    """The tools of a table, for the same callers."""
+def tool(name: str, description: str, returns: type[BaseModel], hints: Hints) -> Callable[[Method], Method]:
+    """A method `(self, caller, arguments)` is the handler of a tool; the annotation of its arguments is their model."""
+
+    def declare(method: Method) -> Method:
+        method.__tool__ = {  # type: ignore[attr-defined]
+            "name": name,
+            "description": description,
+            "returns": returns,
+            "hints": hints,
+        }
+        return method
+
+    return declare
+
+
+def tools_of(group: object, *, owner: str | None) -> list[Tool]:
+    """The tools that the methods of a group carry out."""
+    methods = [method for method in vars(type(group)).values() if hasattr(method, "__tool__")]
     return [
         Tool(
-            name=name,
-            description=description,
-            arguments=arguments,
-            returns=returns,
-            hints=hints,
-            handler=handler,
-            roles=roles,
+            **method.__tool__,
+            arguments=list(get_type_hints(method).values())[1],
+            handler=getattr(group, method.__name__),
             owner=owner,
         )
-        for name, description, arguments, returns, hints, handler in lines
+        for method in methods
     ]
 
 

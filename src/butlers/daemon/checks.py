@@ -38,12 +38,8 @@ Roster = Mapping[str, ButlerConfig]
 RUNNING = "running"  # the check that a system which has just started does not make of itself
 
 
-def examine(settings: Settings, environment: Mapping[str, str]) -> tuple[Check, ...]:
+def examine(settings: Settings, environment: Mapping[str, str]) -> Iterator[Check]:
     """All checks, in the order a start would need them."""
-    return tuple(_examine(settings, environment))
-
-
-def _examine(settings: Settings, environment: Mapping[str, str]) -> Iterator[Check]:
     places = Places(settings.data_dir)
     yield machine.python()
     yield machine.data_directory(places.root)

@@ -1,32 +1,48 @@
-"""What `butlers doctor` finds in the roster's words about the way out: adapters, channels and gated tools.
+"""The way out and the programs behind it, for `butlers doctor` and at `butlers up`.
+
+Of the roster's words: adapters, channels and gated tools.
 
 A start stops at an unknown adapter. It does not stop at a limit for a channel that does not exist, nor at a gate before
 a tool that does not exist; both are slips of the pen that leave somebody believing in a limit or a gate.
+
+Providers and programs are asked whether they know us, all at once; each has a few seconds, and nothing is sent. None
+keeps a system from starting: what they refuse is a warning. What is simulated is not asked. No secret stands in an
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
-from butlers.butler.approvals import ApprovalTools
+from butlers.butler.approvals.tools import ApprovalTools
 from butlers.butler.calendar import CalendarTools
-from butlers.butler.core_tools import CoreTools
+from butlers.butler.core_tools import CoreTools, SpeakingTools
 from butlers.butler.modules import ChannelModule, ChannelOptions
+from butlers.butler.runtimes import DIALECTS
+from butlers.butler.runtimes.cli import SHARED_ENVIRONMENT
+from butlers.butler.runtimes.dialects import Dialect
 from butlers.butler.toolbox import AnyTool
 from butlers.channels.channel import load
 from butlers.channels.plugins import SHIPPED, ChannelSettings, choose, installed_adapters
 from butlers.channels.registry import channel_of, channels, outbound_names, registry
 from butlers.channels.webhook.adapter import read_settings
-from butlers.clock import SystemClock
+from butlers.clock import Clock, SystemClock
+from butlers.daemon.compose.channels import bot_mailbox, build_channels
 from butlers.daemon.machine_checks import Check, fail, ok, refused, warn
 from butlers.daemon.settings import Settings, WhoMayWrite
-from butlers.daemon.simulation import Simulated, is_alone
-from butlers.errors import ConfigurationError
+from butlers.daemon.simulation import Simulated, is_alone, simulated_environment, simulated_settings, what_to_simulate
+from butlers.errors import ClassifiedError, ConfigurationError
+from butlers.messenger.channel_health import ask_all, probes_of
 from butlers.messenger.channel_tools import ChannelTools
-from butlers.roster import ButlerConfig
+from butlers.roster import ButlerConfig, load_roster
 
 Roster = Mapping[str, ButlerConfig]
 SCOPES = ("bot", "user")
@@ -119,9 +135,8 @@ def tool_names() -> frozenset[str]:
     channel_tools = ChannelTools(
         intake=_NOTHING, channels=[f"{name}.bot" for name in outbound_names()], lineage=_NOTHING
     )
-    core = _described(CoreTools)
-    groups = [core.tools(), core.speaking_tools(), _described(CalendarTools).tools(), channel_tools.tools()]
-    groups.append(_described(ApprovalTools).tools())
+    described = (CoreTools, SpeakingTools, CalendarTools, ApprovalTools)
+    groups = [channel_tools.tools(), *(_described(group).tools() for group in described)]
     tools: list[AnyTool] = [tool for group in groups for tool in group]
     reactions = {f"{name}_react_to_message" for name, channel in channels().items() if channel.can_react}
     return frozenset({tool.name for tool in tools} | reactions)
@@ -191,3 +206,114 @@ def _open(name: str, policy: WhoMayWrite, *, simulated: bool) -> Check:
     if simulated:
         return ok(name, f"{WHO[policy]} (simulated)")
     return warn(name, "everybody who finds the address is served and answered", f"set {name.replace('.', '_')}=owner")
+
+
+PATIENCE_S = 5.0  # with a provider
+PROGRAM_PATIENCE_S = 15.0  # with a program that says its version, on a busy machine
+# Where each program keeps its login, below the home folder, unless a variable holds a key.
+_LOGIN_FILES: Mapping[str, tuple[str, ...]] = {
+    "codex": (".codex/auth.json",),
+    "claude": (".claude/.credentials.json", ".claude.json"),
+    "opencode": (".local/share/opencode/auth.json",),
+}
+_KEYS = ("_KEY", "_TOKEN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Accounts:
+    settings: Settings
+    environment: Mapping[str, str]
+    clock: Clock
+
+
+def probe(settings: Settings, environment: Mapping[str, str]) -> tuple[Check, ...]:
+    """What the providers and programs that the roster names say to our credentials."""
+    try:
+        roster = load_roster(settings.roster_dir)
+        simulated = what_to_simulate(settings, roster, environment)
+        messenger = roster.get("messenger")
+        accounts = _Accounts(
+            settings=simulated_settings(settings, simulated),
+            environment=simulated_environment(simulated, roster, environment),
+            clock=SystemClock(),
+        )
+        asked = _apart(_providers(accounts, messenger, simulated)) if messenger is not None else []
+    except (ConfigurationError, KeyError):  # other checks name what is missing or wrong
+        return ()
+    return (*asked, *_programs(settings, roster, environment))
+
+
+def _apart(asking: Coroutine[Any, Any, list[Check]]) -> list[Check]:
+    """In an event loop of a thread of its own: the caller may be inside one."""
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, asking).result()
+
+
+async def _providers(accounts: _Accounts, config: ButlerConfig, simulated: Simulated) -> list[Check]:
+    channels = build_channels(accounts, config)
+    real = {name: channel for name, channel in channels.items() if not _is_simulated(name, simulated)}
+    mailbox = bot_mailbox(accounts, config) if "mail" not in simulated else None
+    mailboxes = {"email.bot": mailbox} if mailbox is not None else {}
+    try:
+        answers = await ask_all(probes_of(real, mailboxes, timeout_s=PATIENCE_S))
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+    return [_answered(name, error) for name, error in answers.items()]
+
+
+def _is_simulated(channel: str, simulated: Simulated) -> bool:
+    simulator = channel_of(channel.partition(".")[0]).simulator
+    return simulator is not None and simulator.name in simulated
+
+
+def _answered(name: str, error: ClassifiedError | None) -> Check:
+    if error is None:
+        return ok(f"provider.{name}", "answers and knows us")
+    return warn(f"provider.{name}", error.message, error.remedy or "see the provider's own pages")
+
+
+def _programs(
+    settings: Settings, roster: Mapping[str, ButlerConfig], environment: Mapping[str, str]
+) -> Iterator[Check]:
+    """Each program that an LLM needs runs, and has been signed in to. One that is not there is another check's word."""
+    if settings.llm != "on":
+        return
+    wanted = {
+        (kind, config.butler.runtime.command or DIALECTS[kind].executable)
+        for config in roster.values()
+        if (kind := config.butler.runtime.type) in DIALECTS
+    }
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for checks in pool.map(lambda one: _program(DIALECTS[one[0]], one[1], environment), sorted(wanted)):
+            yield from checks
+
+
+def _program(dialect: Dialect, command: str, environment: Mapping[str, str]) -> list[Check]:
+    name, passed_on = f"program.{dialect.name}", SHARED_ENVIRONMENT | dialect.environment
+    own = {key: value for key, value in environment.items() if key in passed_on}
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that butler.toml names
+            [command, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=own | dict(dialect.fixed_environment),
+            timeout=PROGRAM_PATIENCE_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [warn(name, f"{command} cannot be run: {error.strerror}", dialect.install)]
+    except subprocess.TimeoutExpired:
+        return [warn(name, f"{command} did not say its version within {PROGRAM_PATIENCE_S:g} s", dialect.install)]
+    if done.returncode != 0:
+        return [warn(name, f"{command} --version ended with {done.returncode}", f"run it by hand; {dialect.install}")]
+    if not _is_signed_in(dialect, own):
+        return [warn(name, f"{command} runs, and no login of it was found", dialect.login)]
+    return [ok(name, f"{command} runs and has a login")]
+
+
+def _is_signed_in(dialect: Dialect, environment: Mapping[str, str]) -> bool:
+    keys = (name for name in dialect.environment if name.endswith(_KEYS))
+    home = Path(environment.get("HOME") or Path.home())
+    return any(environment.get(name) for name in keys) or any((home / f).exists() for f in _LOGIN_FILES[dialect.name])

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,7 +28,7 @@ from butlers.daemon.simulation import (
     simulated_settings,
     what_to_simulate,
 )
-from butlers.daemon.system import System, select
+from butlers.daemon.system import System
 from butlers.ids import Uuid7Factory
 from butlers.roster import ButlerConfig, load_roster
 from butlers.simulators import simulators
@@ -43,7 +43,7 @@ def serve_all(settings: Settings) -> int:
     places = _prepare(settings)
     with places.owned():
         process = SimulatorProcess(settings, simulated, log=places.simulator_errors)
-        return _loop(_run(settings, roster, list(roster), simulated, places, process=process))
+        return uvloop.run(_run(settings, roster, list(roster), simulated, places, process=process))
 
 
 def serve_role(settings: Settings, role: str) -> int:
@@ -51,11 +51,13 @@ def serve_role(settings: Settings, role: str) -> int:
     of `butlers simulate`.
     """
     roster = _roster(settings)
-    names, running = select(roster, role), Places(settings.data_dir).running()
+    if role not in roster:
+        raise invalid("role", f"no butler is called {role!r}; there are {', '.join(sorted(roster))}")
+    names, running = [role], Places(settings.data_dir).running()
     simulated = simulators_beside(settings, roster, os.environ, running)
     check_role(settings, roster, names, simulated, os.environ)
     settings = found_ports(settings, running, names)
-    return _loop(_run(settings, roster, names, simulated, _prepare(settings), role=role))
+    return uvloop.run(_run(settings, roster, names, simulated, _prepare(settings), role=role))
 
 
 def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool) -> int:
@@ -64,7 +66,7 @@ def serve_simulators(settings: Settings, names: list[str], *, with_parent: bool)
     if unknown := chosen - {*known}:
         raise invalid(min(unknown), f"no such simulator; there are {', '.join(known)}")
     _roster(settings)
-    return _loop(_simulate(settings, chosen, with_parent=with_parent))
+    return uvloop.run(_simulate(settings, chosen, with_parent=with_parent))
 
 
 def _roster(settings: Settings) -> dict[str, ButlerConfig]:
@@ -157,7 +159,7 @@ async def _run(
 def _warn(settings: Settings) -> None:
     """Say what `butlers doctor` would warn of, in a thread of its own: neither start nor stop waits for a provider."""
     from butlers.daemon.checks import RUNNING, examine  # noqa: PLC0415 - heavy, and needed only here
-    from butlers.daemon.probes import probe  # noqa: PLC0415
+    from butlers.daemon.delivery_checks import probe  # noqa: PLC0415
 
     for check in (*examine(settings, os.environ), *probe(settings, os.environ)):
         if check.status is not Status.OK and check.name != RUNNING:
@@ -214,7 +216,3 @@ def _stop_event() -> asyncio.Event:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     return stop
-
-
-def _loop(main: Coroutine[Any, Any, int]) -> int:
-    return uvloop.run(main)

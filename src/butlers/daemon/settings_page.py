@@ -82,7 +82,7 @@ def _settings() -> Iterator[tuple[str, ...]]:
         flag = FLAGS.get(key, f"`--set {key}=`")
         variable = f"{PORT_PREFIX}NAME" if key == "ports" else variable_of(key)
         default = DEFAULT_DATA_DIR if key == "data_dir" else _default(field)
-        yield f"`{key}`", flag, f"`{variable}`", default, _meaning(field)
+        yield f"`{key}`", flag, f"`{variable}`", default, field.description or ""
 
 
 def _ports() -> Iterator[tuple[str, ...]]:
@@ -105,7 +105,7 @@ def _sections(
             below = f"{path}.{key}" if path else key
             inner.append((f"{below}{named}", section, get_origin(field.annotation) is list))
         elif path or key not in NOT_IN_FILE:
-            rows.append((f"`{key}`", _type(field.annotation), _default(field), _meaning(field)))
+            rows.append((f"`{key}`", _type(field.annotation), _default(field), field.description or ""))
     # A table without keys of its own or below it is a switch: that it stands there is all it says.
     if path and (rows or not inner):
         yield (f"[[{path}]]" if repeated else f"[{path}]"), rows
@@ -145,10 +145,6 @@ def _toml(value: Any) -> str:
         pairs = ", ".join(f"{key} = {_toml(item)}" for key, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     return json.dumps(value, ensure_ascii=False)
-
-
-def _meaning(field: FieldInfo) -> str:
-    return field.description or ""
 
 
 def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -21,10 +21,8 @@ from butlers.channels.registry import outbound_names
 from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
-from butlers.contracts.envelope import invalid
-from butlers.daemon.compose.base import Butler, insist
+from butlers.daemon.compose.base import Butler, Process, insist
 from butlers.daemon.compose.channels import TYPES, owner_credentials
-from butlers.daemon.compose.process import Process
 from butlers.daemon.places import Places
 from butlers.daemon.services import Service, database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
@@ -137,7 +135,7 @@ class System:
         """With Switchboard here, butlers are registered before work is taken up; otherwise nobody waits for it."""
         at_home = any(butler.name == "switchboard" for butler in self.butlers)
         if at_home:
-            await self._register_all(first=True)
+            await self._register_all()
         if (server := self._server) is not None and self.butlers:
             prune = functools.partial(asyncio.to_thread, server.prune_logs)
             self.butlers[0].add(Service(name="database log", run=prune, every_s=LOG_PRUNING_S))
@@ -146,7 +144,7 @@ class System:
             butler.add(Service(name="registry heartbeat", run=heartbeat, every_s=self._settings.heartbeat_s))
             await butler.start(before_doors=False)
         if not at_home:
-            await self._register_all(first=True)
+            await self._register_all()
 
     async def notices(self) -> list[str]:
         """What the operator who started the system must know and do."""
@@ -244,24 +242,22 @@ class System:
         if given and self.butlers:
             await self.butlers[0].contacts.configure_owner(settings.owner_name, given)
 
-    async def _register_all(self, *, first: bool) -> None:
+    async def _register_all(self) -> None:
         for butler in self.butlers:
-            await self._register(butler, patient=first)
+            try:
+                await self._register(butler)
+            except ClassifiedError as error:
+                # Switchboard may start later in another process; the heartbeat tries again.
+                log.warning("not registered yet", butler=butler.name, error=error, error_class=error.error_class)
 
-    async def _register(self, butler: Butler, *, patient: bool) -> None:
-        try:
-            await butler.transport.call("switchboard", "register_butler", butler.card())
-        except ClassifiedError as error:
-            if not patient:
-                raise
-            # Switchboard may start later in another process; the heartbeat tries again.
-            log.warning("not registered yet", butler=butler.name, error=error, error_class=error.error_class)
+    async def _register(self, butler: Butler) -> None:
+        await butler.transport.call("switchboard", "register_butler", butler.card())
 
     async def _heartbeat(self, butler: Butler) -> None:
         try:
             answer = await butler.transport.call("switchboard", "butler.heartbeat", {})
             if not answer["registered"]:
-                await self._register(butler, patient=False)
+                await self._register(butler)
         except TargetUnavailable as error:
             if not error.retryable:
                 raise
@@ -285,12 +281,6 @@ def _log_server_state(state: ServerState) -> None:
 def _drain_order(butler: Butler) -> int:
     """From the way in to the way out, so that everything accepted can still leave."""
     return {"switchboard": 0, "messenger": 2}.get(butler.name, 1)
-
-
-def select(roster: Mapping[str, ButlerConfig], role: str) -> list[str]:
-    if role not in roster:
-        raise invalid("role", f"no butler is called {role!r}; there are {', '.join(sorted(roster))}")
-    return [role]
 
 
 @contextmanager

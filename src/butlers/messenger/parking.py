@@ -15,12 +15,11 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from butlers.butler.approvals import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.approvals.values import Allowed, Hooks, MustWait, PendingAction, Wanted
 from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
-from butlers.contracts.envelope import Channel
-from butlers.contracts.envelope import invalid
+from butlers.contracts.envelope import Channel, invalid
 from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.errors import ClassifiedError
 from butlers.messenger.admission import Admission, AdmissionBatch, Entry, Taken
@@ -81,7 +80,7 @@ class Parking:
             return await self._ask(connection, new, tool or "", now)
 
     def _gate(self, tools: tuple[str, ...]) -> str | None:
-        return next((name for name in tools if self.approvals.gates(name)), None)
+        return next((name for name in tools if name in self.approvals.gated), None)
 
     async def _request(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Allowed | MustWait:
         return await self.approvals.request(

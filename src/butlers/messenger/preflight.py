@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from butlers.butler.approvals import MustWait
 from butlers.butler.approvals.approvals import Approvals
-from butlers.butler.approvals.values import MustWait
 from butlers.butler.identity import Caller
 from butlers.channels.adapter import Adapter, Foresees
 from butlers.clock import Clock
@@ -123,7 +123,7 @@ class Preflight:
         return _told("admitted")
 
     async def _must_wait(self, new: NewDelivery) -> bool:
-        tool = next((name for name in ("notify", channel_tool(new.notify)) if self.approvals.gates(name)), None)
+        tool = next((name for name in ("notify", channel_tool(new.notify)) if name in self.approvals.gated), None)
         return tool is not None and isinstance(await self.approvals.preview(tool, tool_args(new)), MustWait)
 
     def _unsendable(self, new: NewDelivery, state: AdmissionState) -> ValidationError | None:

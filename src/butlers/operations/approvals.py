@@ -7,7 +7,8 @@ decides is for operators, and for Switchboard on an operator's behalf.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal, Self
 from uuid import UUID
 
@@ -16,120 +17,94 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 from butlers.contracts.approval_state import Status
 from butlers.contracts.envelope import MAX_IDENTITY, Identity, Timestamp, Value
 from butlers.errors import ClassifiedError, FieldError, ValidationError
-from butlers.operations.operation import (
-    ACTS,
-    ACTS_OUTSIDE,
-    ADDS,
-    CHANGES,
-    CURSOR,
-    LIMIT,
-    MESSENGER,
-    PAGE,
-    READS,
-    REASON,
-    SWITCHBOARD,
-    Command,
-    DecidedArguments,
-    Get,
-    Hint,
-    Operation,
-    Option,
-    Page,
-    Parameter,
-    Result,
-    Route,
-    Row,
-    Target,
-    get,
-    post,
-    when,
-)
+from butlers.operations import operation as op
 
-Document = Mapping[str, Any]
 DEFAULT_BUTLER = "messenger"  # whose actions are meant when nobody is named
 MAX_USES = 1_000_000
-_BUTLER = Parameter(
+_BUTLER = op.Parameter(
     name="butler",
     annotation=Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,62}$")],
-    default=MESSENGER,
+    default=op.MESSENGER,
     description="whose actions",
 )
-_ACTION = Option("action_id", "An action's id, as `approvals list` prints it.", positional=True)
-_RULE = Option("rule_id", "A rule's id, as `approvals rules list` prints it.")
-_TOOL = Option("tool_name", "Only calls of this tool.", "--tool")
-_WHOSE = Option("butler", "Whose actions.")
+_ACTION = op.Option("action_id", "An action's id, as `approvals list` prints it.", positional=True)
+_RULE = op.Option("rule_id", "A rule's id, as `approvals rules list` prints it.")
+_TOOL = op.Option("tool_name", "Only calls of this tool.", "--tool")
+_WHOSE = op.Option("butler", "Whose actions.")
+_PAGE = (op.LIMIT, op.CURSOR, _WHOSE)
 _BOUNDS = (
-    Option("expires_at", "RFC 3339 moment at which the rule ends.", "--expires"),
-    Option("max_uses", "How many calls it lets pass."),
-    Option("description", "What it is for."),
+    op.Option("expires_at", "RFC 3339 moment at which the rule ends.", "--expires"),
+    op.Option("max_uses", "How many calls it lets pass."),
+    op.Option("description", "What it is for."),
     _WHOSE,
 )
 
 
-def print_actions(document: Document) -> Iterator[str]:
+def print_actions(document: op.Document) -> Iterator[str]:
     # Plain lines: a table would cut the ids that people copy.
     for action in document["actions"]:
-        yield f"{action['id']}  {when(action['requested_at'])}  {action['status']:<8}  {action['summary']}"
+        yield f"{action['id']}  {op.when(action['requested_at'])}  {action['status']:<8}  {action['summary']}"
 
 
-def print_action(document: Document) -> Iterator[str]:
+def print_action(document: op.Document) -> Iterator[str]:
     action = document["action"]
     yield f"action {action['id']}: {action['status']}"
     yield f"  what     {action['summary']}"
     yield f"  tool     {action['tool_name']} {json.dumps(action['tool_args'], ensure_ascii=False)}"
-    yield f"  asked    {when(action['requested_at'])} by {action['requested_by']}, until {when(action['expires_at'])}"
+    until = op.when(action["expires_at"])
+    yield f"  asked    {op.when(action['requested_at'])} by {action['requested_by']}, until {until}"
     if action["needs_person"]:
         yield "  note     no rule may allow it"
     for event in action["events"]:
         reason = event["details"].get("reason")
-        yield f"  {event['event']:<8} {when(event['at'])} by {event['actor']}{f': {reason}' if reason else ''}"
+        yield f"  {event['event']:<8} {op.when(event['at'])} by {event['actor']}{f': {reason}' if reason else ''}"
     if action["result"]:
         yield f"  result   {json.dumps(action['result'], ensure_ascii=False)}"
     if action["status"] == "pending":
         of = f" --butler {butler}" if (butler := document.get("butler", DEFAULT_BUTLER)) != DEFAULT_BUTLER else ""
-        yield Hint(f"  let it happen: butlers approvals approve {action['id']}{of}")
-        yield Hint(f"  refuse it:     butlers approvals reject {action['id']}{of}")
+        yield op.Hint(f"  let it happen: butlers approvals approve {action['id']}{of}")
+        yield op.Hint(f"  refuse it:     butlers approvals reject {action['id']}{of}")
 
 
-def print_decision(document: Document) -> Iterator[str]:
+def print_decision(document: op.Document) -> Iterator[str]:
     action = document["action"]
     yield f"{action['status']}: {action['summary']}"
     if error := (action["result"] or {}).get("error"):
         yield f"  it failed: {error['class']}: {error['message']}"
     if delivery := document.get("delivery"):
         yield f"delivery {delivery['delivery_id']}: {delivery['status']}"
-        yield Hint(f"follow it with: butlers why {delivery['delivery_id']}")
+        yield op.Hint(f"follow it with: butlers why {delivery['delivery_id']}")
 
 
-def print_rules(document: Document) -> Iterator[str]:
+def print_rules(document: op.Document) -> Iterator[str]:
     for rule in document["rules"]:
         yield f"{rule['id']}  {_state(rule):<8}  used {_uses(rule):<8}  {rule['tool_name']}  {_constraints(rule)}"
 
 
-def print_rule(document: Document) -> Iterator[str]:
+def print_rule(document: op.Document) -> Iterator[str]:
     rule = document["rule"]
     yield f"rule {rule['id']}: {_state(rule)}"
     yield f"  allows   {rule['tool_name']} {_constraints(rule)}"
     yield f"  used     {_uses(rule)}"
     if rule["expires_at"]:
-        yield f"  until    {when(rule['expires_at'])}"
-    yield f"  made     {when(rule['created_at'])} by {rule['created_by']} {rule['description']}".rstrip()
+        yield f"  until    {op.when(rule['expires_at'])}"
+    yield f"  made     {op.when(rule['created_at'])} by {rule['created_by']} {rule['description']}".rstrip()
 
 
-def _state(rule: Document) -> str:
+def _state(rule: op.Document) -> str:
     return "active" if rule["active"] else "revoked"
 
 
-def _uses(rule: Document) -> str:
+def _uses(rule: op.Document) -> str:
     return f"{rule['use_count']} of {rule['max_uses'] or 'any'}"
 
 
-def _constraints(rule: Document) -> str:
+def _constraints(rule: op.Document) -> str:
     words = (f"{name}={_said(constraint)}" for name, constraint in rule["arg_constraints"].items())
     return ", ".join(words) or "whatever the arguments"
 
 
-def _said(constraint: Document) -> str:
+def _said(constraint: op.Document) -> str:
     if constraint["type"] == "any":
         return "any"
     return f"{constraint['type']}:{json.dumps(constraint['value'], ensure_ascii=False)}"
@@ -143,7 +118,7 @@ class ActionArguments(Value):
     action_id: UUID = Field(description="the pending action, by its id")
 
 
-class DecisionArguments(DecidedArguments):
+class DecisionArguments(op.DecidedArguments):
     action_id: UUID = Field(description="the pending action, by its id")
     reason: Reason | None = Field(default=None, description="why, for the record")
 
@@ -151,7 +126,7 @@ class DecisionArguments(DecidedArguments):
 class ListExecutedArguments(Value):
     tool_name: Identity | None = Field(default=None, description="only actions of this tool")
     cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-    limit: Limit = Field(default=PAGE, description="at most so many, on one page")
+    limit: Limit = Field(default=op.PAGE, description="at most so many, on one page")
 
 
 class ListActionsArguments(ListExecutedArguments):
@@ -162,7 +137,7 @@ class RuleArguments(Value):
     rule_id: UUID = Field(description="the rule, by its id")
 
 
-class RevokeArguments(DecidedArguments):
+class RevokeArguments(op.DecidedArguments):
     rule_id: UUID = Field(description="the rule, by its id")
 
 
@@ -170,7 +145,7 @@ class ListRulesArguments(Value):
     tool_name: Identity | None = Field(default=None, description="only rules about this tool")
     active_only: bool = Field(default=True, description="leave out rules that have ended")
     cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-    limit: Limit = Field(default=PAGE, description="at most so many, on one page")
+    limit: Limit = Field(default=op.PAGE, description="at most so many, on one page")
 
 
 class Constraint(Value):
@@ -198,7 +173,7 @@ class Constraint(Value):
 Constraints = Annotated[dict[Identity, Constraint], Field(max_length=50)]
 
 
-class RuleBounds(DecidedArguments):
+class RuleBounds(op.DecidedArguments):
     expires_at: Timestamp | None = Field(default=None, description="the rule ends then: RFC 3339 with an offset")
     max_uses: Annotated[int, Field(ge=1, le=MAX_USES)] | None = Field(
         default=None, description="the rule ends after so many calls"
@@ -218,15 +193,15 @@ class RuleFromActionArguments(RuleBounds):
     )
 
 
-class ActionResult(Result):
-    action: Row = Field(description="the action: what was asked, by whom, and what was decided")
+class ActionResult(op.Result):
+    action: op.Row = Field(description="the action: what was asked, by whom, and what was decided")
 
 
-class ActionList(Page):
-    actions: list[Row] = Field(description="the actions: id, tool, summary, status, who asked and who decided")
+class ActionList(op.Page):
+    actions: list[op.Row] = Field(description="the actions: id, tool, summary, status, who asked and who decided")
 
 
-class ActionCounts(Result):
+class ActionCounts(op.Result):
     pending: int = Field(description="how many wait")
     by_tool: dict[str, int] = Field(description="how many wait, by tool")
     by_status: dict[str, int] = Field(description="how many there are, by status")
@@ -234,32 +209,38 @@ class ActionCounts(Result):
     next_expires_at: str | None = Field(description="when the next one runs out")
 
 
-class ExpiredActions(Result):
+class ExpiredActions(op.Result):
     expired: int = Field(description="how many were closed")
 
 
-class RuleResult(Result):
-    rule: Row = Field(description="the rule: tool, constraints, bounds and uses")
+class RuleResult(op.Result):
+    rule: op.Row = Field(description="the rule: tool, constraints, bounds and uses")
 
 
-class RuleList(Page):
-    rules: list[Row] = Field(description="the rules: tool, constraints, bounds and uses")
+class RuleList(op.Page):
+    rules: list[op.Row] = Field(description="the rules: tool, constraints, bounds and uses")
 
 
-def _of_butler(name: str) -> Any:
+def _route(method: str, path: str, summary: str, name: str) -> op.Route:
     """The butler whose actions are meant carries the operation out."""
-    return {"parameters": (_BUTLER,), "target": lambda given: Target(butler=given.pop("butler"), operation=name)}
+    return op.Route(
+        method=method,
+        path=path,
+        summary=summary,
+        parameters=(_BUTLER,),
+        target=lambda given: op.Target(butler=given.pop("butler"), operation=name),
+    )
 
 
-def _rule_maker(given: dict[str, Any]) -> Target:
+def _rule_maker(given: dict[str, Any]) -> op.Target:
     made_from = FROM_ACTION if "action_id" in given else CREATE_RULE
-    return Target(butler=given.pop("butler"), operation=made_from.name)
+    return op.Target(butler=given.pop("butler"), operation=made_from.name)
 
 
-def _with_delivery(get: Get, _given: Document, decided: dict[str, Any]) -> dict[str, Any]:
+def _with_delivery(system: op.System, _given: op.Document, decided: dict[str, Any]) -> dict[str, Any]:
     """The delivery that the action held back, when it held one back, and where it stands now."""
     try:
-        found = get(f"/api/deliveries/{decided['action']['id']}/why")
+        found = system.get(f"/api/deliveries/{decided['action']['id']}/why")
     except ClassifiedError:  # decided it is, whatever can be said about it
         return decided
     return decided | {"delivery": {"delivery_id": found["delivery_id"], "status": found["status"]}}
@@ -295,143 +276,142 @@ def _parse_constraints(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return constraints
 
 
-LIST: Final = Operation(
+_reads = partial(op.Operation, hints=op.READS, butler=op.MESSENGER)
+_decides = partial(op.Operation, owner=op.SWITCHBOARD, butler=op.MESSENGER)
+
+LIST: Final = _reads(
     name="list_pending_actions",
     description="Actions, newest first.",
     arguments=ListActionsArguments,
     returns=ActionList,
-    hints=READS,
-    butler=MESSENGER,
-    routes=(get("/approvals", "Actions, newest first", **_of_butler("list_pending_actions")),),
+    routes=(_route("GET", "/approvals", "Actions, newest first", "list_pending_actions"),),
     commands=(
-        Command(
+        op.Command(
             "approvals list",
             "Actions, newest first.",
             print_actions,
-            (Option("status", "Only actions that stand like this.", choices=True), _TOOL, LIMIT, CURSOR, _WHOSE),
+            (
+                op.Option("status", "Only actions that stand like this.", choices=True),
+                _TOOL,
+                op.LIMIT,
+                op.CURSOR,
+                _WHOSE,
+            ),
             none="no actions",
         ),
     ),
 )
-SHOW: Final = Operation(
+SHOW: Final = _reads(
     name="show_pending_action",
     description="One action, whole, with its record.",
     arguments=ActionArguments,
     returns=ActionResult,
-    hints=READS,
-    butler=MESSENGER,
-    routes=(get("/approvals/{action_id}", "One action, whole, with its record", **_of_butler("show_pending_action")),),
+    routes=(_route("GET", "/approvals/{action_id}", "One action, whole, with its record", "show_pending_action"),),
     commands=(
-        Command(
+        op.Command(
             "approvals show",
             "One action: what would happen, who asked, and what became of it.",
             print_action,
             (_ACTION, _WHOSE),
-            completed=lambda _get, given, found: found | {"butler": given["butler"]},
+            completed=lambda _system, given, found: found | {"butler": given["butler"]},
         ),
     ),
 )
-COUNT: Final = Operation(
+COUNT: Final = _reads(
     name="pending_action_count",
     description="How many actions wait, and since when.",
     returns=ActionCounts,
-    hints=READS,
-    butler=MESSENGER,
-    routes=(get("/approvals/count", "How many actions wait", **_of_butler("pending_action_count")),),
+    routes=(_route("GET", "/approvals/count", "How many actions wait", "pending_action_count"),),
 )
-EXECUTED: Final = Operation(
+EXECUTED: Final = op.Operation(
     name="list_executed_actions",
     description="Executed actions, newest first.",
     arguments=ListExecutedArguments,
     returns=ActionList,
-    hints=READS,
+    hints=op.READS,
 )
-RULES: Final = Operation(
+RULES: Final = _reads(
     name="list_approval_rules",
     description="Rules, newest first.",
     arguments=ListRulesArguments,
     returns=RuleList,
-    hints=READS,
-    butler=MESSENGER,
-    routes=(get("/approvals/rules", "Rules, newest first", **_of_butler("list_approval_rules")),),
+    routes=(_route("GET", "/approvals/rules", "Rules, newest first", "list_approval_rules"),),
     commands=(
-        Command(
+        op.Command(
             "approvals rules list",
             "Rules, newest first.",
             print_rules,
-            (_TOOL, Option("active_only", "Also revoked rules.", "--all", negates=True), LIMIT, CURSOR, _WHOSE),
+            (
+                _TOOL,
+                op.Option("active_only", "Also revoked rules.", "--all", negates=True),
+                op.LIMIT,
+                op.CURSOR,
+                _WHOSE,
+            ),
             none="no rules",
         ),
     ),
 )
-SHOW_RULE: Final = Operation(
+SHOW_RULE: Final = _reads(
     name="show_approval_rule",
     description="One rule and its latest uses.",
     arguments=RuleArguments,
     returns=RuleResult,
-    hints=READS,
-    butler=MESSENGER,
-    routes=(get("/approvals/rules/{rule_id}", "One rule and its latest uses", **_of_butler("show_approval_rule")),),
-    commands=(Command("approvals rules show", "One rule and its latest uses.", print_rule, (_RULE, _WHOSE)),),
+    routes=(_route("GET", "/approvals/rules/{rule_id}", "One rule and its latest uses", "show_approval_rule"),),
+    commands=(op.Command("approvals rules show", "One rule and its latest uses.", print_rule, (_RULE, _WHOSE)),),
 )
-APPROVE: Final = Operation(
+APPROVE: Final = _decides(
     name="approve_action",
     description="Let a pending action happen.",
     arguments=DecisionArguments,
     returns=ActionResult,
-    hints=ACTS_OUTSIDE,
-    owner=SWITCHBOARD,
-    butler=MESSENGER,
-    routes=(post("/approvals/{action_id}/approve", "Let it happen", **_of_butler("approve_action")),),
+    hints=op.ACTS_OUTSIDE,
+    routes=(_route("POST", "/approvals/{action_id}/approve", "Let it happen", "approve_action"),),
     commands=(
-        Command(
+        op.Command(
             "approvals approve",
             "Let it happen; exit code 1 when it was tried and failed.",
             print_decision,
-            (_ACTION, REASON, _WHOSE),
+            (_ACTION, op.REASON, _WHOSE),
             failed=lambda decided: "error" in (decided["action"]["result"] or {}),
             completed=_with_delivery,
             refused=_already,
         ),
     ),
 )
-REJECT: Final = Operation(
+REJECT: Final = _decides(
     name="reject_action",
     description="Refuse a pending action for good.",
     arguments=DecisionArguments,
     returns=ActionResult,
-    hints=ACTS,
-    owner=SWITCHBOARD,
-    butler=MESSENGER,
-    routes=(post("/approvals/{action_id}/reject", "Refuse it for good", **_of_butler("reject_action")),),
+    hints=op.ACTS,
+    routes=(_route("POST", "/approvals/{action_id}/reject", "Refuse it for good", "reject_action"),),
     commands=(
-        Command(
+        op.Command(
             "approvals reject",
             "Refuse it for good.",
             print_decision,
-            (_ACTION, REASON, _WHOSE),
+            (_ACTION, op.REASON, _WHOSE),
             completed=_with_delivery,
             refused=_already,
         ),
     ),
 )
-EXPIRE: Final = Operation(
+EXPIRE: Final = op.Operation(
     name="expire_stale_actions",
     description="Close what nobody decided in time.",
     returns=ExpiredActions,
-    hints=CHANGES,
-    owner=SWITCHBOARD,
+    hints=op.CHANGES,
+    owner=op.SWITCHBOARD,
 )
-CREATE_RULE: Final = Operation(
+CREATE_RULE: Final = _decides(
     name="create_approval_rule",
     description="Let calls pass without asking.",
     arguments=CreateRuleArguments,
     returns=RuleResult,
-    hints=ADDS,
-    owner=SWITCHBOARD,
-    butler=MESSENGER,
+    hints=op.ADDS,
     routes=(
-        post(
+        op.post(
             "/approvals/rules",
             "Let calls pass without asking",
             body=("tool_name", "action_id", "arg_constraints", "expires_at", "max_uses", "description"),
@@ -441,13 +421,13 @@ CREATE_RULE: Final = Operation(
         ),
     ),
     commands=(
-        Command(
+        op.Command(
             "approvals rules create",
             "Let calls of a tool pass without asking.",
             print_rule,
             (
-                Option("tool_name", "The gated tool, e.g. telegram_send_message.", positional=True, metavar="tool"),
-                Option(
+                op.Option("tool_name", "The gated tool, e.g. telegram_send_message.", positional=True, metavar="tool"),
+                op.Option(
                     "arg_constraints",
                     "NAME=exact:TEXT, NAME=json:VALUE (exact, too), NAME=pattern:GLOB or NAME=any.",
                     "--arg",
@@ -457,7 +437,7 @@ CREATE_RULE: Final = Operation(
                 *_BOUNDS,
             ),
         ),
-        Command(
+        op.Command(
             "approvals rules from-action",
             "Let more calls like this one pass: to the same recipient, whatever the words.",
             print_rule,
@@ -465,32 +445,25 @@ CREATE_RULE: Final = Operation(
         ),
     ),
 )
-FROM_ACTION: Final = Operation(
+FROM_ACTION: Final = op.Operation(
     name="create_rule_from_action",
     description="Let more calls like this one pass without asking.",
     arguments=RuleFromActionArguments,
     returns=RuleResult,
-    hints=ADDS,
-    owner=SWITCHBOARD,
+    hints=op.ADDS,
+    owner=op.SWITCHBOARD,
 )
-REVOKE: Final = Operation(
+REVOKE: Final = _decides(
     name="revoke_approval_rule",
     description="End a rule.",
     arguments=RevokeArguments,
     returns=RuleResult,
-    hints=ACTS,
-    owner=SWITCHBOARD,
-    butler=MESSENGER,
+    hints=op.ACTS,
     routes=(
-        Route(
-            method="DELETE",
-            path="/approvals/rules/{rule_id}",
-            summary="End a rule",
-            **_of_butler("revoke_approval_rule"),
-        ),
-        post("/approvals/rules/{rule_id}/revoke", "End a rule", **_of_butler("revoke_approval_rule")),
+        _route("DELETE", "/approvals/rules/{rule_id}", "End a rule", "revoke_approval_rule"),
+        _route("POST", "/approvals/rules/{rule_id}/revoke", "End a rule", "revoke_approval_rule"),
     ),
-    commands=(Command("approvals rules revoke", "End a rule.", print_rule, (_RULE, _WHOSE), route=1),),
+    commands=(op.Command("approvals rules revoke", "End a rule.", print_rule, (_RULE, _WHOSE), route=1),),
 )
 
 OPERATIONS: Final = (LIST, SHOW, COUNT, RULES, SHOW_RULE, APPROVE, REJECT, CREATE_RULE, REVOKE)

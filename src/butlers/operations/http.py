@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, Union, get_args, get_origin
 from uuid import UUID
 
@@ -119,10 +119,14 @@ class HttpDoor:
     body_of: Callable[[Request], Awaitable[bytes]]
     may_decide: Callable[[Any], bool]
     call: Callable[[Any, Target, dict[str, Any]], Awaitable[dict[str, Any]]]  # caller, target, arguments
+    # By operation: what the door carries out itself, because it reads the body as it comes.
+    own: Mapping[str, Callable[[Any, Request], Awaitable[dict[str, Any]]]] = field(default_factory=dict)
 
     async def answer(self, request: Request, operation: Operation, route: Route, given: dict[str, Any]) -> Response:
         caller: Caller = self.caller_of(request)
         self._check(caller, operation, route)
+        if operation.name in self.own:
+            return json_answer(await self.own[operation.name](caller, request), route.status)
         arguments = {name: _text(value) for name, value in given.items() if value is not None}
         arguments = await self._body(request, operation, route) | arguments
         target = Target(butler=operation.butler, operation=operation.name)

@@ -1,8 +1,7 @@
 """OpenAPI of `/api`: bodies, parameters, answers, errors and who may call, for every route.
 
 Bodies are read raw and judged by the models behind them (decision 0025), so FastAPI sees little of them. Here its
-document is completed from the declarations of the operations. Routes without an operation say in FastAPI's own words
-what they take and answer.
+document is completed from the declarations of the operations.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from butlers.operations.http import Served
 from butlers.operations.operation import SWITCHBOARD, Operation, Route
 
 Schema = dict[str, Any]
-_ANYTHING: Final[Schema] = {"type": "object"}
 _BEARER: Final[Mapping[str, list[str]]] = {"bearer": []}
 _PLACE: Final = "#/components/schemas/"
 
@@ -64,14 +62,10 @@ def describe(document: Schema, served: Served, *, token_required: bool) -> Schem
     }
     for path, methods in document["paths"].items():
         for method, described in methods.items():
-            found = served.get((path, method))
-            if found is not None:
-                _complete(described, *found, shared=shared)
-            else:
-                _adopt(described, shared)
-            _add_errors(path, described, found)
-            decides = found is not None and found[0].decides(found[1])
-            described["security"] = [dict(_BEARER), *([] if token_required or decides else [{}])]
+            operation, route = served[path, method]
+            _complete(described, operation, route, shared=shared)
+            needs_token = token_required or operation.decides(route)
+            described["security"] = [dict(_BEARER), *([] if needs_token else [{}])]
     return document
 
 
@@ -115,35 +109,15 @@ def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
 
 
 def _complete(described: Schema, operation: Operation, route: Route, *, shared: _Shared) -> None:
-    arguments = shared.read(shared.of(operation.input_schema()))
+    arguments = shared.read(shared.of(dict(route.body_schema or operation.input_schema())))
     _narrow(described.get("parameters", []), arguments.get("properties", {}))
     body = _body(operation, route, arguments, shared)
     if body is not None:
         required = bool(body.get("required")) or route.body_is is not None
         described["requestBody"] = {"required": required, "content": {"application/json": {"schema": body}}}
-    described["responses"] = {
-        str(route.status): {
-            "description": route.summary,
-            "content": {"application/json": {"schema": shared.of(operation.output_schema())}},
-        }
-    }
-
-
-def _adopt(described: Schema, shared: _Shared) -> None:
-    """A route without an operation, as it describes itself."""
-    _narrow(described.get("parameters", []), {})
-    if "requestBody" in described:
-        content = described["requestBody"]["content"]["application/json"]
-        content["schema"] = shared.of(content["schema"])
-
-
-def _add_errors(path: str, described: Schema, found: tuple[Operation, Route] | None) -> None:
-    """The success of a route, and every refusal that it knows."""
-    status, success = next(iter(described["responses"].items()))
-    answer = success.get("content", {}).get("application/json", {}).get("schema") or dict(_ANYTHING)
-    success = {"description": described.get("summary", "Done."), "content": {"application/json": {"schema": answer}}}
-    errors = {str(known): _error(known) for known in _statuses(path, int(status), described, found)}
-    described["responses"] = {status: success} | errors
+    answer = {"application/json": {"schema": shared.of(operation.output_schema())}}
+    errors = {str(status): _error(status) for status in _statuses(described, operation, route)}
+    described["responses"] = {str(route.status): {"description": route.summary, "content": answer}} | errors
 
 
 def _narrow(parameters: list[Schema], properties: Schema) -> None:
@@ -173,36 +147,29 @@ def _body(operation: Operation, route: Route, arguments: Schema, shared: _Shared
         return dict(properties[route.body_is])
     if not names:
         return None
-    required = tuple(name for name in names if name in arguments.get("required", ()))
-    return object_of({name: properties.get(name, {}) for name in names}, required)
+    required = [name for name in names if name in arguments.get("required", ())]
+    described: Schema = {
+        "type": "object",
+        "properties": {name: properties.get(name, {}) for name in names},
+        "additionalProperties": False,
+    }
+    return described | ({"required": required} if required else {})
 
 
-def object_of(properties: Schema, required: tuple[str, ...]) -> Schema:
-    described: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return described | ({"required": list(required)} if required else {})
-
-
-def _statuses(path: str, success: int, described: Schema, found: tuple[Operation, Route] | None) -> list[int]:
+def _statuses(described: Schema, operation: Operation, route: Route) -> list[int]:
     """The refusals that a route knows."""
-    operation, route = found or (None, None)
-    elsewhere = operation is not None and operation.butler != SWITCHBOARD
-    in_body = operation is not None and route is not None and bool(operation.in_body(route))
-    decides = operation is not None and route is not None and operation.decides(route)
+    elsewhere = operation.butler != SWITCHBOARD
     names = {parameter["name"] for parameter in described.get("parameters", [])}
     known = {401, 403, 422, 503}
     known |= {414} if names else set()
-    known |= {404} if "{" in path or "butler" in names or elsewhere or in_body else set()
+    known |= {404} if "{" in route.path or "butler" in names or elsewhere or operation.in_body(route) else set()
     known |= {429, 504} if elsewhere else set()
-    known |= {409} if decides else set()
+    known |= {409} if operation.decides(route) else set()
     known |= {413, 415} if "requestBody" in described else set()
-    known |= {429} if success == 202 else set()
+    known |= {429} if route.status == 202 else set()
     return sorted(known)
 
 
 def _error(status: int) -> Schema:
     schema = {"$ref": f"{_PLACE}{ErrorAnswer.__name__}"}
     return {"description": _WORDS[status], "content": {"application/json": {"schema": schema}}}
-
-
-def json_body(schema: Schema) -> Schema:
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -8,22 +8,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Union
+from typing import Any, Final, Protocol, Union
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic_core import to_json
 
 from butlers.channels.registry import listed, outbound_names
 from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
-from butlers.errors import ValidationError
+from butlers.errors import FieldError, ValidationError
 
 Document = Mapping[str, Any]
-Get = Callable[..., dict[str, Any]]  # path, parameters: what the running system answers
 SWITCHBOARD: Final = "switchboard"
 MESSENGER: Final = "messenger"
 PAGE: Final = 50
 LONGEST_PAGE: Final = 500
 USUAL = timedelta(days=1)
 LONGEST = timedelta(days=31)  # percentiles are taken over every single row
+
+
+class System(Protocol):
+    """A running system, as a command asks it over HTTP."""
+
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]: ...
+
+    def post(self, path: str, body: bytes) -> dict[str, Any]: ...
 
 
 class Hint(str):
@@ -59,7 +68,8 @@ class Command:
     route: int = 0  # which of the operation's routes it calls
     fixed: Mapping[str, str] = field(default_factory=dict)  # arguments that the words of the command say
     refused: Callable[[ValidationError], ValidationError] | None = None  # the refusal in the words of the command
-    completed: Callable[[Get, Document, dict[str, Any]], dict[str, Any]] | None = None  # what was given, the answer
+    asks: Callable[[System, Document], dict[str, Any]] | None = None  # instead of one call of the route
+    completed: Callable[[System, Document, dict[str, Any]], dict[str, Any]] | None = None  # what was given, the answer
     alone: bool = False  # the group without another word is this command
     takes_dashes: bool = False  # an argument may begin with a dash: a chat may be -1007
     hidden: bool = False
@@ -72,6 +82,22 @@ UNTIL: Final = Option("until", "Moment like 2026-01-31T09:00:00Z, not included."
 CHANNEL: Final = Option("channel", f"{listed(outbound_names())}.")
 ORIGIN: Final = Option("origin_butler", "Only what this butler asked for.", "--origin")
 REASON: Final = Option("reason", "Why; it is kept.", "--reason")
+
+
+def as_uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        problem = "must be a UUID"  # as the other doors say it
+        raise ValidationError(f"{text!r} {problem}", fields=(FieldError(field="id", error=problem),)) from None
+
+
+def json_body(document: Document) -> bytes:
+    """The body of a request, without what was left out."""
+    try:
+        return to_json({name: value for name, value in document.items() if value is not None})
+    except ValueError:
+        raise ValidationError("what is said must be text in UTF-8") from None
 
 
 def when(timestamp: str) -> str:
@@ -178,6 +204,7 @@ class Route:
     query: tuple[str, ...] | None = None
     body: tuple[str, ...] | None = None
     body_is: str | None = None  # the body is this argument; "": it is the arguments, and the handler reads them raw
+    body_schema: Mapping[str, Any] | None = None  # of such a body, where it is not that of the arguments
     decides: bool | None = None  # only a person with an operator's token; None: unless the operation only reads
     status: int = 200  # of success
     parameters: tuple[Parameter, ...] = ()

@@ -1,391 +1,334 @@
-"""Requests as operators see them: what they can do about one, what failed for good, and the record of both."""
+"""Requests: handing in messages, and what became of them, from the door to the provider's receipt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from enum import StrEnum
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 from pydantic import Field
 
-from butlers.contracts.envelope import Identity, RequestId, Timestamp, Value
-from butlers.errors import ErrorClass
-from butlers.operations.operation import (
-    ACTS,
-    CURSOR,
-    LIMIT,
-    LONGEST_PAGE,
-    OPERATORS,
-    PAGE,
-    READS,
-    REASON,
-    SINCE,
-    Command,
-    Hint,
-    Operation,
-    Option,
-    Page,
-    Result,
-    Row,
-    get,
-    post,
-    when,
-)
+from butlers.channels.channel import AnswersGo
+from butlers.channels.registry import channel_of, channels, listed
+from butlers.clock import SystemClock
+from butlers.contracts.envelope import Value
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.contracts.request_state import RequestState
+from butlers.errors import ValidationError
+from butlers.ids import Uuid7Factory
+from butlers.operations import operation as op
 
-Document = Mapping[str, Any]
-_COMMANDS = {
-    "manual_reroute": "reroute {id} --to BUTLER --reason WHY",
-    "cancel": "cancel {id} --reason WHY",
-    "abort": "abort {id} --reason WHY",
-    "retry": "retry {id} --reason WHY",
-    "force_complete": "force-complete {id} --annotation NOTE --reason WHY",
+MOST_MESSAGES = 500  # in one batch: as many as one transaction takes
+
+
+class IngestBatch(Value):
+    """What a batch looks like; its messages are checked one by one."""
+
+    messages: list[IngestEnvelope] = Field(
+        min_length=1, max_length=MOST_MESSAGES, description="the messages, each an ingest.v1"
+    )
+
+
+# Over HTTP a message that is wrong is no mistake of the others, so the body may hold anything in its place.
+_MESSAGE = {"description": "an IngestEnvelope; each is judged for itself, and has its own error in the answer"}
+_BATCH_BODY = {
+    "title": IngestBatch.__name__,
+    "type": "object",
+    "properties": {
+        "messages": {"type": "array", "minItems": 1, "maxItems": MOST_MESSAGES, "items": _MESSAGE},
+    },
+    "additionalProperties": False,
+    "required": ["messages"],
 }
-_ID = "the id that the request got at the door: a UUID of version 7"
-_REASON = "why, for the record"
-_REQUEST = Option("request_id", "A request's id, as `requests list` prints it.")
-_DEAD_LETTER = Option("dead_letter_id", "A dead letter's id, as `requests dead-letters` prints it.")
-_OF_REQUEST = Option("request_id", "Only about this request.", "--request")
 
 
-def print_dead_letters(document: Document) -> Iterator[str]:
-    for row in document["dead_letters"]:
-        yield f"{row['id']}  {when(row['created_at'])}  {_stands(row):<14}  {_part(row)}  {row['error_class']}"
-        yield f"    request {row['request_id']}: {row['failure_category']}: {row['failure_reason']}"
+class RequestListArguments(Value):
+    before: UUID | None = Field(default=None, description="a request id: list what came before it")
+    state: RequestState | None = Field(default=None, description="only requests in this state")
+    limit: int = Field(default=op.PAGE, ge=1, le=op.LONGEST_PAGE, description="at most so many, on one page")
 
 
-def print_dead_letter(document: Document) -> Iterator[str]:
-    row = document["dead_letter"]
-    yield f"dead letter {row['id']}: {_stands(row)}"
-    yield f"  request   {row['request_id']}, {_part(row)}"
-    yield f"  because   {row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
-    yield f"  tried     {_times(row['attempts'])}, set aside {when(row['created_at'])}"
-    context, copy = row["request_context"], row["original_payload"]
-    yield f"  from      {context['source_channel']} {context['source_sender_identity']}, {when(context['received_at'])}"
-    for number, line in enumerate(copy["normalized_text"].splitlines()):
-        yield f"  {'' if number else 'message':<8}  {line}"
-    if row["replay_count"]:
-        yield f"  replayed  {_times(row['replay_count'])}, the last one {row['replay_outcome']}"
-    yield from (f"  {line}" for line in letter_hints(row))
+class TraceArguments(Value):
+    request_id: UUID = Field(description="the id that the request got at the door: a UUID of version 7")
 
 
-def letter_line(row: Document) -> str:
-    replayed = f", replayed {_times(row['replay_count'])}: {row['replay_outcome']}" if row["replay_count"] else ""
-    told = f"{row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
-    return f"letter   {row['id']} ({_part(row)}): {_stands(row)}{replayed}; {told}"
+class BatchResult(op.Result):
+    results: list[op.Row] = Field(description="a reply or an error for each message, in their order")
+    accepted: int = Field(description="how many are new")
+    duplicates: int = Field(description="how many the door knew already")
+    refused: int = Field(description="how many have an error")
 
 
-def letter_hints(row: Document) -> Iterator[str]:
-    if row["resolved_at"] is not None:
+class RequestList(op.Page):
+    requests: list[op.Row] = Field(description="the requests: id, source, state, when received and who got them")
+
+
+class RequestCounts(op.Result):
+    requests: dict[str, int] = Field(description="by state: all that are open, and those that ended lately")
+    ended_within_hours: float = Field(description="how far back those lie that have ended")
+
+
+class TraceResult(op.Result):
+    """What is on record depends on the butler."""
+
+    request_id: str | None = Field(default=None, description="the request that was asked about")
+    ingress: op.Row | None = Field(default=None, description="how the request came in (Switchboard)")
+    routing: op.Row | None = Field(default=None, description="who was to deal with it, and why (Switchboard)")
+    deliveries: list[op.Row] | None = Field(
+        default=None, description="what left because of it (Messenger, Switchboard)"
+    )
+    route_inbox: list[op.Row] | None = Field(default=None, description="the parts that a specialist was to do")
+    entries: list[op.Row] | None = Field(default=None, description="what a specialist kept of it")
+
+
+def _hand_in(system: op.System, given: op.Document) -> dict[str, Any]:
+    key, target = given["key"], given["target"]
+    if given["text"] == "-":
+        if key is not None or target is not None:
+            raise ValidationError("an envelope from standard input says itself what --key and --to would say")
+        return system.post("/api/ingest", sys.stdin.buffer.read())
+    source, sender = _source(system, given["sender"])
+    clock = SystemClock()
+    event = {"external_event_id": str(Uuid7Factory(clock)()), "observed_at": clock.now()}
+    if channel_of(source["channel"]).answers_go is AnswersGo.TO_CONVERSATION:
+        event["external_thread_id"] = sender  # a person's own chat with the bot has the person's number
+    envelope = {
+        "schema_version": "ingest.v1",
+        "source": source,
+        "event": event,
+        "sender": {"identity": sender},
+        "payload": {"raw": {"text": given["text"]}, "normalized_text": given["text"]},
+        "control": {"idempotency_key": key, "pinned_target": target},
+    }
+    return system.post("/api/ingest", op.json_body(envelope))
+
+
+def _source(system: op.System, sender: str) -> tuple[dict[str, str], str]:
+    """Where a message of `NAME` or `CHANNEL:NAME` comes from, and the name."""
+    name, colon, identity = sender.partition(":")
+    if not colon:
+        return {"channel": "api", "provider": "internal", "endpoint_identity": "cli"}, sender
+    inbound = channel_of(name).inbound
+    if inbound is None or not channel_of(name).has_connector or not identity:
+        known = listed(tuple(known for known, channel in channels().items() if channel.has_connector))
+        raise ValidationError.of("--from", f"must be NAME or CHANNEL:NAME, with the channel {known}; not {sender!r}")
+    rows = system.get("/api/connectors")["connectors"]
+    found = sorted({row["endpoint_identity"] for row in rows if row["connector_type"] == name})
+    if len(found) != 1:
+        there = f"there are {', '.join(found)}" if found else "none has reported yet"
+        raise ValidationError(f"it is not plain which {name} endpoint is meant: {there}; pass an envelope with -")
+    return {"channel": name, "provider": inbound.providers[0], "endpoint_identity": found[0]}, identity
+
+
+def _accepted(reply: op.Document) -> Iterator[str]:
+    yield f"{'already known as' if reply['duplicate'] else 'accepted as'} {reply['request_id']}"
+    yield op.Hint(f"follow it with: butlers trace {reply['request_id']}")
+
+
+def _listed(document: op.Document) -> Iterator[str]:
+    # Plain lines: a table would cut the ids that people copy.
+    for row in document["requests"]:
+        butlers = ", ".join(s["butler"] for s in (row["routing_output"] or {}).get("segments", []))
+        source = f"{row['source_channel']}:{row['source_sender_identity']}"
+        received = op.when(row["received_at"])
+        yield f"{row['request_id']}  {received}  {row['lifecycle_state']:<8}  {butlers or '-':<12}  {source}"
+
+
+def print_trace(document: op.Document) -> Iterator[str]:
+    yield f"request {document['request_id']}: {document['lifecycle_state']}"
+    for line in _hops(document):
+        yield f"  {line}"
+
+
+def _hops(document: op.Document) -> Iterator[str]:
+    ended = document["final_state_at"]
+    yield from _ingress(document["ingress"])
+    yield from _routing(document["routing"], ended=ended is not None)
+    for name, hop in document["butlers"].items():
+        if "unknown" in hop:
+            yield f"butler   {name}: unknown ({hop['unknown']})"
+        for route in hop.get("route_inbox", []):
+            yield f"butler   {name} {route['segment_id']}: {route['lifecycle_state']}, attempt {route['attempts']}"
+    for delivery in document["deliveries"]:
+        yield from _delivery(delivery)
+    if error := document["lifecycle_error"]:
+        yield f"error    {error['class']}: {error['message']}"
+    if ended:
+        yield f"end      {_clock(ended)}  {document['lifecycle_state']}"
+    yield from _interventions(document)
+
+
+def _ingress(ingress: op.Document) -> Iterator[str]:
+    context = ingress["request_context"]
+    yield (
+        f"in       {_clock(ingress['received_at'])}  {context['source_channel']} message from "
+        f"{context['source_sender_identity']}, handed in by {ingress['submitted_by']}"
+    )
+    what = "the same words from there" if ingress["dedupe_key"].startswith("content-") else "the same event"
+    yield f"once     {what}, handed in again, is this request ({ingress['dedupe_key']})"
+
+
+def _routing(routing: op.Document, *, ended: bool) -> Iterator[str]:
+    decision = routing["decision"]
+    if decision is None:
+        yield "route    nobody" if ended else "route    not decided yet"
         return
-    if not row["replay_eligible"]:
-        yield f"cannot be replayed: {row['ineligible_reason']}"
-    elif row["replay_outcome"] != "pending":
-        yield Hint(f"run it again: butlers requests replay {row['id']} --reason WHY")
+    targets = ", ".join(f"{segment['butler']} ({segment['confidence']:g})" for segment in decision["segments"])
+    yield f"route    to {targets} by {decision['router']}: {decision['why']}{_versions(decision)}"
+    yield from _plan(decision)
+    attempts = {outcome["segment_id"]: outcome.get("attempts") for outcome in routing["outcomes"]}
+    for dispatch in routing["dispatches"]:
+        outcome = "ok" if dispatch["success"] else f"{dispatch['error_class']}: {dispatch['error']}"
+        target = f"{dispatch['target_butler']} {dispatch['segment_id']}"
+        tried = f" after {count} attempts" if (count := attempts.get(dispatch["segment_id"]) or 1) > 1 else ""
+        yield f"dispatch {target}: {outcome}{tried} in {op.milliseconds(dispatch['duration_ms'])}"
+    for outcome in routing["outcomes"]:
+        if outcome.get("skipped"):
+            yield f"skipped  {outcome['target_butler']} {outcome['segment_id']}: {outcome['skipped']}"
+    if routing["not_before"] and not ended:
+        for_whom = f" for {', '.join(routing['waiting_for'])}" if routing["waiting_for"] else ""
+        yield f"waits    until {_clock(routing['not_before'])}{for_whom}"
 
 
-def request_hints(trace: Document) -> Iterator[str]:
-    """What can be done about a request now."""
-    for action in trace["possible"]:
-        command = _COMMANDS[action].format(id=trace["request_id"])
-        yield Hint(f"possible now: butlers requests {command}")
+def _versions(decision: op.Document) -> str:
+    named = {"prompt": decision.get("prompt_version"), "model": decision.get("model_version")}
+    told = ", ".join(f"{name} {version}" for name, version in named.items() if version)
+    return f" [{told}]" if told else ""
 
 
-def print_actions(document: Document) -> Iterator[str]:
-    for row in document["actions"]:
-        yield f"{row['id']}  {action_line(row)}  request {row['request_id'] or 'unknown'}"
+def _plan(decision: op.Document) -> Iterator[str]:
+    if len((plan := decision.get("plan") or {}).get("nodes", ())) > 1:
+        yield f"plan     {plan['mode']}, {plan['join']}, after a failure {plan['abort']}"
+        for node in plan["nodes"]:
+            after = f", after {', '.join(node['depends_on'])} ({node['run_if']})" if node["depends_on"] else ""
+            yield f"part     {node['segment_id']}: {'required' if node['required'] else 'optional'}{after}"
+    if policy := decision.get("policy"):
+        yield f"budget   {', '.join(f'{name} {value}' for name, value in policy.items())}"
 
 
-def action_line(row: Document) -> str:
-    problem = row["outcome_details"].get("problem")
-    result = f"{row['outcome']} ({problem})" if problem else row["outcome"]
-    return f"{when(row['performed_at'])}  {row['action']} by {row['operator']}: {row['reason']} -> {result}"
-
-
-def print_activity(document: Document) -> Iterator[str]:
-    for row in document["entries"]:
-        actor = f" by {row['actor']}" if row["actor"] else ""
-        error = f" ({row['error']})" if row["error"] else ""
-        about = ", ".join(f"{name} {value}" for name, value in row["request_summary"].items() if value is not None)
-        yield f"{when(row['created_at'])}  {row['butler']}  {row['operation']}{actor}: {row['result']}{error}  {about}"
-
-
-def print_outcome(document: Document) -> Iterator[str]:
-    outcome = "" if document["outcome"] == "success" else f" ({document['outcome']})"
-    yield f"{document['action']}{outcome}: request {document['request_id']} is {document['lifecycle_state']} now"
-    if handed := document["details"].get("handed_to"):
-        yield f"{', '.join(handed)} may have it already and finish it"
-    yield Hint(f"follow it with: butlers why {document['request_id']}")
-
-
-def _stands(row: Document) -> str:
-    if row["resolved_at"] is not None:
-        return f"settled ({row['resolution']})"
-    if row["replay_outcome"] == "pending":
-        return "being replayed"
-    return "replayable" if row["replay_eligible"] else "not replayable"
-
-
-def _part(row: Document) -> str:
-    return f"{row['segment_id']} to {row['target_butler']}" if row["segment_id"] else "the whole request"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-class Action(StrEnum):
-    MANUAL_REROUTE = "manual_reroute"
-    CANCEL = "cancel"
-    ABORT = "abort"
-    RETRY = "retry"
-    REPLAY = "replay"
-    FORCE_COMPLETE = "force_complete"
-
-
-class ActionArguments(Value):
-    request_id: RequestId = Field(description=_ID)
-    reason: Identity = Field(description=_REASON)
-
-
-class RerouteArguments(Value):
-    request_id: RequestId = Field(description=_ID)
-    target: Identity = Field(description="the butler that is to have it")
-    reason: Identity = Field(description=_REASON)
-
-
-class ForceCompleteArguments(Value):
-    request_id: RequestId = Field(description=_ID)
-    annotation: Identity = Field(description="what the record shall say about it")
-    reason: Identity = Field(description=_REASON)
-
-
-class ReplayArguments(Value):
-    dead_letter_id: UUID = Field(description="the dead letter, by its id")
-    reason: Identity = Field(description=_REASON)
-
-
-class PageArguments(Value):
-    since: Timestamp | None = Field(
-        default=None, description="only what is from then or later: RFC 3339 with an offset"
+def _delivery(delivery: op.Document) -> Iterator[str]:
+    yield (
+        f"out      {delivery['origin_butler']} -> {delivery['channel']} {delivery['target_identity']}: "
+        f"{delivery['status']} ({delivery['id']})"
     )
-    cursor: Identity | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    for attempt in delivery["attempts"]:
+        error = f" {attempt['error_class']}: {attempt['error_message']}" if attempt["error_class"] else ""
+        stands = f"outcome {attempt['outcome']}, certainty {attempt['certainty']}"
+        yield f"attempt  {attempt['attempt_number']}: {stands if attempt['outcome'] else 'no outcome yet'}{error}"
+    for receipt in delivery["receipts"]:
+        yield f"receipt  {receipt['receipt_type']} as {receipt['provider_delivery_id']}"
 
 
-class DeadLettersArguments(PageArguments):
-    dead_letter_id: UUID | None = Field(default=None, description="only this one, whole")
-    request_id: UUID | None = Field(default=None, description="only what belongs to this request")
-    target_butler: Identity | None = Field(default=None, description="only what this butler was to do")
-    error_class: ErrorClass | None = Field(default=None, description="only this kind of failure")
-    failure_category: Identity | None = Field(default=None, description="only this category")
-    include_resolved: bool = Field(default=False, description="also what was replayed")
+def _interventions(document: op.Document) -> Iterator[str]:
+    for action in document["overrides"]:
+        problem = action["outcome_details"].get("problem")
+        told = f"{action['outcome']} ({problem})" if problem else action["outcome"]
+        who = f"{action['operator']}, {op.when(action['performed_at'])}"
+        yield f"operator {who}: {action['action']}: {action['reason']} -> {told}"
+    if annotation := (document["override"] or {}).get("annotation"):
+        yield f"note     {annotation}"
 
 
-class AuditArguments(PageArguments):
-    request_id: UUID | None = Field(default=None, description="only what was done to this request")
-    operator: Identity | None = Field(default=None, description="only what this person did")
-    action: Action | None = Field(default=None, description="only this action")
+def _clock(timestamp: str) -> str:
+    moment = datetime.fromisoformat(timestamp).astimezone(UTC)
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03} UTC"
 
 
-class ActivityArguments(PageArguments):
-    butler: Identity | None = Field(default=None, description="only what this butler did")
-    operation: Identity | None = Field(default=None, description="only this operation")
-    result: Identity | None = Field(default=None, description="only what ended so")
-
-
-class ActionDone(Result):
-    outcome: str = Field(description="what became of the action")
-    request_id: str | None = Field(description="the request it was about")
-    audit_id: str = Field(description="the entry in the operators' record")
-
-
-class OperatorActionList(Page):
-    actions: list[Row] = Field(description="the actions: who did what to which request, why, and the outcome")
-
-
-class ActivityList(Page):
-    entries: list[Row] = Field(description="the entries: who did what, when, and how it ended")
-
-
-class DeadLettersResult(Result):
-    dead_letters: list[Row] | None = Field(default=None, description="the dead letters of the page")
-    dead_letter: Row | None = Field(default=None, description="the one that was asked for, whole")
-    next_cursor: str | None = Field(default=None, description="hand it back for the next page; null: the last one")
-
-
-def _action(
-    name: str, description: str, path: str, summary: str, *, command: Command, arguments: type[Value]
-) -> Operation:
-    return Operation(
-        name=name,
-        description=description,
-        arguments=arguments,
-        returns=ActionDone,
-        hints=ACTS,
-        roles=OPERATORS,
-        routes=(post(f"/requests/{path}", summary),),
-        commands=(command,),
-    )
-
-
-REROUTE: Final = _action(
-    "request.reroute",
-    "Send a request to another butler.",
-    "{request_id}/reroute",
-    "Send it to another butler",
-    command=Command(
-        "requests reroute",
-        "Send a request that is open, or ended badly, to another butler.",
-        print_outcome,
-        (_REQUEST, Option("target", "The butler that is to have it.", "--to"), REASON),
-    ),
-    arguments=RerouteArguments,
-)
-CANCEL: Final = _action(
-    "request.cancel",
-    "Withdraw a request that nobody works on yet.",
-    "{request_id}/cancel",
-    "Withdraw it before anybody works on it",
-    command=Command(
-        "requests cancel", "Withdraw a request that nobody works on yet.", print_outcome, (_REQUEST, REASON)
-    ),
-    arguments=ActionArguments,
-)
-ABORT: Final = _action(
-    "request.abort",
-    "Stop a request that is being worked on.",
-    "{request_id}/abort",
-    "Stop the work on it",
-    command=Command("requests abort", "Stop the work on a request.", print_outcome, (_REQUEST, REASON)),
-    arguments=ActionArguments,
-)
-RETRY: Final = _action(
-    "request.retry",
-    "Work on a request again that ended badly.",
-    "{request_id}/retry",
-    "Work on it again after it ended badly",
-    command=Command(
-        "requests retry",
-        "Work on a request again that ended badly; what succeeded is not repeated.",
-        print_outcome,
-        (_REQUEST, REASON),
-    ),
-    arguments=ActionArguments,
-)
-FORCE_COMPLETE: Final = _action(
-    "request.force_complete",
-    "Declare a request done, with a note.",
-    "{request_id}/force-complete",
-    "Declare it done, with a note",
-    command=Command(
-        "requests force-complete",
-        "Declare a request done, with a note.",
-        print_outcome,
-        (
-            _REQUEST,
-            Option("annotation", "What was done about it otherwise; it is shown.", "--annotation"),
-            Option("reason", "Why; it is kept.", "--reason", default="force-completed"),
+INGEST: Final = op.Operation(
+    name="ingest",
+    description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
+    arguments=IngestEnvelope,
+    returns=IngestReply,
+    hints=op.ADDS_ONCE,
+    roles=op.EVERY_ROLE,
+    routes=(op.post("/ingest", "Hand in one message (ingest.v1)", body_is="", decides=False, status=202),),
+    commands=(
+        op.Command(
+            "ingest",
+            "Hand in a message through POST /api/ingest.",
+            _accepted,
+            (
+                op.Option("text", "What is said; - reads an ingest.v1 envelope from stdin.", positional=True),
+                op.Option(
+                    "sender", "Who says it; telegram:ID speaks for that person on Telegram.", "--from", default="cli"
+                ),
+                op.Option("key", "Idempotency key: the same key is the same message.", "--key", default=None),
+                op.Option("target", "A butler's name, to skip routing.", "--to", default=None),
+            ),
+            asks=_hand_in,
         ),
     ),
-    arguments=ForceCompleteArguments,
 )
-REPLAY: Final = _action(
-    "request.replay",
-    "Work on a dead letter's request again.",
-    "dead-letters/{dead_letter_id}/replay",
-    "Work on it again",
-    command=Command(
-        "requests replay",
-        "Work on a dead letter's request again, under its own id.",
-        print_outcome,
-        (_DEAD_LETTER, REASON),
-    ),
-    arguments=ReplayArguments,
-)
-DEAD_LETTERS: Final = Operation(
-    name="request.dead_letters",
-    description="Requests and parts of requests that failed for good, newest first; or one of them, whole.",
-    arguments=DeadLettersArguments,
-    returns=DeadLettersResult,
-    hints=READS,
-    roles=OPERATORS,
+INGEST_BATCH: Final = op.Operation(
+    name="ingest.batch",
+    description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
+    arguments=IngestBatch,
+    returns=BatchResult,
+    hints=op.ADDS_ONCE,
+    roles=op.EVERY_ROLE,
     routes=(
-        get(
-            "/requests/dead-letters",
-            "Requests that failed for good, newest first",
-            query=tuple(name for name in DeadLettersArguments.model_fields if name != "dead_letter_id"),
-        ),
-        get("/requests/dead-letters/{dead_letter_id}", "One of them, whole", query=()),
-    ),
-    commands=(
-        Command(
-            words="requests dead-letters",
-            help="Requests, and parts of them, that failed for good, newest first.",
-            prints=print_dead_letters,
-            none="no dead letters",
-            options=(
-                _OF_REQUEST,
-                Option("target_butler", "Only what this butler was to do.", "--butler"),
-                Option("error_class", "Only this class of error."),
-                Option("failure_category", "Only this category of failure.", "--category"),
-                SINCE,
-                Option("include_resolved", "Also what is settled.", "--settled"),
-                *(LIMIT, CURSOR),
-            ),
-        ),
-        Command("requests dead-letter", "One dead letter, whole.", print_dead_letter, (_DEAD_LETTER,), route=1),
-    ),
-)
-AUDIT: Final = Operation(
-    name="request.audit",
-    description="What operators did about requests, newest first.",
-    arguments=AuditArguments,
-    returns=OperatorActionList,
-    hints=READS,
-    roles=OPERATORS,
-    routes=(get("/audit/operators", "What operators did about requests, newest first"),),
-    commands=(
-        Command(
-            "requests audit",
-            "What operators did about requests, newest first.",
-            print_actions,
-            (
-                _OF_REQUEST,
-                Option("operator", "Only what this operator did."),
-                Option("action", "Only this action, e.g. manual_reroute."),
-                SINCE,
-                LIMIT,
-                CURSOR,
-            ),
-            none="no operator has acted",
+        op.post(
+            "/ingest/batch",
+            "Hand in many messages: a result or an error for each, in their order",
+            body_is="",
+            body_schema=_BATCH_BODY,
+            decides=False,
+            status=202,
         ),
     ),
 )
-ACTIVITY: Final = Operation(
-    name="audit.list",
-    description="What butlers and operators did, newest first.",
-    arguments=ActivityArguments,
-    returns=ActivityList,
-    hints=READS,
-    roles=OPERATORS,
-    routes=(get("/audit", "What butlers and operators did, newest first"),),
+LIST: Final = op.Operation(
+    name="request.list",
+    description="Recent requests, newest first, a page at a time.",
+    arguments=RequestListArguments,
+    returns=RequestList,
+    hints=op.READS,
+    routes=(op.get("/requests", "Recent requests, newest first"),),
     commands=(
-        Command(
-            "requests activity",
-            "What butlers and operators did, newest first: sessions, schedules, actions.",
-            print_activity,
+        op.Command(
+            "requests list",
+            "Recent requests, newest first.",
+            _listed,
             (
-                Option("butler", "Only what this butler did."),
-                Option("operation", "Only this, e.g. session."),
-                Option("result", "Only with this result, e.g. failed."),
-                SINCE,
-                LIMIT,
-                CURSOR,
+                op.Option("state", "Only requests in this state.", choices=True),
+                op.LIMIT,
+                op.Option("before", "A request id: list what came before it."),
             ),
-            none="nothing on record",
+            none="no requests",
+            alone=True,
         ),
     ),
+)
+TRACE: Final = op.Operation(
+    name="trace",
+    description="What this butler did for one request.",
+    arguments=TraceArguments,
+    returns=TraceResult,
+    hints=op.READS,
+    routes=(op.get("/requests/{request_id}", "One request, every hop"),),
+    commands=(
+        op.Command(
+            "trace",
+            "One request, every hop, from the door to the provider's receipt.",
+            print_trace,
+            (op.Option("request_id", "As ingest printed it."),),
+        ),
+        op.Command(
+            "requests show",
+            "One request, every hop.",
+            print_trace,
+            (op.Option("request_id", "A request's id, as `requests list` prints it."),),
+        ),
+    ),
+)
+COUNTS: Final = op.Operation(
+    name="request.counts",
+    description="How many requests there are, by state.",
+    returns=RequestCounts,
+    hints=op.READS,
+    routes=(op.get("/status", "Counts by state"),),
 )
 
-OPERATIONS: Final = (*(REROUTE, CANCEL, ABORT, RETRY, FORCE_COMPLETE, REPLAY), *(DEAD_LETTERS, AUDIT, ACTIVITY))
+OPERATIONS: Final = (INGEST, INGEST_BATCH, LIST, TRACE, COUNTS)

@@ -1,47 +1,26 @@
-"""Routing as an operator sees it: which prompt and model decide, what is on trial, and ending or resuming the trial.
-What was learned about people on the way, and how well it all goes, stand here as well.
+"""Routing as an operator sees it: the registry of butlers and who was taken out of service, which prompt and model
+decide, what is on trial, what was learned about people on the way, and how well it all goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import Field, StringConstraints
 
-from butlers.contracts.envelope import Value
-from butlers.operations.operation import (
-    ACTS,
-    CURSOR,
-    LIMIT,
-    LONGEST_PAGE,
-    OPERATORS,
-    PAGE,
-    READS,
-    SINCE,
-    UNTIL,
-    Command,
-    Document,
-    Operation,
-    Option,
-    Page,
-    Result,
-    Row,
-    TimeRangeArguments,
-    get,
-    milliseconds,
-    post,
-    when,
-)
+from butlers.contracts.envelope import Identity, Value
+from butlers.operations import operation as op
 
 Levels = Mapping[str, Any]
 _ENDS = ("parsed", "errored", "open", "shed", "decided_by_a_person")
 
 
-def service_levels(document: Document) -> Iterator[str]:
+def service_levels(document: op.Document) -> Iterator[str]:
     window, routes = document["window"], document["routes"]
-    yield f"from {when(window['since'])} to {when(window['until'])}"
+    yield f"from {op.when(window['since'])} to {op.when(window['until'])}"
     yield from _section(
         "accept", document["accept"], lambda row: f"{row['source_channel']}: {row['messages']} messages"
     )
@@ -70,7 +49,7 @@ def _interactive(row: Levels) -> str:
 
 def _percentiles(row: Levels) -> str:
     known = ((name, row[f"{name}_ms"]) for name in ("p50", "p95", "p99"))
-    return "".join(f", {name} {milliseconds(value)}" for name, value in known if value is not None)
+    return "".join(f", {name} {op.milliseconds(value)}" for name, value in known if value is not None)
 
 
 def _rate(rate: float | None) -> str:
@@ -87,126 +66,231 @@ class ReasonArguments(Value):
 class ListArguments(Value):
     status: ExtractionStatus = Field(default="pending", description="only what stands so")
     cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
-    limit: int = Field(default=PAGE, ge=1, le=LONGEST_PAGE, description="at most so many, on one page")
+    limit: int = Field(default=op.PAGE, ge=1, le=op.LONGEST_PAGE, description="at most so many, on one page")
 
 
 class DecideArguments(Value):
     extraction_id: UUID = Field(description="what was learned, by its id")
 
 
-class RoutingStatus(Result):
-    llm: Row = Field(description="whether a model is asked, and which")
+class RoutingStatus(op.Result):
+    llm: op.Row = Field(description="whether a model is asked, and which")
     skills: list[str] = Field(description="the skills that its prompt is made of")
     prompt_version: str | None = Field(description="the version of the prompt")
-    stable: Row = Field(description="how the version in use does")
-    canary: Row | None = Field(description="the version on trial, and how it does")
-    history: list[Row] = Field(description="earlier trials, newest first")
+    stable: op.Row = Field(description="how the version in use does")
+    canary: op.Row | None = Field(description="the version on trial, and how it does")
+    history: list[op.Row] = Field(description="earlier trials, newest first")
 
 
-class RolloutChanged(Result):
+class RolloutChanged(op.Result):
     """The trial as it stands now."""
 
 
-class ExtractionList(Page):
-    extractions: list[Row] = Field(description="what was learned: id, type, data, confidence and status")
+class ExtractionList(op.Page):
+    extractions: list[op.Row] = Field(description="what was learned: id, type, data, confidence and status")
 
 
-class ExtractionResult(Result):
+class ExtractionResult(op.Result):
     id: str = Field(description="what was learned, by its id")
     status: str = Field(description="what was decided")
 
 
-class ServiceLevelsResult(Result):
-    window: Row = Field(description="since and until")
-    accept: Row | list[Row] = Field(description="how long the door took")
-    completion: Row | list[Row] = Field(description="how long requests took to their end")
-    routes: Row = Field(description="how many routes succeeded, in all and by butler")
-    interactive: Row | list[Row] = Field(description="how long people waited for an answer")
+class ServiceLevelsResult(op.Result):
+    window: op.Row = Field(description="since and until")
+    accept: op.Row | list[op.Row] = Field(description="how long the door took")
+    completion: op.Row | list[op.Row] = Field(description="how long requests took to their end")
+    routes: op.Row = Field(description="how many routes succeeded, in all and by butler")
+    interactive: op.Row | list[op.Row] = Field(description="how long people waited for an answer")
 
 
-def _extractions(document: Document) -> Iterator[str]:
+def _extractions(document: op.Document) -> Iterator[str]:
     for row in document["extractions"]:
         told = ", ".join(f"{name} {value}" for name, value in row["data"].items() if value not in (None, ""))
         kind, who = row["signal_type"], row["contact_hint"] or "-"
-        created = when(row["created_at"])
+        created = op.when(row["created_at"])
         yield f"{row['id']}  {created}  {row['status']:<9}  {row['confidence']:.2f}  {kind:<11}  {who}: {told}"
 
 
-STATUS: Final = Operation(
+_acts = partial(op.Operation, hints=op.ACTS, roles=op.OPERATORS)
+
+STATUS: Final = op.Operation(
     name="routing.status",
     description="What decides who gets a message.",
     returns=RoutingStatus,
-    hints=READS,
-    routes=(get("/routing", "What decides who gets a message"),),
+    hints=op.READS,
+    routes=(op.get("/routing", "What decides who gets a message"),),
 )
-ROLLBACK: Final = Operation(
+ROLLBACK: Final = _acts(
     name="routing.rollback",
     description="Take back the version of prompt and model that is on trial.",
     arguments=ReasonArguments,
     returns=RolloutChanged,
-    hints=ACTS,
-    roles=OPERATORS,
-    routes=(post("/routing/rollback", "Take back the version on trial"),),
+    routes=(op.post("/routing/rollback", "Take back the version on trial"),),
 )
-RESUME: Final = Operation(
+RESUME: Final = _acts(
     name="routing.resume",
     description="Go on with a trial that was rolled back; it is judged anew.",
     arguments=ReasonArguments,
     returns=RolloutChanged,
-    hints=ACTS,
-    roles=OPERATORS,
-    routes=(post("/routing/resume", "Go on with a trial that was rolled back"),),
+    routes=(op.post("/routing/resume", "Go on with a trial that was rolled back"),),
 )
-EXTRACTIONS: Final = Operation(
+EXTRACTIONS: Final = op.Operation(
     name="extraction.list",
     description="What messages told about people, newest first.",
     arguments=ListArguments,
     returns=ExtractionList,
-    hints=READS,
-    routes=(get("/extractions", "What messages told about people, newest first"),),
+    hints=op.READS,
+    routes=(op.get("/extractions", "What messages told about people, newest first"),),
     commands=(
-        Command(
+        op.Command(
             "extractions",
             "What messages told about people, newest first; pending: it waits for a person.",
             _extractions,
-            (Option("status", "Only those that stand like this.", choices=True), LIMIT, CURSOR),
+            (op.Option("status", "Only those that stand like this.", choices=True), op.LIMIT, op.CURSOR),
             none="no extractions",
         ),
     ),
 )
-CONFIRM: Final = Operation(
+CONFIRM: Final = _acts(
     name="extraction.confirm",
     description="Let the relationship butler record what was learned.",
     arguments=DecideArguments,
     returns=ExtractionResult,
-    hints=ACTS,
-    roles=OPERATORS,
-    routes=(post("/extractions/{extraction_id}/confirm", "Let it be recorded"),),
+    routes=(op.post("/extractions/{extraction_id}/confirm", "Let it be recorded"),),
 )
-DISMISS: Final = Operation(
+DISMISS: Final = _acts(
     name="extraction.dismiss",
     description="Forget what was learned.",
     arguments=DecideArguments,
     returns=ExtractionResult,
-    hints=ACTS,
-    roles=OPERATORS,
-    routes=(post("/extractions/{extraction_id}/dismiss", "Forget it"),),
+    routes=(op.post("/extractions/{extraction_id}/dismiss", "Forget it"),),
 )
-SERVICE_LEVELS: Final = Operation(
+SERVICE_LEVELS: Final = op.Operation(
     name="service_levels",
     description="How well messages are taken in and dealt with: accept, completion, routes, interactive.",
-    arguments=TimeRangeArguments,
+    arguments=op.TimeRangeArguments,
     returns=ServiceLevelsResult,
-    hints=READS,
-    routes=(get("/service-levels", "The service levels of a stretch of time"),),
+    hints=op.READS,
+    routes=(op.get("/service-levels", "The service levels of a stretch of time"),),
     commands=(
-        Command(
+        op.Command(
             "service-levels",
             "Accept and completion times, route success, and how long people wait in a chat; the last day by default.",
             service_levels,
-            (SINCE, UNTIL),
+            (op.SINCE, op.UNTIL),
         ),
     ),
 )
 
-OPERATIONS: Final = (STATUS, ROLLBACK, RESUME, EXTRACTIONS, CONFIRM, DISMISS, SERVICE_LEVELS)
+_BUTLER = op.Option("butler", "A butler's name.", metavar="BUTLER")
+
+
+class HoldArguments(Value):
+    butler: Identity = Field(description="the butler, by its name")
+    reason: Identity = Field(description="why, for the record")
+
+
+class HistoryArguments(Value):
+    butler: Identity = Field(description="the butler, by its name")
+    cursor: UUID | None = Field(default=None, description="next_cursor of the page before; absent: the first page")
+    limit: int = Field(default=op.PAGE, ge=1, le=op.LONGEST_PAGE, description="at most so many, on one page")
+
+
+class ButlerList(op.Result):
+    butlers: list[op.Row] = Field(
+        description="the butlers: name, description, triggers, tools and whether they get routes"
+    )
+
+
+class HoldResult(op.Result):
+    butler: str = Field(description="the butler, by its name")
+    held: op.Row | None = Field(description="who holds it, why and since when; null: nobody")
+    eligibility_state: str = Field(description="whether it gets routes")
+
+
+class HoldHistory(op.Page):
+    butler: str = Field(description="the butler, by its name")
+    history: list[op.Row] = Field(description="what changed, when and why, newest first")
+
+
+def _butlers(document: op.Document) -> Iterator[str]:
+    for row in document["butlers"]:
+        held = f"  held by {row['held']['operator']}: {row['held']['reason']}" if row["held"] else ""
+        yield f"{row['name']:<16} {row['eligibility_state']:<12} seen {row['last_seen_at']}{held}"
+
+
+def _history(document: op.Document) -> Iterator[str]:
+    for row in document["history"]:
+        yield f"{row['observed_at']}  {row['previous'] or '-'} -> {row['new']}  {row['reason']}"
+
+
+def _state(document: op.Document) -> Iterator[str]:
+    held = document["held"]
+    yield f"{document['butler']}: {'held by ' + held['operator'] if held else document['eligibility_state']}"
+
+
+LIST: Final = op.Operation(
+    name="list_butlers",
+    description="The registry.",
+    returns=ButlerList,
+    hints=op.READS,
+    roles=op.EVERY_ROLE,
+    routes=(op.get("/butlers", "The registry"),),
+    commands=(
+        op.Command("registry list", "Every butler, and whether it gets routes.", _butlers, none="nobody is registered"),
+    ),
+)
+HOLD: Final = _acts(
+    name="butler.hold",
+    description="Take a butler out of service: no new routes until it is released.",
+    arguments=HoldArguments,
+    returns=HoldResult,
+    routes=(op.post("/butlers/{butler}/hold", "Take a butler out of service"),),
+    commands=(
+        op.Command(
+            "registry hold",
+            "Take a butler out of service: it gets no new routes, whatever signs of life it gives.",
+            _state,
+            (_BUTLER, op.REASON),
+        ),
+    ),
+)
+RELEASE: Final = _acts(
+    name="butler.release",
+    description="Put a butler back into service that was held.",
+    arguments=HoldArguments,
+    returns=HoldResult,
+    routes=(op.post("/butlers/{butler}/release", "Put a butler back into service"),),
+    commands=(op.Command("registry release", "Put a butler back into service.", _state, (_BUTLER, op.REASON)),),
+)
+HISTORY: Final = op.Operation(
+    name="butler.history",
+    description="Why a butler was or was not routable, newest first.",
+    arguments=HistoryArguments,
+    returns=HoldHistory,
+    hints=op.READS,
+    routes=(op.get("/butlers/{butler}/history", "Why a butler was or was not routable"),),
+    commands=(
+        op.Command(
+            "registry history",
+            "Why a butler was or was not routable, newest first.",
+            _history,
+            (_BUTLER, op.Option("limit"), op.CURSOR),
+            none="nothing ever changed",
+        ),
+    ),
+)
+
+OPERATIONS: Final = (
+    LIST,
+    HISTORY,
+    HOLD,
+    RELEASE,
+    STATUS,
+    ROLLBACK,
+    RESUME,
+    EXTRACTIONS,
+    CONFIRM,
+    DISMISS,
+    SERVICE_LEVELS,
+)

@@ -6,29 +6,23 @@ from typing import Final
 
 from butlers.operations import (
     approvals,
-    backfill,
-    butlers,
     connectors,
     dead_letters,
     deliveries,
-    mailbox,
-    recipients,
+    operators,
+    people,
     requests,
     routing,
-    senders,
 )
 from butlers.operations.operation import Operation
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *requests.OPERATIONS,
+    *operators.OPERATIONS,
     *routing.OPERATIONS,
-    *butlers.OPERATIONS,
     *connectors.OPERATIONS,
-    *backfill.OPERATIONS,
-    *senders.OPERATIONS,
+    *people.OPERATIONS,
     *deliveries.OPERATIONS,
     *dead_letters.OPERATIONS,
-    *mailbox.OPERATIONS,
-    *recipients.OPERATIONS,
     *approvals.OPERATIONS,
 )

@@ -18,9 +18,9 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Value, invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.errors import NotFound, ValidationError
-from butlers.operations import butlers as operations
-from butlers.operations.butlers import HistoryArguments, HoldArguments
+from butlers.operations import routing as operations
 from butlers.operations.operation import ADDS_ONCE, BUTLERS, CHANGES, EVERY_ROLE, READS, NoArguments, Result, Role, Row
+from butlers.operations.routing import HistoryArguments, HoldArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger

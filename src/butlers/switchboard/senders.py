@@ -19,8 +19,8 @@ from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
-from butlers.operations import senders as operations
-from butlers.operations.senders import (
+from butlers.operations import people as operations
+from butlers.operations.people import (
     AllowArguments,
     ApproveArguments,
     OwnerCodeArguments,

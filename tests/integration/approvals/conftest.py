@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.butler.approvals import Allowed, Approvals, MustWait, Wanted, migrations
+from butlers.butler.approvals import Allowed, MustWait, Wanted, migrations
+from butlers.butler.approvals.approvals import Approvals
 from butlers.clock import Clock, ManualClock
 from butlers.ids import Uuid7Factory
 from butlers.storage.database import Database

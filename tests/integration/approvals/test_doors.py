@@ -22,7 +22,7 @@ from butlers.butler.identity import OPERATOR, Caller, TokenFile
 from butlers.butler.toolbox import ToolBox, authenticate
 from butlers.butler.transport import InProcessTransport
 from butlers.clock import SystemClock
-from butlers.daemon.cli import approvals_app as command_line
+from butlers.daemon.cli import app as command_line
 from butlers.daemon.cli.exits import run_guarded
 from butlers.daemon.places import Places
 from butlers.errors import TargetUnavailable
@@ -71,7 +71,7 @@ class Door:
         output, complaint = io.StringIO(), io.StringIO()
         with redirect_stdout(output), redirect_stderr(complaint):
             try:
-                code = run_guarded(lambda: command_line(arguments))
+                code = run_guarded(lambda: command_line(["approvals", *arguments]))
             except SystemExit as ended:
                 assert isinstance(ended.code, int)
                 code = ended.code

@@ -9,7 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools
+from butlers.butler.approvals.approvals import Approvals
+from butlers.butler.approvals.runner import ActionRunner, RunnerPolicy
+from butlers.butler.approvals.tools import ApprovalTools, gate_tools
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import EnvelopeTool, Tool, ToolBox
 from butlers.clock import ManualClock

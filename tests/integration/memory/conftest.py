@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from butlers.butler.memory import LocalReader, Memory, MemoryPolicy, migrations
-from butlers.butler.memory.consolidation import Reader, Reading
-from butlers.butler.memory.values import Episode, NewEpisode, NewFact
+from butlers.butler.memory import Memory, migrations
+from butlers.butler.memory.consolidation import LocalReader, Reader, Reading
+from butlers.butler.memory.episodes import Episode, MemoryPolicy, NewEpisode
+from butlers.butler.memory.facts import NewFact
 from butlers.clock import ManualClock
 from butlers.ids import Uuid7Factory
 from butlers.storage.database import Database, Record

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from butlers.butler.memory.consolidation import LocalReader, Reading
-from butlers.butler.memory.values import Episode
+from butlers.butler.memory.episodes import Episode
 from butlers.errors import ClassificationError, TargetUnavailable
 from tests.integration.memory.conftest import Unreadable, World
 

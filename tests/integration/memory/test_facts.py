@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
+from butlers.butler.memory.episodes import NewEpisode
 from butlers.butler.memory.facts import Rules
-from butlers.butler.memory.recall import Question
-from butlers.butler.memory.values import Kind, NewEpisode
+from butlers.butler.memory.recall import Kind, Question
 from tests.integration.memory.conftest import World
 
 

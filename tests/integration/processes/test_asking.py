@@ -123,6 +123,22 @@ async def test_ingest_and_trace_as_machines_see_them(running: Instance):
     assert [segment["butler"] for segment in trace["routing"]["decision"]["segments"]] == ["travel"]
 
 
+@pytest.mark.parametrize("sender", ["pigeon:4711", "telegram:", "sms:+15550100"])
+async def test_a_sender_on_a_channel_that_brings_no_messages_is_refused(running: Instance, sender: str):
+    before = await running.counts()
+    refused = butlers("ingest", "hello", "--from", sender, "--data-dir", running.data_dir, "--json")
+    assert refused.returncode == 2
+    [problem] = json.loads(refused.stdout)["error"]["fields"]
+    assert problem["field"] == "--from"
+    assert "NAME or CHANNEL:NAME" in problem["error"]
+    assert await running.counts() == before
+
+
+async def test_deliveries_are_listed_without_another_word(running: Instance):
+    where = ("--data-dir", running.data_dir)
+    assert answer_here("deliveries", *where) == answer_here("deliveries", "list", *where)
+
+
 async def test_the_same_key_twice_is_one_message(running: Instance):
     arguments = ("ingest", "only once", "--key", "k-1", "--data-dir", running.data_dir)
     first, second = answer(*arguments), answer_here(*arguments)

@@ -18,9 +18,9 @@ import pytest
 from butlers.channels.email.simulator import MailSimulator, serve_mail
 from butlers.channels.telegram.simulator import DEFAULT_TOKEN, TelegramSimulator, serve_telegram
 from butlers.clock import SystemClock
+from butlers.daemon.delivery_checks import probe
 from butlers.daemon.demo.instance import clean_environment
 from butlers.daemon.machine_checks import Status
-from butlers.daemon.probes import probe
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated
 from butlers.storage.embedded import EmbeddedPostgres

@@ -65,7 +65,7 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\n") -> str:
 
 def test_a_sound_machine_passes_and_nothing_is_made(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
-    found = checks.examine(chosen, {"PATH": os.environ["PATH"]})
+    found = [*checks.examine(chosen, {"PATH": os.environ["PATH"]})]
     assert [check for check in found if check.status is Status.FAIL] == []
     assert len({check.name for check in found}) == len(found)
     assert {"python", "data_directory", "free_disk", "database", "tokens", "roster", "java"} <= {c.name for c in found}
@@ -80,7 +80,7 @@ def test_every_complaint_has_a_remedy_and_no_secret_is_shown(tmp_path: Path) -> 
         database_url="mysql://user:db-secret@127.0.0.1:1/x",
         otlp_endpoint="http://127.0.0.1:1",
     )
-    found = checks.examine(chosen, {"PATH": "", "JAVA_HOME": str(tmp_path), "BUTLER_EMAIL_PASSWORD": "p-secret"})
+    found = [*checks.examine(chosen, {"PATH": "", "JAVA_HOME": str(tmp_path), "BUTLER_EMAIL_PASSWORD": "p-secret"})]
     bad = [check for check in found if check.status is not Status.OK]
     assert all(check.remedy and check.detail for check in bad)
     assert {"database", "credentials.telegram.bot", "credentials.email.bot", "llm.codex", "java", "otlp"} <= {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from butlers.daemon.cli.demo import demo
+from butlers.daemon.cli.system import demo
 from butlers.daemon.demo import lines
 
 

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.approvals.rules import RuleBook
-from butlers.butler.approvals.values import (
+from butlers.butler.approvals import (
     EXPIRY,
     NO_ACTION,
     Allowed,
@@ -21,6 +20,7 @@ from butlers.butler.approvals.values import (
     Wanted,
     refusal,
 )
+from butlers.butler.approvals.rules import RuleBook
 from butlers.clock import Clock
 from butlers.contracts.approval_state import Status
 from butlers.errors import NotFound
@@ -96,12 +96,9 @@ class Approvals:
         self.rules = RuleBook(
             database=database, queries=self.queries, journal=self.journal, clock=clock, new_id=new_id, gated=gated
         )
-        self._gated = gated
+        self.gated = gated  # the names of the tools whose calls wait for a person
         self._expiry = expiry
         self._hooks: dict[str | None, Hooks] = {}
-
-    def gates(self, tool_name: str) -> bool:
-        return tool_name in self._gated
 
     def register(self, tool_name: str | None, hooks: Hooks) -> None:
         """What decisions about a tool's actions move; None: about all tools that have no hooks of their own."""

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.approvals.values import NO_ACTION, NO_RULE, Journal
+from butlers.butler.approvals import NO_ACTION, NO_RULE, Journal
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
@@ -178,17 +178,10 @@ class RuleBook:
         max_uses: int | None = None,
         description: str = "",
     ) -> dict[str, Any]:
-        rule = Rule(
-            id=self._new_id(),
-            tool_name=tool_name,
-            constraints=constraints,
-            created_at=self._clock.now(),
-            expires_at=expires_at,
-            max_uses=max_uses,
-        )
+        bounds = (description, expires_at, max_uses)
         async with self._database.transaction() as connection:
-            await self._insert(connection, rule, created_by=created_by, description=description)
-        return await self.show(rule.id)
+            rule_id = await self._insert(connection, tool_name, constraints, bounds, created_by)
+        return await self.show(rule_id)
 
     async def create_from_action(
         self,
@@ -207,18 +200,11 @@ class RuleBook:
                 raise NotFound.of("action_id", NO_ACTION)
             if action["needs_person"]:
                 raise invalid("action_id", f"no rule may allow {action['tool_name']}: it needs a person each time")
-            rule = Rule(
-                id=self._new_id(),
-                tool_name=action["tool_name"],
-                constraints=suggested_constraints(action["tool_args"]) if constraints is None else constraints,
-                created_at=self._clock.now(),
-                expires_at=expires_at,
-                max_uses=max_uses,
-            )
-            about = description or f"made from action {action_id}"
-            await self._insert(connection, rule, created_by=created_by, description=about)
-            await connection.execute(self._queries.note_rule, action_id, rule.id)
-        return await self.show(rule.id)
+            chosen = suggested_constraints(action["tool_args"]) if constraints is None else constraints
+            bounds = (description or f"made from action {action_id}", expires_at, max_uses)
+            rule_id = await self._insert(connection, action["tool_name"], chosen, bounds, created_by)
+            await connection.execute(self._queries.note_rule, action_id, rule_id)
+        return await self.show(rule_id)
 
     async def revoke(self, rule_id: UUID, *, revoked_by: str) -> dict[str, Any]:
         """From now on it allows nothing; revoking it twice is no mistake."""
@@ -231,31 +217,25 @@ class RuleBook:
                 )
         return await self.show(rule_id)
 
-    async def _insert(self, connection: Executor, rule: Rule, *, created_by: str, description: str) -> None:
-        if rule.tool_name not in self._gated:
+    async def _insert(
+        self,
+        connection: Executor,
+        tool_name: str,
+        constraints: Constraints,
+        bounds: tuple[str, datetime | None, int | None],  # description, expires_at, max_uses
+        created_by: str,
+    ) -> UUID:
+        rule_id, now, expires_at = self._new_id(), self._clock.now(), bounds[1]
+        if tool_name not in self._gated:
             gated = ", ".join(sorted(self._gated)) or "nothing"
             raise invalid("tool_name", f"is not gated here, so it needs no rule (gated: {gated})")
-        if rule.expires_at is not None and rule.expires_at <= rule.created_at:
+        if expires_at is not None and expires_at <= now:
             raise invalid("expires_at", "lies in the past")
-        await connection.execute(
-            self._queries.insert_rule,
-            rule.id,
-            rule.tool_name,
-            rule.constraints,
-            description,
-            rule.expires_at,
-            rule.max_uses,
-            created_by,
-            rule.created_at,
-        )
+        await connection.execute(self._queries.insert_rule, rule_id, tool_name, constraints, *bounds, created_by, now)
         await self._journal.record(
-            connection,
-            "rule_created",
-            at=rule.created_at,
-            actor=created_by,
-            tool_name=rule.tool_name,
-            rule_id=rule.id,
+            connection, "rule_created", at=now, actor=created_by, tool_name=tool_name, rule_id=rule_id
         )
+        return rule_id
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from butlers.butler.approvals import Allowed, MustWait, Wanted
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.runner import KEY, ActionRunner
-from butlers.butler.approvals.values import Allowed, MustWait, Wanted
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
@@ -34,6 +34,7 @@ from butlers.operations.approvals import (
 )
 from butlers.operations.operation import SWITCHBOARD, DecidedArguments, NoArguments, Role
 
+_BOUNDS = {"expires_at", "max_uses", "description"}
 _SUMMARY = 300  # characters
 _VALUE = 80
 
@@ -64,11 +65,7 @@ class ApprovalTools:
 
     async def _list(self, _caller: Caller, arguments: ListActionsArguments) -> dict[str, Any]:
         status = None if arguments.status == "any" else arguments.status
-        return wire(
-            await self.approvals.actions.list(
-                status=status, tool_name=arguments.tool_name, cursor=arguments.cursor, limit=arguments.limit
-            )
-        )
+        return wire(await self.approvals.actions.list(**arguments.model_dump() | {"status": status}))
 
     async def _executed(self, _caller: Caller, arguments: ListExecutedArguments) -> dict[str, Any]:
         return wire(await self.approvals.actions.list(status="executed", **arguments.model_dump()))
@@ -109,9 +106,7 @@ class ApprovalTools:
             tool_name=arguments.tool_name,
             constraints={name: constraint.to_constraint() for name, constraint in arguments.arg_constraints.items()},
             created_by=_who(caller, arguments),
-            expires_at=arguments.expires_at,
-            max_uses=arguments.max_uses,
-            description=arguments.description,
+            **arguments.model_dump(include=_BOUNDS),
         )
         return wire({"rule": rule})
 
@@ -121,9 +116,7 @@ class ApprovalTools:
             arguments.action_id,
             created_by=_who(caller, arguments),
             constraints=None if chosen is None else {name: c.to_constraint() for name, c in chosen.items()},
-            expires_at=arguments.expires_at,
-            max_uses=arguments.max_uses,
-            description=arguments.description,
+            **arguments.model_dump(include=_BOUNDS),
         )
         return wire({"rule": rule})
 
@@ -143,7 +136,7 @@ def _who(caller: Caller, arguments: DecidedArguments) -> str:
 
 def gate_tools(tools: Iterable[AnyTool], *, approvals: Approvals, runner: ActionRunner) -> list[AnyTool]:
     """The same tools, those that are gated behind the gate. Whoever calls: an operator's call waits, too."""
-    return [_gated(tool, approvals, runner) if approvals.gates(tool.name) else tool for tool in tools]
+    return [_gated(tool, approvals, runner) if tool.name in approvals.gated else tool for tool in tools]
 
 
 def _gated(tool: AnyTool, approvals: Approvals, runner: ActionRunner) -> Tool:

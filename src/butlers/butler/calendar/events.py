@@ -59,31 +59,21 @@ class WorkingHours:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
-    """Nothing stands against it."""
+class Taken:
+    """What is in the way of a time, and free times instead."""
 
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
     conflicts: tuple[Busy, ...]
+    alternatives: tuple[Slot, ...] = ()  # as long as the wanted one, nearest first, none overlaps another
 
 
-@dataclass(frozen=True, slots=True)
-class Suggest:
-    conflicts: tuple[Busy, ...]
-    alternatives: tuple[Slot, ...]  # as long as the wanted one, nearest first, none overlaps another
-
-
-Decision = Create | Refuse | Suggest
-
-
-def decide(wanted: Slot, busy: Sequence[Busy], *, policy: Policy, hours: WorkingHours, now: datetime) -> Decision:
+def decide(wanted: Slot, busy: Sequence[Busy], *, policy: Policy, hours: WorkingHours, now: datetime) -> Taken | None:
+    """None: nothing stands against it."""
     conflicts = tuple(taken for taken in busy if taken.slot.overlaps(wanted))
     if not conflicts or policy == "allow":
-        return Create()
+        return None
     if policy == "reject":
-        return Refuse(conflicts)
-    return Suggest(conflicts, _alternatives(wanted, [taken.slot for taken in busy], hours, now))
+        return Taken(conflicts)
+    return Taken(conflicts, _alternatives(wanted, [taken.slot for taken in busy], hours, now))
 
 
 def search_window(wanted: Slot) -> Slot:

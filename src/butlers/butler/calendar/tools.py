@@ -28,13 +28,9 @@ from butlers.butler.calendar.arguments import (
     UpdateArguments,
 )
 from butlers.butler.calendar.events import (
-    Create,
-    Decision,
     Event,
     Policy,
-    Refuse,
     Slot,
-    Suggest,
     WorkingHours,
     busy_of,
     decide,
@@ -53,11 +49,11 @@ from butlers.butler.calendar.events import (
 )
 from butlers.butler.calendar.google import GoogleCalendar, same_request
 from butlers.butler.identity import Caller
-from butlers.butler.toolbox import Tool, ToolLine, tools_of
+from butlers.butler.toolbox import Tool, tool, tools_of
 from butlers.clock import Clock
 from butlers.contracts.envelope import invalid
 from butlers.errors import TargetUnavailable
-from butlers.operations.operation import CHANGES_OUTSIDE, READS_OUTSIDE, Hints
+from butlers.operations.operation import CHANGES_OUTSIDE, READS_OUTSIDE, SENDS
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.calendar")
@@ -95,44 +91,7 @@ class CalendarTools:
         self._writing = asyncio.Lock()
 
     def tools(self) -> list[Tool]:
-        outside_adds = Hints(open_world=True)
-        table: tuple[ToolLine, ...] = (
-            (
-                "calendar_list_events",
-                "Events within a window, in order; pages by page_token.",
-                ListArguments,
-                EventList,
-                READS_OUTSIDE,
-                self._list,
-            ),
-            ("calendar_get_event", "One event.", EventArguments, EventResult, READS_OUTSIDE, self._get),
-            (
-                "calendar_find_free_slots",
-                "Free times within the working hours.",
-                FreeSlotsArguments,
-                FreeSlots,
-                READS_OUTSIDE,
-                self._free,
-            ),
-            (
-                "calendar_create_event",
-                "Make an event; a taken time is answered with suggestions.",
-                CreateArguments,
-                EventWritten,
-                outside_adds,
-                self._create,
-            ),
-            (
-                "calendar_update_event",
-                "Change an event; moved to a taken time, it stays.",
-                UpdateArguments,
-                EventWritten,
-                CHANGES_OUTSIDE,
-                self._update,
-            ),
-            ("calendar_delete_event", "Delete an event.", DeleteArguments, EventDeleted, CHANGES_OUTSIDE, self._delete),
-        )
-        return tools_of(table, owner=self._butler)
+        return tools_of(self, owner=self._butler)
 
     @property
     def _calendar(self) -> GoogleCalendar:
@@ -140,15 +99,18 @@ class CalendarTools:
             raise TargetUnavailable(f"the calendar is not connected: set {', '.join(self._missing)}", retryable=False)
         return self._connected
 
+    @tool("calendar_list_events", "Events within a window, in order; pages by page_token.", EventList, READS_OUTSIDE)
     async def _list(self, _caller: Caller, wanted: ListArguments) -> dict[str, Any]:
         page = await self._calendar.list_events(
             wanted.window, limit=wanted.limit, page_token=wanted.page_token, query=wanted.query
         )
         return {"events": [shown(event) for event in page.events], "next_page_token": page.next_page_token}
 
+    @tool("calendar_get_event", "One event.", EventResult, READS_OUTSIDE)
     async def _get(self, _caller: Caller, wanted: EventArguments) -> dict[str, Any]:
         return {"event": shown(await self._calendar.get(wanted.event_id))}
 
+    @tool("calendar_find_free_slots", "Free times within the working hours.", FreeSlots, READS_OUTSIDE)
     async def _free(self, _caller: Caller, wanted: FreeSlotsArguments) -> dict[str, Any]:
         window, zone = wanted.window, await self._calendar.time_zone()
         busy = await self._calendar.free_busy(window)
@@ -160,6 +122,7 @@ class CalendarTools:
             "more": len(long_enough) > wanted.limit,
         }
 
+    @tool("calendar_create_event", "Make an event; a taken time is answered with suggestions.", EventWritten, SENDS)
     async def _create(self, _caller: Caller, wanted: CreateArguments) -> dict[str, Any]:
         key, body = wanted.idempotency_key, _body(wanted)
         event_id = event_id_of(f"{self._butler}:{key}") if key else self._new_id().hex
@@ -173,6 +136,7 @@ class CalendarTools:
         log.info("calendar event created", butler=self._butler, duplicate=not new)
         return {"status": "created" if new else "exists", "event": shown(event)}
 
+    @tool("calendar_update_event", "Change an event; moved to a taken time, it stays.", EventWritten, CHANGES_OUTSIDE)
     async def _update(self, _caller: Caller, wanted: UpdateArguments) -> dict[str, Any]:
         async with self._writing:
             present = await self._calendar.get(wanted.event_id)
@@ -186,6 +150,7 @@ class CalendarTools:
         log.info("calendar event updated", butler=self._butler)
         return {"status": "updated", "event": shown(event)}
 
+    @tool("calendar_delete_event", "Delete an event.", EventDeleted, CHANGES_OUTSIDE)
     async def _delete(self, _caller: Caller, wanted: DeleteArguments) -> dict[str, Any]:
         await self._calendar.delete(wanted.event_id, etag=wanted.etag)
         log.info("calendar event deleted", butler=self._butler)
@@ -207,23 +172,14 @@ class CalendarTools:
             return None
         zone = await self._calendar.time_zone()
         busy = busy_of(await self._calendar.all_events(search_window(slot)), zone, without=without)
-        decision = decide(slot, busy, policy=policy, hours=self._policy.hours(zone), now=self._clock.now())
-        return _answer(decision, zone)
-
-
-def _answer(decision: Decision, zone: ZoneInfo) -> dict[str, Any] | None:
-    match decision:
-        case Create():
+        taken = decide(slot, busy, policy=policy, hours=self._policy.hours(zone), now=self._clock.now())
+        if taken is None:
             return None
-        case Refuse(conflicts):
-            suggestions: tuple[Slot, ...] = ()
-        case Suggest(conflicts, suggestions):
-            pass
-    return {
-        "status": "conflict",
-        "conflicts": [shown_busy(busy, zone) for busy in conflicts],
-        "suggestions": [shown_slot(slot, zone) for slot in suggestions],
-    }
+        return {
+            "status": "conflict",
+            "conflicts": [shown_busy(busy, zone) for busy in taken.conflicts],
+            "suggestions": [shown_slot(slot, zone) for slot in taken.alternatives],
+        }
 
 
 def _body(wanted: CreateArguments) -> Event:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Protocol
 from uuid import UUID
 
@@ -23,10 +23,9 @@ import pydantic
 from pydantic import Field, StringConstraints
 from pydantic_core import to_json
 
-from butlers.butler.memory.episodes import Episodes
-from butlers.butler.memory.extraction import corrections, statements
-from butlers.butler.memory.facts import Facts, Rules
-from butlers.butler.memory.values import MAX_CONTENT, MAX_NAME, Correction, Episode, NewFact, Permanence
+from butlers.butler.memory.episodes import Episode, Episodes
+from butlers.butler.memory.extraction import MAX_CONTENT, MAX_NAME, Permanence, corrections, statements
+from butlers.butler.memory.facts import Correction, Facts, NewFact, Rules
 from butlers.butler.sessions import Spawner
 from butlers.clock import Clock
 from butlers.contracts.envelope import Value
@@ -96,16 +95,7 @@ class LocalReader:
 
 def facts_of(episode: Episode) -> list[NewFact]:
     return [
-        NewFact(
-            subject=said.subject,
-            predicate=said.predicate,
-            content=said.content,
-            permanence=said.permanence,
-            confidence=said.confidence,
-            origin="local",
-            observed_at=episode.created_at,
-            source_episode_id=episode.id,
-        )
+        NewFact(**asdict(said), origin="local", observed_at=episode.created_at, source_episode_id=episode.id)
         for said in statements(episode.content, episode.speaker)
     ]
 

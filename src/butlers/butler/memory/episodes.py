@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.memory.extraction import corrections, statements
-from butlers.butler.memory.values import MAX_NAME, Episode, MemoryPolicy, NewEpisode, shortened
-from butlers.butler.sessions import EndedSession
+from butlers.butler.memory.extraction import MAX_CONTENT, MAX_NAME, corrections, statements
+from butlers.butler.sessions import OWNER, EndedSession
 from butlers.clock import Clock
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database, Executor
@@ -35,6 +35,49 @@ EPISODE_CLAIMS = ClaimTable(
     updated=None,
 )
 OF_ITSELF = "memory:"  # the memory's own sessions; remembering them would feed it its own words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPolicy:
+    """How long what is remembered, and how episodes are claimed."""
+
+    episode_ttl: timedelta = timedelta(days=7)
+    important_from: float = 0.7  # unread episodes from here on outlive their TTL ...
+    important_ttl: timedelta = timedelta(days=30)  # ... up to this age
+    correction_ttl: timedelta = timedelta(days=90)
+    lease: timedelta = timedelta(seconds=300)
+    max_attempts: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEpisode:
+    """Something that happened."""
+
+    source: str
+    content: str
+    speaker: str = OWNER
+    answer: str | None = None
+    importance: float = 0.5
+    session_id: UUID | None = None
+    request_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """Something that happened, claimed to be read."""
+
+    id: UUID
+    speaker: str
+    content: str
+    answer: str | None
+    created_at: datetime
+    attempts: int
+
+
+def shortened(text: str, limit: int = MAX_CONTENT) -> str:
+    """No longer than the limit; a cut is shown."""
+    clean = text.replace("\x00", "").strip()
+    return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
 
 
 class Episodes:

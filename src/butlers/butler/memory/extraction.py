@@ -19,9 +19,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
-from butlers.butler.memory.values import MAX_NAME, Permanence
-
+Permanence = Literal["permanent", "stable", "standard", "volatile", "ephemeral"]
+MAX_CONTENT = 2_000  # characters of one memory
+MAX_NAME = 200  # characters of a subject or a predicate
 LONGEST_SENTENCE = 300  # characters; longer ones are not plain statements
 MOST_SENTENCES = 100  # of one episode
 # Words that may stand before what a sentence says.
@@ -108,22 +110,17 @@ class Statement:
     confidence: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """A form of sentence and what it says."""
-
-    form: re.Pattern[str]
-    read: Callable[[re.Match[str], str], Iterator[Statement]]
+Reader = Callable[[re.Match[str], str], Iterator[Statement]]  # of a match and the speaker
 
 
 def statements(text: str, speaker: str) -> list[Statement]:
     """What a text says about the world, in its order."""
     result: list[Statement] = []
     for sentence in plain_sentences(text):
-        for pattern in PATTERNS:
-            match = pattern.form.search(sentence)
-            read = pattern.read(match, speaker) if match is not None else ()
-            if found := [s for s in read if len(s.subject) <= MAX_NAME >= len(s.predicate)]:
+        for form, read in PATTERNS:
+            match = form.search(sentence)
+            said = read(match, speaker) if match is not None else ()
+            if found := [s for s in said if len(s.subject) <= MAX_NAME >= len(s.predicate)]:
                 result += found
                 break  # the first form that fits: a sentence is read once
     return result
@@ -160,16 +157,15 @@ def _of(whose: str, speaker: str) -> str | None:
     return None if whose.casefold() in _POINTING else whose
 
 
-def _home(match: re.Match[str], speaker: str) -> Iterator[Statement]:
-    subject, place = _of(match[1], speaker), _thing(match[2])
-    if subject and place:
-        yield Statement(subject=subject, predicate="lives in", content=place, permanence="stable", confidence=0.8)
+def _place(predicate: str, confidence: float) -> Reader:
+    def read(match: re.Match[str], speaker: str) -> Iterator[Statement]:
+        subject, place = _of(match[1], speaker), _thing(match[2])
+        if subject and place:
+            yield Statement(
+                subject=subject, predicate=predicate, content=place, permanence="stable", confidence=confidence
+            )
 
-
-def _work(match: re.Match[str], speaker: str) -> Iterator[Statement]:
-    subject, place = _of(match[1], speaker), _thing(match[2])
-    if subject and place:
-        yield Statement(subject=subject, predicate="works at", content=place, permanence="stable", confidence=0.75)
+    return read
 
 
 def _allergy(match: re.Match[str], speaker: str) -> Iterator[Statement]:
@@ -238,23 +234,21 @@ def _attribute(match: re.Match[str], speaker: str) -> Iterator[Statement]:
     )
 
 
-def _pattern(form: str, read: Callable[[re.Match[str], str], Iterator[Statement]]) -> Pattern:
-    return Pattern(form=re.compile(form, re.IGNORECASE), read=read)
-
-
-PATTERNS: tuple[Pattern, ...] = (
-    _pattern(rf"{LEAD}(my|{_MINE}(?:'s|')|{_NAME}(?:'s|')) birthday is (?:on )?{_REST}", _birthday),
-    _pattern(rf"{LEAD}{_PERSON} (?:now )?(?:lives? in|(?:have |has )?moved to|am from|is from) {_REST}", _home),
-    _pattern(rf"{LEAD}{_PERSON} (?:now )?works? (?:at|for) {_REST}", _work),
-    _pattern(rf"{LEAD}{_PERSON}(?:'m| am| is|'s) (not )?allergic to {_REST}", _allergy),
-    _pattern(rf"{LEAD}I(?:'d)? (?:really )?prefer (.+?) (?:to|over) {_REST}", _preference),
-    _pattern(
+_FORMS: tuple[tuple[str, Reader], ...] = (
+    (rf"{LEAD}(my|{_MINE}(?:'s|')|{_NAME}(?:'s|')) birthday is (?:on )?{_REST}", _birthday),
+    (
+        rf"{LEAD}{_PERSON} (?:now )?(?:lives? in|(?:have |has )?moved to|am from|is from) {_REST}",
+        _place("lives in", 0.8),
+    ),
+    (rf"{LEAD}{_PERSON} (?:now )?works? (?:at|for) {_REST}", _place("works at", 0.75)),
+    (rf"{LEAD}{_PERSON}(?:'m| am| is|'s) (not )?allergic to {_REST}", _allergy),
+    (rf"{LEAD}I(?:'d)? (?:really )?prefer (.+?) (?:to|over) {_REST}", _preference),
+    (
         rf"{LEAD}I (?:really )?(don't like|do not like|don't enjoy|can't stand|cannot stand|can't bear) {_REST}",
         _own_aversion,
     ),
-    _pattern(rf"{LEAD}I {_VERB} {_REST}", _own_opinion),
-    _pattern(
-        rf"{LEAD}({_NAME}) (?:really )?(likes|loves|enjoys|adores|hates|dislikes|detests) {_REST}", _others_opinion
-    ),
-    _pattern(rf"{LEAD}my ([\w'-]+(?: [\w'-]+){{0,3}}?) is {_REST}", _attribute),
+    (rf"{LEAD}I {_VERB} {_REST}", _own_opinion),
+    (rf"{LEAD}({_NAME}) (?:really )?(likes|loves|enjoys|adores|hates|dislikes|detests) {_REST}", _others_opinion),
+    (rf"{LEAD}my ([\w'-]+(?: [\w'-]+){{0,3}}?) is {_REST}", _attribute),
 )
+PATTERNS = tuple((re.compile(form, re.IGNORECASE), read) for form, read in _FORMS)

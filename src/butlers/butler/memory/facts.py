@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from butlers.butler.memory.recall import REFUTED, effective_confidence, maturity_after
-from butlers.butler.memory.values import DECAY_RATES, Correction, Maturity, NewFact, Origin, folded
+from butlers.butler.memory.extraction import Permanence
+from butlers.butler.memory.recall import REFUTED, Maturity, effective_confidence, maturity_after
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries
 
+Origin = Literal["tool", "local", "model"]
 Settled = Literal["stored", "repeated", "superseded", "outdated"]
 HISTORY = 20  # versions that one fact shows
+# How much of its confidence a fact loses, per day.
+DECAY_RATES: Mapping[Permanence, float] = {
+    "permanent": 0.0,
+    "stable": 0.002,
+    "standard": 0.008,
+    "volatile": 0.03,
+    "ephemeral": 0.1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFact:
+    """Something that is said to be so."""
+
+    subject: str
+    predicate: str
+    content: str
+    permanence: Permanence = "standard"
+    confidence: float = 0.8
+    origin: Origin
+    observed_at: datetime
+    source_episode_id: UUID | None = None
+
+    @property
+    def decay_rate(self) -> float:
+        return DECAY_RATES[self.permanence]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """A wish about how to act; said twice, it becomes a rule."""
+
+    content: str
+    episode_id: UUID
+
+
+def folded(text: str) -> str:
+    """The same text for the same words, however they are written: case, width, spaces and end marks do not count."""
+    plain = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
+    return " ".join(plain.split()).strip(" .,;:!?\"'")
 
 
 def settle(fact: NewFact, *, known_content: str | None, known_since: datetime | None) -> Settled:

@@ -10,12 +10,14 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from butlers.butler.memory.values import Kind, Maturity
 from butlers.butler.specialist import search_words
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
+
+Kind = Literal["episode", "fact", "rule"]
+Maturity = Literal["candidate", "established", "proven", "anti_pattern"]
 
 # A memory of a month ago counts for two thirds of a fresh one, and none for less than half: a birthday told years ago
 # is still worth finding.

@@ -10,11 +10,13 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.memory.memory import Memory
-from butlers.butler.memory.recall import Question
-from butlers.butler.memory.values import MAX_CONTENT, MAX_NAME, Kind, Maturity, NewEpisode, NewFact, Permanence
+from butlers.butler.memory import Memory
+from butlers.butler.memory.episodes import NewEpisode
+from butlers.butler.memory.extraction import MAX_CONTENT, MAX_NAME, Permanence
+from butlers.butler.memory.facts import NewFact
+from butlers.butler.memory.recall import Kind, Maturity, Question
 from butlers.butler.sessions import OWNER
-from butlers.butler.toolbox import Tool, ToolLine, tools_of
+from butlers.butler.toolbox import Tool, tool, tools_of
 from butlers.contracts.envelope import Value, invalid
 from butlers.errors import NotFound, ValidationError
 from butlers.operations.operation import ACTS, ADDS, CHANGES, READS, NoArguments, Result, Row
@@ -118,37 +120,15 @@ class MemoryTools:
     memory: Memory
 
     def tools(self) -> list[Tool]:
-        table: tuple[ToolLine, ...] = (
-            (
-                "memory_store_episode",
-                "Remember what happened.",
-                StoreEpisodeArguments,
-                MemoryStored,
-                ADDS,
-                self._store_episode,
-            ),
-            ("memory_store_fact", "Remember what is so.", StoreFactArguments, MemoryStored, ACTS, self._store_fact),
-            ("memory_store_rule", "Remember how to act.", StoreRuleArguments, MemoryStored, ADDS, self._store_rule),
-            ("memory_recall", "Find memories by words, best first.", RecallArguments, Memories, READS, self._recall),
-            ("memory_get", "One memory, whole.", MemoryArguments, MemoryResult, READS, self._get),
-            ("memory_forget", "Forget one memory for good.", MemoryArguments, MemoryForgotten, CHANGES, self._forget),
-            (
-                "memory_confirm",
-                "Say that a fact still holds, or how a rule did.",
-                ConfirmArguments,
-                MemoryConfirmed,
-                ACTS,
-                self._confirm,
-            ),
-            ("memory_stats", "How much is remembered.", NoArguments, MemoryStats, READS, self._stats),
-        )
-        return tools_of(table, owner=self.butler)
+        return tools_of(self, owner=self.butler)
 
+    @tool("memory_store_episode", "Remember what happened.", MemoryStored, ADDS)
     async def _store_episode(self, caller: Caller, arguments: StoreEpisodeArguments) -> dict[str, Any]:
         episode = NewEpisode(source=f"tool:{caller.name}", **arguments.model_dump())
         stored = await self.memory.episodes.store(episode, now=self.memory.clock.now())
         return wire({"kind": "episode", "id": stored, "status": "stored"})
 
+    @tool("memory_store_fact", "Remember what is so.", MemoryStored, ACTS)
     async def _store_fact(self, _caller: Caller, arguments: StoreFactArguments) -> dict[str, Any]:
         now = self.memory.clock.now()
         fact = NewFact(origin="tool", observed_at=now, **arguments.model_dump())
@@ -156,6 +136,7 @@ class MemoryTools:
             fact_id, status = await self.memory.facts.store(connection, fact, now=now)
         return wire({"kind": "fact", "id": fact_id, "status": status})
 
+    @tool("memory_store_rule", "Remember how to act.", MemoryStored, ADDS)
     async def _store_rule(self, _caller: Caller, arguments: StoreRuleArguments) -> dict[str, Any]:
         now = self.memory.clock.now()
         async with self.memory.database.transaction() as connection:
@@ -164,6 +145,7 @@ class MemoryTools:
             )
         return wire({"kind": "rule", "id": rule_id, "maturity": maturity, "status": "stored"})
 
+    @tool("memory_recall", "Find memories by words, best first.", Memories, READS)
     async def _recall(self, _caller: Caller, arguments: RecallArguments) -> dict[str, Any]:
         question = Question(
             text=arguments.query,
@@ -177,6 +159,7 @@ class MemoryTools:
             raise invalid("query", "has no word that could be looked for")
         return wire(page)
 
+    @tool("memory_get", "One memory, whole.", MemoryResult, READS)
     async def _get(self, _caller: Caller, arguments: MemoryArguments) -> dict[str, Any]:
         found = await self._found(arguments.kind, arguments.id)
         if found is None:
@@ -188,6 +171,7 @@ class MemoryTools:
             return await self.memory.facts.get(memory_id, now=self.memory.clock.now())
         return await (self.memory.rules if kind == "rule" else self.memory.episodes).get(memory_id)
 
+    @tool("memory_forget", "Forget one memory for good.", MemoryForgotten, CHANGES)
     async def _forget(self, _caller: Caller, arguments: MemoryArguments) -> dict[str, Any]:
         forgetting = {
             "fact": self.memory.facts.forget,
@@ -199,6 +183,7 @@ class MemoryTools:
             raise _unknown(arguments.kind)
         return wire({"kind": arguments.kind, "id": arguments.id, "forgotten": forgotten})
 
+    @tool("memory_confirm", "Say that a fact still holds, or how a rule did.", MemoryConfirmed, ACTS)
     async def _confirm(self, _caller: Caller, arguments: ConfirmArguments) -> dict[str, Any]:
         now = self.memory.clock.now()
         if arguments.kind == "rule":
@@ -213,6 +198,7 @@ class MemoryTools:
         fact = await self.memory.facts.get(arguments.id, now=now)
         return wire({"kind": "fact", "id": arguments.id, "memory": fact})
 
+    @tool("memory_stats", "How much is remembered.", MemoryStats, READS)
     async def _stats(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         return wire(await self.memory.stats())
 

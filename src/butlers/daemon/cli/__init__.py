@@ -8,23 +8,11 @@ from typing import Annotated
 import typer
 
 from butlers import __version__
-from butlers.daemon.cli import (
-    ask,
-    connectors,
-    deliveries,
-    demo,
-    doctor,
-    pipeline,
-    registry,
-    requests,
-    route,
-    token,
-    up,
-    why,
-)
+from butlers.daemon.cli import pipeline, route, system, token
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
-from butlers.operations import approvals, backfill, dead_letters, mailbox, routing, senders
+from butlers.operations import approvals, connectors, dead_letters, deliveries, operators, people, requests, routing
+from butlers.operations.operation import Operation
 
 app = typer.Typer(
     name="butlers",
@@ -51,42 +39,43 @@ def _root(
     """Nothing to do before a command."""
 
 
-approvals_app = typer.Typer(help="What waits for a person's approval.", no_args_is_help=True)
-_rules = typer.Typer(help="Rules that let calls pass without asking.", no_args_is_help=True)
-approvals_app.add_typer(_rules, name="rules")
-_backfill = typer.Typer(help="Messages of the past that connectors fetch when asked to.", no_args_is_help=True)
-_dead_letters = typer.Typer(help="Deliveries that were set aside.", no_args_is_help=True)
-_mailbox = typer.Typer(help="Mails that could not be handled.", no_args_is_help=True)
-_senders = typer.Typer(help="Who may write in, who was refused, and how a stranger is let in.")
-add_commands(approvals_app, "approvals", *approvals.OPERATIONS)
-add_commands(_rules, "approvals rules", *approvals.OPERATIONS)
-add_commands(_backfill, "backfill", backfill.LIST, backfill.CREATE, backfill.PAUSE)
-add_commands(_dead_letters, "dead-letters", *dead_letters.OPERATIONS)
-add_commands(_mailbox, "mailbox", *mailbox.OPERATIONS)
-add_commands(_senders, "senders", *senders.OPERATIONS)
+def _group(words: str, about: str, *operations: Operation) -> typer.Typer:
+    """The commands of these operations that begin with the words."""
+    lists = any(command.alone for operation in operations for command in operation.commands)
+    group = typer.Typer(name=words.rpartition(" ")[2], help=about, no_args_is_help=not lists)
+    add_commands(group, words, *operations)
+    return group
 
-app.command("up")(exiting(up.up))
-app.command("run")(exiting(up.run))
-app.command("simulate")(exiting(up.simulate))
-app.command("demo")(exiting(demo.demo))
-app.command("status")(exiting(ask.status))
-app.command("ingest")(ask.ingest)
-app.command("trace")(ask.trace)
-app.command("doctor")(exiting(doctor.doctor))
-app.command("why")(why.why)
+
+app.command("up")(exiting(system.up))
+app.command("run")(exiting(system.run))
+app.command("simulate")(exiting(system.simulate))
+app.command("demo")(exiting(system.demo))
+app.command("status")(exiting(system.status))
+add_commands(app, "", requests.INGEST, requests.TRACE)
+app.command("doctor")(exiting(system.doctor))
+add_commands(app, "", deliveries.WHY)
 app.command("route")(exiting(route.route))
-add_commands(app, "", routing.EXTRACTIONS, routing.SERVICE_LEVELS)
-app.add_typer(requests.app, name="requests")
-app.add_typer(registry.app, name="registry")
-app.add_typer(connectors.app, name="connectors")
-app.add_typer(_backfill, name="backfill")
-app.add_typer(deliveries.app, name="deliveries")
-app.add_typer(_dead_letters, name="dead-letters")
-app.add_typer(_mailbox, name="mailbox")
-app.add_typer(approvals_app, name="approvals")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(_senders, name="senders")
-app.add_typer(token.app, name="token")
+add_commands(app, "", *routing.OPERATIONS)
+
+_approvals = _group("approvals", "What waits for a person's approval.", *approvals.OPERATIONS)
+_approvals.add_typer(_group("approvals rules", "Rules that let calls pass without asking.", *approvals.OPERATIONS))
+_requests = (*requests.OPERATIONS, *operators.OPERATIONS)
+_deliveries = (*deliveries.OPERATIONS, *people.OPERATIONS)
+for _commands in (
+    _group("requests", "Recent requests, newest first, and what can be done about them.", *_requests),
+    _group("registry", "Who can take work.", *routing.OPERATIONS),
+    _group("connectors", "Who brings messages in, and whether it is there.", *connectors.OPERATIONS),
+    _group("backfill", "Messages of the past that connectors fetch when asked to.", *connectors.OPERATIONS),
+    _group("deliveries", "What was sent, what waits, and how the way out is doing.", *_deliveries),
+    _group("dead-letters", "Deliveries that were set aside.", *dead_letters.OPERATIONS),
+    _group("mailbox", "Mails that could not be handled.", *dead_letters.OPERATIONS),
+    _approvals,
+    pipeline.app,
+    _group("senders", "Who may write in, who was refused, and how a stranger is let in.", *people.OPERATIONS),
+    token.app,
+):
+    app.add_typer(_commands)
 
 
 def main() -> None:

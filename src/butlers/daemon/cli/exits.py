@@ -1,4 +1,4 @@
-"""How commands end, and what they say when they fail.
+"""What commands print, how they end, and what they say when they fail.
 
 0    done
 1    it was tried and failed
@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec
 
 # typer gives names to the kinds of it only.
@@ -32,8 +32,23 @@ from butlers.errors import (
 )
 
 P = ParamSpec("P")
+Document = dict[str, Any]
 OK, FAILED, USAGE, CONFIGURATION, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 CONFIGURATION_ERROR = "configuration_error"  # of this machine, so not in the taxonomy of the wire
+
+
+def say(document: Document, as_json: bool, lines: Callable[[Document], Iterable[str]]) -> None:
+    """Print an answer for machines or for people."""
+    if as_json:
+        print(json.dumps(document))
+    else:
+        for line in lines(document):
+            print(plain(line))
+
+
+def plain(line: str) -> str:
+    """What others wrote, so that it cannot pretend to be something else on a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
@@ -73,7 +88,7 @@ def exiting(command: Callable[P, int]) -> Callable[P, None]:
     return wrapped
 
 
-def _failed(code: int, lines: Sequence[str], described: dict[str, Any], as_json: bool) -> int:
+def _failed(code: int, lines: Iterable[str], described: dict[str, Any], as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": {"retryable": False} | described}))
     else:
@@ -82,11 +97,8 @@ def _failed(code: int, lines: Sequence[str], described: dict[str, Any], as_json:
     return code
 
 
-def _lines(error: ClassifiedError) -> list[str]:
-    return [error.message, *_fields(error)]
-
-
-def _fields(error: ClassifiedError) -> Iterator[str]:
+def _lines(error: ClassifiedError) -> Iterator[str]:
+    yield error.message
     for field in getattr(error, "fields", ()):
         if field.error not in error.message:  # not what the message says already
             yield f"  {field.field or 'input'}: {field.error}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from butlers.channels.registry import listed, outbound_names
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings, load_settings
 from butlers.errors import ConfigurationError
@@ -31,24 +28,6 @@ Set = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Limit = Annotated[int, typer.Option(min=1, max=500)]
-Cursor = Annotated[str | None, typer.Option(help="Where an earlier page ended.")]
-
-
-def moment(text: str | None) -> str | None:
-    try:
-        whole = text is None or datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        whole = False
-    if not whole:
-        raise typer.BadParameter("must be a moment with an offset, like 2026-01-31T09:00:00Z")
-    return text
-
-
-Since = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, included.", callback=moment)]
-Until = Annotated[str | None, typer.Option(help="Moment like 2026-01-31T09:00:00Z, not included.", callback=moment)]
-Channel = Annotated[str | None, typer.Option(help=f"{listed(outbound_names())}.")]
-Origin = Annotated[str | None, typer.Option(help="Only what this butler asked for.")]
-Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
 def settings_from(
@@ -78,30 +57,6 @@ def _pair(item: str, option: str) -> tuple[str, str]:
             "must be NAME=VALUE", source="command line", key=f"{option} {item}", remedy="see --help"
         )
     return key.strip(), value.strip()
-
-
-def lists_by_itself(app: typer.Typer, command: Callable[..., None]) -> None:
-    """Let the group take the listing's options, and nothing that belongs to one of its other commands."""
-
-    def listing(**given: Any) -> None:
-        context: typer.Context = given["context"]
-        if context.invoked_subcommand is None:
-            command(**given)
-        elif misplaced := _said(context):
-            raise typer.BadParameter(f"{misplaced} belongs behind `{context.invoked_subcommand}`")
-
-    listing.__doc__ = command.__doc__
-    listing.__signature__ = inspect.signature(command)  # type: ignore[attr-defined]
-    listing.__annotations__ = command.__annotations__
-    app.callback(invoke_without_command=True)(listing)
-
-
-def _said(context: typer.Context) -> str | None:
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            return parameter.opts[0]
-    return None
 
 
 @contextmanager

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from butlers.contracts.envelope import invalid
-from butlers.daemon.cli.asking import Document, an_id, say
-from butlers.daemon.cli.exits import FAILED, OK, exiting
+from butlers.daemon.cli.exits import FAILED, OK, Document, exiting, say
 from butlers.daemon.cli.options import Config, DataDir, Json, Limit, database_of_system, settings_from
 from butlers.daemon.cli.pipeline_generate import generate
 from butlers.daemon.places import Places
-from butlers.operations.operation import when
+from butlers.operations.operation import as_uuid, when
 
 if TYPE_CHECKING:
     from butlers.pipeline.job import Job, Window
 
 
-app = typer.Typer(help="Jobs over the whole record, on Spark.", no_args_is_help=True)
+app = typer.Typer(name="pipeline", help="Jobs over the whole record, on Spark.", no_args_is_help=True)
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name; `butlers pipeline list` shows them.")]
 From = Annotated[str | None, typer.Option("--from", help="A day, or a moment with an offset; included.")]
@@ -111,7 +110,7 @@ def status(
     from butlers.clock import SystemClock
     from butlers.pipeline.runs import Runs
 
-    wanted = an_id(run_id) if run_id is not None else None
+    wanted = as_uuid(run_id) if run_id is not None else None
     with database_of_system(settings_from(data_dir=data_dir, config=config)) as dsn:
         found = Runs(dsn).recent(now=SystemClock().now(), limit=limit, run_id=wanted)
     if wanted is not None and not found:

@@ -12,8 +12,7 @@ import typer
 
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
-from butlers.daemon.cli.asking import Document, say
-from butlers.daemon.cli.exits import OK
+from butlers.daemon.cli.exits import OK, Document, say
 from butlers.daemon.cli.options import Config, DataDir, Json, database_of_system, settings_from
 from butlers.daemon.places import Places
 

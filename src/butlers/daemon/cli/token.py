@@ -13,7 +13,7 @@ from butlers.butler.identity import OPERATOR, Grant, TokenFile
 from butlers.channels.registry import channels
 from butlers.clock import SystemClock
 from butlers.contracts.envelope import invalid
-from butlers.daemon.cli.exits import exiting
+from butlers.daemon.cli.exits import exiting, say
 from butlers.daemon.cli.options import Config, DataDir, Json, settings_from
 from butlers.daemon.places import Places
 from butlers.daemon.settings import Settings
@@ -21,7 +21,7 @@ from butlers.errors import FieldError, ValidationError
 from butlers.operations.operation import Role
 from butlers.roster import load_roster
 
-app = typer.Typer(help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
+app = typer.Typer(name="token", help="Issue, list and revoke bearer tokens.", no_args_is_help=True)
 
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,30}")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
@@ -57,7 +57,7 @@ def issue(
     places = _places(data_dir, config)
     places.create()
     token = _tokens(places).issue(name, role, grants)
-    told = {"name": name, "role": role.value, "token": token.secret, "grants": _told(grants)}
+    told = {"name": name, "role": role.value, "token": token.secret, "grants": [asdict(grant) for grant in grants]}
     print(json.dumps(told) if as_json else token.secret)
     return 0
 
@@ -76,10 +76,6 @@ def _grants(role: Role, channel: str | None, endpoint: str | None, senders: list
     if any(not sender.strip() for sender in senders):
         raise invalid("--sender", "must not be empty")
     return (Grant(channel=channel, endpoint=endpoint.strip(), senders=tuple(sender.strip() for sender in senders)),)
-
-
-def _told(grants: tuple[Grant, ...]) -> list[dict[str, Any]]:
-    return [asdict(grant) for grant in grants]
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -126,12 +122,10 @@ def revoke(
 def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False) -> int:
     """Names, roles, and for whom each may speak beside itself; the secrets stay hidden."""
     tokens = _tokens(_places(data_dir, config)).tokens()
-    rows = [{"name": t.name, "role": t.role.value, "issued_at": t.issued_at, "grants": _told(t.grants)} for t in tokens]
-    if as_json:
-        print(json.dumps({"tokens": rows}))
-    else:
-        for row in rows:
-            print(_line(row))
+    rows = [asdict(token) for token in tokens]
+    for row in rows:
+        del row["secret"]
+    say({"tokens": rows}, as_json, lambda told: map(_line, told["tokens"]))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,24 +16,28 @@ from starlette.routing import BaseRoute
 
 from butlers import __version__
 from butlers.butler.activity import ActivityReporter
-from butlers.butler.core_tools import CoreTools, StateStore
+from butlers.butler.core_tools import CoreTools, SpeakingTools, StateStore
 from butlers.butler.health import Health
+from butlers.butler.identity import Caller, TokenFile
 from butlers.butler.modules import Module, ModuleHost
-from butlers.butler.notifier import Notifier
 from butlers.butler.route_inbox import RouteExecutor, RouteHandler
 from butlers.butler.runtime import LocalRuntime, Runtime
 from butlers.butler.runtimes import build_runtime
 from butlers.butler.schedules import REMIND, Job, Scheduler, remind_job
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import AnyTool, EnvelopeTool, ToolBox
-from butlers.butler.transport import Transport
+from butlers.butler.transport import InProcessTransport, McpTransport, Notifier, Transport
+from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope, RouteResponse
 from butlers.daemon.compose.modules import add_memory, gated
-from butlers.daemon.compose.process import Process
+from butlers.daemon.places import Places
 from butlers.daemon.services import Action, Service, Supervisor
-from butlers.operations.operation import ADDS_ONCE
+from butlers.daemon.settings import Settings
+from butlers.operations.operation import ADDS_ONCE, Role
 from butlers.roster import ButlerConfig
+from butlers.storage.claims import LeasePolicy, SuspectGate
+from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
 from butlers.telemetry import Telemetry, get_logger
@@ -41,6 +46,49 @@ log = get_logger("butlers.system")
 
 SCHEDULE_WORKERS = 3  # schedules that run at one time: a long one must not keep the others waiting
 LOST_SESSIONS_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What all butlers of one process share."""
+
+    settings: Settings
+    places: Places
+    roster: Mapping[str, ButlerConfig]
+    environment: Mapping[str, str]  # credentials, the simulators' included
+    database: Database
+    dsn: str = field(repr=False)  # its address, for processes that this one starts
+    tokens: TokenFile
+    clock: Clock
+    new_id: Callable[[], UUID]
+    instance: str  # one per process, names its leases and wire logs
+    tool_boxes: dict[str, ToolBox] = field(default_factory=dict)
+    suspects: SuspectGate = field(default_factory=SuspectGate)  # one for all that may die here
+    health: Health = field(default_factory=Health)  # what all butlers of the process depend on: database, disk
+
+    @property
+    def lease(self) -> LeasePolicy:
+        return LeasePolicy(ttl=self.settings.lease_ttl_s, renew_every=self.settings.lease_renew_s)
+
+    def telemetry(self, butler: str) -> Telemetry:
+        instance = f"{socket.gethostname()}-{self.instance[:8]}"
+        return Telemetry.create(butler, instance, clock=self.clock, otlp_endpoint=self.settings.otlp_endpoint)
+
+    def transport(self, butler: str) -> Transport:
+        """How that butler calls others: directly when they live here, else over MCP with its own token."""
+        remote = McpTransport(token=lambda: self.tokens.secret_of(butler), url_of=self.mcp_url)
+        caller = Caller(name=butler, role=Role.BUTLER)
+        return InProcessTransport(caller=caller, tool_boxes=self.tool_boxes, elsewhere=remote)
+
+    def base_url(self, butler: str) -> str | None:
+        config = self.roster.get(butler)
+        if config is None:
+            return None
+        return f"http://{self.settings.host}:{self.settings.port(butler, config.butler.port)}"
+
+    def mcp_url(self, butler: str) -> str | None:
+        base = self.base_url(butler)
+        return f"{base}/mcp" if base else None
 
 
 def base_migrations(schema: str) -> MigrationSet:
@@ -240,12 +288,16 @@ def finish_butler(
         state=StateStore(database=process.database, schema=config.schema_name, clock=process.clock),
         scheduler=butler.scheduler,
         spawner=butler.spawner,
+    )
+    speaking = SpeakingTools(
+        butler=config.name,
+        scheduler=butler.scheduler,
         notifier=butler.notifier,
         contacts=butler.contacts,
         clock=process.clock,
         new_id=process.new_id,
     )
-    own = [*core.tools(), *tools, *memory_tools, *(core.speaking_tools() if speaks else ())]
+    own = [*core.tools(), *tools, *memory_tools, *(speaking.tools() if speaks else ())]
     butler.tools.add(_route_tool(butler, handle), *(gated(butler, own) if speaks else own))
     process.tool_boxes[config.name] = butler.tools
 

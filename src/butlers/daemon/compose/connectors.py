@@ -1,19 +1,30 @@
-"""Switchboard's side of the connectors, wired: heartbeats, the three jobs about them, and backfill."""
+"""Connectors, wired: those of this process, and for all of them heartbeats, the jobs about these, and backfill."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
+from butlers import __version__
+from butlers.butler.health import Check, Finding
+from butlers.butler.identity import Caller, Grant
 from butlers.butler.schedules import Job
 from butlers.butler.toolbox import AnyTool
-from butlers.daemon.compose.base import Butler
-from butlers.daemon.compose.process import Process
+from butlers.channels.connector import HeartbeatReporter, Standing, make_connector
+from butlers.channels.plugins import ChannelSettings
+from butlers.channels.registry import channel_of
+from butlers.contracts.envelope import holds_nul, invalid
+from butlers.contracts.heartbeat import HeartbeatEnvelope, HeartbeatReply
+from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.daemon.compose.base import Butler, Process
+from butlers.daemon.compose.channels import channel_settings
 from butlers.daemon.services import Service
 from butlers.errors import InternalError
+from butlers.operations.operation import Role
 from butlers.pipeline.job import Window
 from butlers.pipeline.process import run_in_process
 from butlers.storage.queries import Queries
@@ -21,6 +32,7 @@ from butlers.switchboard.connectors.backfill import BackfillJobs
 from butlers.switchboard.connectors.registry import Connectors, Heartbeats, Speakers, make_log_months
 from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
+from butlers.switchboard.ingress.ingress import Ingress
 
 NOWHERE = "none"  # the master of an installation whose jobs somebody else starts
 MONTHS_CHECK_S = 3600.0
@@ -65,6 +77,7 @@ def service_levels_job(process: Process) -> Job:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorParts:
     heartbeats: Heartbeats
+    own: set[UUID]  # instances of this process
     jobs: Mapping[str, Job]
     tools: Sequence[AnyTool]
 
@@ -76,7 +89,8 @@ def add_connectors(butler: Butler) -> ConnectorParts:
     heartbeats = Heartbeats(
         database=process.database, queries=queries, speakers=speakers, clock=process.clock, new_id=process.new_id
     )
-    connectors = Connectors(database=process.database, queries=queries, clock=process.clock)
+    own: set[UUID] = set()
+    connectors = Connectors(database=process.database, queries=queries, clock=process.clock, own=own)
     backfill = BackfillJobs(
         database=process.database,
         queries=queries,
@@ -89,6 +103,7 @@ def add_connectors(butler: Butler) -> ConnectorParts:
     butler.add(Service(name="connectors", drain=heartbeats.close, health=connectors.findings))
     return ConnectorParts(
         heartbeats=heartbeats,
+        own=own,
         jobs=_jobs(butler, queries),
         tools=[*connectors.tools(heartbeats), *backfill.tools()],
     )
@@ -113,3 +128,71 @@ def _jobs(butler: Butler, queries: Queries) -> dict[str, Job]:
         "connector_stats_pruning": rollups.pruning,
         "service_levels": service_levels_job(process),  # for whoever creates a schedule of it; none is shipped
     }
+
+
+class _DirectDoor:
+    """The connectors' way in when they live in this process."""
+
+    def __init__(self, ingress: Ingress, heartbeats: Heartbeats, connector: Caller) -> None:
+        self._ingress = ingress
+        self._heartbeats = heartbeats
+        self._submitted_by = connector
+
+    async def ingest(self, envelope: IngestEnvelope) -> IngestReply:
+        """Like the other doors, which read JSON: what PostgreSQL cannot store is refused before anything happens."""
+        if holds_nul(envelope.payload.raw):
+            raise invalid("payload.raw", "must not contain NUL characters")
+        return await self._ingress.accept(envelope, submitted_by=self._submitted_by)
+
+    async def beat(self, envelope: HeartbeatEnvelope) -> HeartbeatReply:
+        return await self._heartbeats.accept(envelope, self._submitted_by)
+
+
+def add_sources(butler: Butler, ingress: Ingress, parts: ConnectorParts) -> None:
+    """The connectors of this process. They come last, so that they drain first and nothing new comes in."""
+    for name in butler.config.modules.enabled():
+        channel = channel_of(name)
+        for settings in channel_settings(butler.process, butler.config, channel) if channel.has_connector else ():
+            if settings.identity_scope == "bot":
+                _add_connector(butler, ingress, parts, settings)
+
+
+def _add_connector(butler: Butler, ingress: Ingress, parts: ConnectorParts, settings: ChannelSettings) -> None:
+    process, name = butler.process, settings.channel
+    instance_id = process.new_id()
+    parts.own.add(instance_id)
+    principal = Caller(name=f"connector.{name}", role=Role.CONNECTOR, grants=(Grant(channel=name),))
+    door = _DirectDoor(ingress, parts.heartbeats, principal)
+    connector = make_connector(settings, door)
+    reporter = HeartbeatReporter(
+        connector=connector,
+        port=door,
+        clock=process.clock,
+        instance_id=instance_id,
+        every_s=process.settings.connector_heartbeat_s,
+        version=__version__,
+    )
+    source, heartbeat = f"{name} connector", f"{name} connector's heartbeat"
+    butler.add(
+        Service(
+            name=source,
+            run=connector.run,
+            drain=partial(butler.supervisor.stop, source, heartbeat),
+            stop=connector.close,
+            health=_standing_check(connector.standing),
+        ),
+        Service(name=heartbeat, run=reporter.run),
+    )
+
+
+def _standing_check(standing: Callable[[], Standing]) -> Check:
+    """A connector of this process: before its source has told it who it is, it has no heartbeat to be known by."""
+
+    async def check() -> Finding:
+        found = standing()
+        if found.state == "healthy":
+            return Finding()
+        remedy = f"{found.remedy[:1].upper()}{found.remedy[1:]}." if found.remedy else ""
+        return Finding.degraded(f"{found.error_message or found.state}.", remedy=remedy)
+
+    return check

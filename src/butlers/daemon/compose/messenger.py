@@ -15,11 +15,10 @@ from butlers.channels.adapter import Adapter
 from butlers.channels.email.mailbox.reports import MailParser
 from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
-from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt_keys
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
-from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Service
 from butlers.messenger.admission import Admission
 from butlers.messenger.attempt import ChannelPolicy
@@ -123,11 +122,11 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
         executor=worker,
         reached=observer.reached,
     )
-    approvals = build_approvals(process, config)
+    approvals, email = build_approvals(process, config), config.modules.email
     preparation = Preparation(
         contacts=butler.contacts,
         channels=frozenset(channels),
-        own_address=_own_address(process, config),
+        own_address=process.environment[email.bot.address_env] if email is not None and email.bot.enabled else "",
         secrets=_secret_filter(process, config),
         clock=clock,
         new_id=process.new_id,
@@ -222,7 +221,12 @@ def _upkeep(butler: Butler, parts: Parts) -> Upkeep:
     return Upkeep(
         database=process.database,
         queries=queries,
-        readmission=_readmission(butler, parts),
+        readmission=Readmission(
+            database=process.database,
+            queries=_queries(butler, "butlers.messenger.release"),
+            admission=parts.admission,
+            clock=process.clock,
+        ),
         deliveries=parts.deliveries,
         worker=parts.worker,
         parking=parts.parking,
@@ -270,11 +274,6 @@ def _mailbox_tools(butler: Butler, parts: Parts) -> list[Tool]:
     return mailbox.tools
 
 
-def _readmission(butler: Butler, parts: Parts) -> Readmission:
-    process, queries = butler.process, _queries(butler, "butlers.messenger.release")
-    return Readmission(database=process.database, queries=queries, admission=parts.admission, clock=process.clock)
-
-
 def _queries(butler: Butler, package: str) -> Queries:
     return Queries.load(package, schema=butler.config.schema_name)
 
@@ -296,17 +295,11 @@ def _channel_tools(channels: dict[str, Adapter]) -> frozenset[str]:
     return frozenset({*replies, *(f"{name}_send_message" for name in names)})
 
 
-def _own_address(process: Process, config: ButlerConfig) -> str:
-    email = config.modules.email
-    return process.environment[email.bot.address_env] if email is not None and email.bot.enabled else ""
-
-
 def _secret_filter(process: Process, config: ButlerConfig) -> SecretFilter:
     """Knows what must not leave in a message: tokens, credentials of providers, and the password of the database."""
     passwords = (password_in(process.settings.database_url or ""), read_secret(process.places.root / PASSWORD_FILE))
     fixed = [*secrets_in(process.environment), *(password for password in passwords if password)]
-
-    def known() -> list[str]:
-        return [*fixed, *(token.secret for token in process.tokens.tokens())]
-
-    return SecretFilter(known, shapes=config.delivery.filter_credentials)
+    return SecretFilter(
+        lambda: [*fixed, *(token.secret for token in process.tokens.tokens())],
+        shapes=config.delivery.filter_credentials,
+    )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from butlers.butler.approvals import ApprovalTools
+from butlers.butler.approvals.tools import ApprovalTools
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.daemon.compose.base import Butler
 from butlers.messenger.channel_tools import ChannelTools

@@ -7,24 +7,28 @@ from datetime import time, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from butlers.butler.approvals import ActionRunner, Approvals, ApprovalTools, RunnerPolicy, gate_tools
+from butlers.butler.approvals import EXPIRY
 from butlers.butler.approvals import migrations as approval_tables
-from butlers.butler.approvals.values import EXPIRY
+from butlers.butler.approvals.approvals import Approvals
+from butlers.butler.approvals.runner import ActionRunner, RunnerPolicy
+from butlers.butler.approvals.tools import ApprovalTools, gate_tools
 from butlers.butler.calendar import CalendarTools, Credentials, GoogleCalendar
 from butlers.butler.calendar.tools import CalendarPolicy
-from butlers.butler.memory import LocalReader, Memory, MemoryPolicy, MemoryTools, ModelReader
+from butlers.butler.memory import Memory
 from butlers.butler.memory import migrations as memory_tables
+from butlers.butler.memory.consolidation import LocalReader, ModelReader
+from butlers.butler.memory.episodes import MemoryPolicy
+from butlers.butler.memory.tools import MemoryTools
 from butlers.butler.modules import CalendarModule, Module
 from butlers.butler.schedules import Job
 from butlers.butler.toolbox import AnyTool, Tool
-from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Service
 from butlers.errors import ConfigurationError
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 
 if TYPE_CHECKING:
-    from butlers.daemon.compose.base import Butler
+    from butlers.daemon.compose.base import Butler, Process
 
 EXPIRE_S, RECOVER_S = 5.0, 2.0
 CLIENTS = {"google": GoogleCalendar}

@@ -1,21 +1,25 @@
-"""Between Switchboard's doors, wired: buffer, processor, fanout, the way out, and what authors see of it."""
+"""Between Switchboard's doors, wired: routing with what is learned on the way, buffer, processor, fanout, the way out,
+and what authors see of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from butlers.butler.runtimes import build_runtime
+from butlers.butler.toolbox import Tool
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.modules import memory_of
-from butlers.daemon.compose.routing import Routing
 from butlers.daemon.services import Service
 from butlers.reliability.retry import RetryPolicy
-from butlers.roster import ButlerConfig
 from butlers.storage.files import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.fanout import Fanout
-from butlers.switchboard.extraction.extractor import MemoryCapture
+from butlers.switchboard.extraction.extractor import Extractor, MemoryCapture
+from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, ModelExtractor
 from butlers.switchboard.ingress.buffer import Admission, DurableBuffer
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.dead_letters import DeadLetters
@@ -24,11 +28,117 @@ from butlers.switchboard.requests.inbox import LineageReader, MessageInbox, Mess
 from butlers.switchboard.requests.lifecycle import AfterRequest, RequestProcessor
 from butlers.switchboard.requests.signals import Signals
 from butlers.switchboard.routing.classifier import LocalClassifier
+from butlers.switchboard.routing.conversations import Conversations
 from butlers.switchboard.routing.decision import Cascade
+from butlers.switchboard.routing.llm_router import (
+    TRIAGE,
+    Asker,
+    ModelRouter,
+    Skill,
+    models_of,
+    prompts_of,
+)
+from butlers.switchboard.routing.rollout import Rollout
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
+UNKNOWN_S = 60.0  # what a butler may take that is not in the roster
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
 SIGNAL_SWEEP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    threads: Conversations
+    llm: ModelRouter | None  # None: no model is asked
+    extractor: Extractor
+    tools: Sequence[Tool]
+
+
+def add_routing(butler: Butler) -> Routing:
+    process, settings = butler.process, butler.config.routing
+    queries = Queries.load("butlers.switchboard.routing", schema=butler.config.schema_name)
+    conversations = Conversations(database=process.database, queries=queries, follow_up_s=settings.follow_up_s)
+    rollout = Rollout(
+        settings=settings.llm,
+        database=process.database,
+        queries=queries,
+        clock=process.clock,
+        new_id=process.new_id,
+    )
+    askers = _askers(butler)
+    llm = _model_router(butler, askers, conversations, rollout) if askers else None
+    extractor = _extractor(butler, askers[None] if askers else None)
+    butler.add(Service(name="extraction", run=extractor.run))
+    runtime = butler.config.butler.runtime
+    asked = {"runtime": runtime.type, "model": runtime.model} if askers else {"runtime": None, "model": None}
+    return Routing(
+        threads=conversations,
+        llm=llm,
+        extractor=extractor,
+        tools=[*rollout.tools({"enabled": bool(askers), **asked}, butler.config.skills), *extractor.tools()],
+    )
+
+
+def _askers(butler: Butler) -> dict[str | None, Asker]:
+    """By model, None for the runtime's own; empty when no model may be asked."""
+    process, runtime, settings = butler.process, butler.config.butler.runtime, butler.config.routing
+    if process.settings.llm != "on" or runtime.type == "local" or not settings.llm.enabled:
+        return {}
+    return {
+        model: Asker(
+            runtime=build_runtime(
+                runtime.type,
+                model or runtime.model,
+                runtime.command,
+                clock=process.clock,
+                environ=process.environment,
+                hidden=(process.places.root,),
+            ),
+            instructions="",
+            database=process.database,
+            schema=butler.config.schema_name,
+            clock=process.clock,
+            new_id=process.new_id,
+            telemetry=butler.telemetry,
+            max_concurrent=runtime.max_concurrent_sessions,
+            timeout_s=settings.llm.timeout_s,
+            report=butler.report,
+        )
+        for model in {None, *models_of(settings)}
+    }
+
+
+def _model_router(
+    butler: Butler, askers: dict[str | None, Asker], conversations: Conversations, rollout: Rollout
+) -> ModelRouter:
+    settings = butler.config.routing
+    return ModelRouter(
+        settings=settings,
+        skill=Skill.load(_folder(butler), TRIAGE, prompts_of(settings), key="routing.llm.prompt_version"),
+        askers=askers,
+        model=butler.config.butler.runtime.model,
+        conversations=conversations,
+        rollout=rollout,
+        clock=butler.process.clock,
+    )
+
+
+def _extractor(butler: Butler, asker: Asker | None) -> Extractor:
+    process = butler.process
+    skill = Skill.load(_folder(butler), EXTRACTOR, [PROMPT_VERSION], key="skills") if asker else None
+    model = ModelExtractor(skill=skill, asker=asker) if skill and asker else None
+    return Extractor(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.extraction", schema=butler.config.schema_name),
+        transport=butler.transport,
+        clock=process.clock,
+        new_id=process.new_id,
+        model=model,
+    )
+
+
+def _folder(butler: Butler) -> Path:
+    return Path(butler.config.source).parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +260,7 @@ def _notify(butler: Butler, lineage: LineageReader) -> NotifyDispatcher:
         clock=process.clock,
         new_id=process.new_id,
         telemetry=butler.telemetry,
-        timeout_s=_timeout_of(process.roster, "messenger") + ANSWER_MARGIN_S,
+        timeout_s=_patience(butler)("messenger"),
         patience_s=process.settings.messenger_patience_s,
     )
 
@@ -170,10 +280,9 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
 
 
 def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
-    roster = butler.process.roster
     return Dispatcher(
         transport=butler.transport,
-        timeout_of=lambda name: _timeout_of(roster, name) + ANSWER_MARGIN_S,
+        timeout_of=_patience(butler),
         retry=DISPATCH_RETRY,
         circuits=Circuits(
             policy=butler.config.routing.circuit.policy(), clock=butler.process.clock, telemetry=butler.telemetry
@@ -184,6 +293,7 @@ def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
     )
 
 
-def _timeout_of(roster: Mapping[str, ButlerConfig], name: str) -> float:
-    config = roster.get(name)
-    return config.butler.registry.route_timeout_s if config else 60.0
+def _patience(butler: Butler) -> Callable[[str], float]:
+    """The seconds that a caller waits for a butler: longer than the butler may take."""
+    timeouts = {name: config.butler.registry.route_timeout_s for name, config in butler.process.roster.items()}
+    return lambda name: timeouts.get(name, UNKNOWN_S) + ANSWER_MARGIN_S

@@ -8,11 +8,9 @@ from uuid import UUID
 
 from butlers.butler.modules import Module
 from butlers.butler.route_inbox import InboxPolicy, RouteInbox
-from butlers.butler.specialist import Specialist, migrations
-from butlers.butler.specialist.signals import RELATIONSHIP, SignalRecorder
-from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler, route_queries
+from butlers.butler.specialist import RELATIONSHIP, SignalRecorder, Specialist, migrations
+from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler, route_queries
 from butlers.daemon.compose.modules import approval_migrations, memory_migrations
-from butlers.daemon.compose.process import Process
 from butlers.daemon.services import Service
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet

@@ -1,44 +1,173 @@
-"""Switchboard, wired: the door in (`ingress.py`), what is between the doors (`orchestration.py`, `routing.py`), and the
-operators' side (`operators.py`).
+"""Switchboard, wired: the door in, the operators' side, connectors (`connectors.py`), and what is between the doors
+(`orchestration.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.modules import Module
+from starlette.routing import Mount
+
+from butlers.butler.modules import Module, PackageChannelModule
 from butlers.butler.toolbox import AnyTool
+from butlers.channels.registry import channel_of, pairing_names, written_names
 from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
-from butlers.daemon.compose.base import Butler, base_migrations, build_butler, finish_butler
-from butlers.daemon.compose.connectors import add_connectors
-from butlers.daemon.compose.ingress import add_admission, add_api, add_senders, add_service_levels, add_sources, door_in
+from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
+from butlers.daemon.compose.connectors import add_connectors, add_sources
 from butlers.daemon.compose.modules import calendar_module, memory_migrations
-from butlers.daemon.compose.orchestration import Orchestration, orchestration
-from butlers.daemon.compose.process import Process
-from butlers.daemon.compose.routing import add_routing
+from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
 from butlers.daemon.services import Service
-from butlers.errors import NotFound
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.api import ingest_tools
-from butlers.switchboard.ingress.buffer import DurableBuffer
+from butlers.switchboard.ingress.api import Api, OperationCalls, ingest_tools
+from butlers.switchboard.ingress.buffer import Admission, AdmissionPolicy, DurableBuffer
+from butlers.switchboard.ingress.gate import SenderGate, SenderMessages
 from butlers.switchboard.ingress.ingress import Ingress
+from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.audit import AuditLog, RecordKeeper
 from butlers.switchboard.operators.dead_letters import DeadLetters
 from butlers.switchboard.operators.overrides import OnEnd, Operators
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.inbox import InboxKeeper, MessageRef
 from butlers.switchboard.requests.lifecycle import RequestProcessor
-from butlers.switchboard.requests.reader import RequestReader
+from butlers.switchboard.requests.reader import AcceptTimes, RequestReader, ServiceLevels
 from butlers.switchboard.requests.signals import Signals, ended_of
+from butlers.switchboard.senders import Policy, SenderPolicies, SenderRecords, shown
 
+FORGET_EVERY_S = 3600.0
+DRAIN_S = 5.0
 RETENTION_CHECK_S = 3600.0
 SIGNAL_DRAIN_S = 5.0
+
+
+def add_admission(butler: Butler) -> Admission:
+    admission = Admission(
+        policy=AdmissionPolicy.of(butler.config.admission),
+        database=butler.process.database,
+        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
+        clock=butler.process.clock,
+        telemetry=butler.telemetry,
+    )
+    butler.add(Service(name="admission", before_doors=True, start=admission.count, run=admission.run))
+    return admission
+
+
+def add_service_levels(butler: Butler) -> tuple[AcceptTimes, ServiceLevels]:
+    process, schema = butler.process, butler.config.schema_name
+    accept_times = AcceptTimes(database=process.database, schema=schema, clock=process.clock)
+    levels = ServiceLevels(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard", schema=schema),
+        accept_times=accept_times,
+        clock=process.clock,
+    )
+    butler.add(Service(name="accept times", run=accept_times.run, drain=accept_times.flush))
+    return accept_times, levels
+
+
+def door_in(
+    butler: Butler,
+    parts: Orchestration,
+    *,
+    registry: Registry,
+    admission: Admission,
+    accept_times: AcceptTimes,
+    gate: SenderGate,
+) -> Ingress:
+    process = butler.process
+    return Ingress(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard", schema=butler.config.schema_name),
+        hot_path=parts.buffer,
+        admission=admission,
+        gate=gate,
+        roster=frozenset(process.roster),
+        registry=registry,
+        clock=process.clock,
+        new_id=process.new_id,
+        telemetry=butler.telemetry,
+        content_window=timedelta(seconds=process.settings.content_dedupe_window_s),
+        shows_end=parts.signals.wanted,
+        accepted=accept_times.note,
+    )
+
+
+def add_api(butler: Butler, ingress: Ingress) -> None:
+    settings = butler.process.settings
+    api = Api(
+        ingress=ingress,
+        tokens=butler.process.tokens,
+        calls=OperationCalls(tools=butler.tools, transport=butler.transport, butlers=frozenset(butler.process.roster)),
+        max_body_bytes=settings.max_body_bytes,
+        token_required=settings.token_required,
+    )
+    butler.routes.append(Mount("/api", app=api.app()))
+
+
+def add_senders(butler: Butler, notify: NotifyDispatcher) -> SenderGate:
+    process = butler.process
+    settings = process.settings
+    policies = SenderPolicies(
+        channels={channel: _policy(butler, channel) for channel in written_names()},
+        mail_authenticated=settings.mail_authentication != "off",
+        mail_server=settings.mail_authserv_id,
+    )
+    records = SenderRecords(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.senders", schema=butler.config.schema_name),
+        contacts=butler.contacts,
+        clock=process.clock,
+        new_id=process.new_id,
+        owner_name=settings.owner_name,
+        policies=policies,
+        report=butler.report,
+    )
+    messages = SenderMessages(notifier=notify, told=records.told)
+    butler.add(
+        Service(
+            name="refused senders",
+            run=records.forget_old,
+            every_s=FORGET_EVERY_S,
+            drain=partial(messages.drain, DRAIN_S),
+        )
+    )
+    _announce_owner_code(butler, records, policies)
+    return SenderGate(policies=policies, records=records, messages=messages, telemetry=butler.telemetry)
+
+
+def _policy(butler: Butler, channel: str) -> Policy:
+    """The process's settings decide for the built-in channels, its module's table for one of another package."""
+    module = getattr(butler.config.modules, channel, None)
+    own = module.who_may_write if isinstance(module, PackageChannelModule) else None
+    return Policy(own or butler.process.settings.who_may_write(channel))
+
+
+def _announce_owner_code(butler: Butler, records: SenderRecords, policies: SenderPolicies) -> None:
+    for name in pairing_names():
+        module = getattr(butler.config.modules, name, None)
+        is_on = module is not None and getattr(getattr(module, "bot", None), "enabled", True)
+        if is_on and policies.pairs_owner(name):
+            butler.notices.append(partial(_owner_code_notice, records, name))
+
+
+async def _owner_code_notice(records: SenderRecords, channel: str) -> str | None:
+    found = await records.owner_code(channel)
+    if found is None:
+        return None
+    code, expires_at = found
+    return (
+        f"The owner's {channel_of(channel).title} chat is not known yet, so the bot answers nobody. "
+        f"Send it this code: {shown(code)}\n"
+        "The chat that sends the code becomes the owner's. "
+        f"It is good once, until {expires_at:%Y-%m-%d %H:%M} UTC; for a new one: butlers senders owner-code"
+    )
 
 
 def add_operators(
@@ -136,11 +265,12 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         butler,
         handle=_refuse_route,
         jobs={"eligibility_sweep": lambda _arguments: registry.sweep(), **connectors.jobs},
-        trace=_tracer(requests),
+        trace=requests.trace,
         tools=[
             *ingest_tools(ingress),
             *parts.notify.tools(),
             *parts.lineage.tools(),
+            *requests.tools(),
             *operator_tools,
             *routing.tools,
             *service_levels.tools(),
@@ -150,10 +280,10 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *calendar_tools,
         ],
     )
-    add_api(butler, ingress=ingress, requests=requests, registry=registry)
+    add_api(butler, ingress)
     _add_keeper(butler)
     butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
-    add_sources(butler, ingress, connectors.heartbeats)
+    add_sources(butler, ingress, connectors)
     return butler
 
 
@@ -179,16 +309,6 @@ def _with_modules(process: Process, config: ButlerConfig) -> tuple[Butler, Seque
 
 async def _refuse_route(_envelope: RouteEnvelope) -> dict[str, Any]:
     raise invalid("target.butler", "switchboard takes messages at its ingest door and no routed work")
-
-
-def _tracer(requests: RequestReader) -> Any:
-    async def trace(request_id: UUID) -> dict[str, Any]:
-        found = await requests.trace(request_id)
-        if found is None:
-            raise NotFound.of("request_id", "no such request")
-        return found
-
-    return trace
 
 
 def _add_keeper(butler: Butler) -> None:

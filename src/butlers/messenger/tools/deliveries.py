@@ -21,7 +21,7 @@ from butlers.contracts.delivery_state import ENDED
 from butlers.contracts.envelope import invalid
 from butlers.errors import ClassifiedError, NotFound, ValidationError
 from butlers.operations import deliveries as operations
-from butlers.operations import recipients as recipient_operations
+from butlers.operations import people as recipient_operations
 from butlers.operations.deliveries import (
     DeliveryArguments,
     SearchArguments,
@@ -29,7 +29,7 @@ from butlers.operations.deliveries import (
     TraceArguments,
 )
 from butlers.operations.operation import SWITCHBOARD, DecidedArguments, Role
-from butlers.operations.recipients import RecipientListArguments, ReleaseArguments, SuppressArguments
+from butlers.operations.people import RecipientListArguments, ReleaseArguments, SuppressArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger

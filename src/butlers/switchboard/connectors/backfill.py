@@ -20,8 +20,8 @@ from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
 from butlers.contracts.backfill_state import TRANSITIONS, JobAction, Status, status_after_report
 from butlers.errors import Conflict, NotFound
-from butlers.operations import backfill as operations
-from butlers.operations.backfill import (
+from butlers.operations import connectors as operations
+from butlers.operations.connectors import (
     JobArguments,
     JobsWanted,
     NewJob,
@@ -54,7 +54,7 @@ class BackfillJobs:
             self._change(operations.PAUSE, JobAction.PAUSE),
             self._change(operations.CANCEL, JobAction.CANCEL),
             self._change(operations.RESUME, JobAction.RESUME),
-            Tool.of(operations.LIST, self._list),
+            Tool.of(operations.JOBS, self._list),
             Tool.of(operations.POLL, self._poll),
             Tool.of(operations.PROGRESS, self._progress),
         ]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -233,6 +233,7 @@ class Connectors:
     database: Database
     queries: Queries
     clock: Clock
+    own: Collection[UUID] = ()  # instances of this process, which report their health themselves
 
     def tools(self, heartbeats: Heartbeats) -> list[AnyTool]:
         async def heartbeat(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
@@ -264,9 +265,10 @@ class Connectors:
         }
 
     async def findings(self) -> dict[str, Finding]:
-        """How each one is, by its last heartbeat."""
+        """How each one of another process is, by its last heartbeat."""
         now = self.clock.now()
-        rows = await self.database.fetch(self.queries.list_connectors)
+        found = await self.database.fetch(self.queries.list_connectors)
+        rows = [row for row in found if row["instance_id"] not in self.own]
         return {f"{row['connector_type']}:{row['endpoint_identity']}": finding(dict(row), now) for row in rows}
 
     async def _deregister(self, _caller: Caller, given: ConnectorArguments) -> dict[str, Any]:

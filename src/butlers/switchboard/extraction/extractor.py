@@ -27,8 +27,8 @@ from uuid import UUID
 
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
-from butlers.butler.memory.episodes import Episodes, importance
-from butlers.butler.memory.values import MAX_NAME, NewEpisode, shortened
+from butlers.butler.memory.episodes import Episodes, NewEpisode, importance, shortened
+from butlers.butler.memory.extraction import MAX_NAME
 from butlers.butler.toolbox import Tool
 from butlers.butler.transport import Transport
 from butlers.clock import Clock

@@ -1,4 +1,4 @@
-"""Switchboard's HTTP API: `POST /api/ingest`, `/api/requests`, `/api/butlers`, with OpenAPI at `/api/openapi.json`.
+"""Switchboard's HTTP API: the routes of all operations, with OpenAPI at `/api/openapi.json`.
 
 Bodies are read with a limit and checked by the contracts themselves; every refusal is JSON with class, message and
 the list of fields. Bodies must say that they are JSON; what else keeps web pages out is `serving/guard.py`, before all
@@ -11,14 +11,11 @@ import asyncio
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal
-from uuid import UUID
+from typing import Any
 
-from fastapi import Depends, FastAPI, Query
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -27,11 +24,10 @@ from butlers import __version__
 from butlers.butler.identity import Caller, TokenFile
 from butlers.butler.toolbox import AnyTool, EnvelopeTool, ToolBox, authenticate
 from butlers.butler.transport import Transport
-from butlers.contracts.envelope import Value, invalid
-from butlers.contracts.ingest import IngestEnvelope, IngestReply
+from butlers.contracts.envelope import invalid
+from butlers.contracts.ingest import IngestEnvelope
 from butlers.errors import (
     ClassifiedError,
-    Forbidden,
     InternalError,
     NotFound,
     TimeoutExceeded,
@@ -41,46 +37,26 @@ from butlers.errors import (
 from butlers.operations.http import (
     HttpDoor,
     Refused,
-    Served,
     add_operations,
     bad_parameters,
     error_answer,
-    json_answer,
     json_object,
 )
-from butlers.operations.openapi import describe, json_body, object_of
-from butlers.operations.operation import ADDS_ONCE, BUTLERS, SWITCHBOARD, Result, Role, Row, Target
+from butlers.operations.openapi import describe
+from butlers.operations.operation import SWITCHBOARD, Role, Target
+from butlers.operations.requests import INGEST, INGEST_BATCH, MOST_MESSAGES
 from butlers.operations.table import OPERATIONS
 from butlers.serving.guard import LOOPBACK, NUL
 from butlers.serving.peer_account import is_own_account
 from butlers.switchboard.ingress.ingress import Ingress
-from butlers.switchboard.registry import Registry
-from butlers.switchboard.requests.reader import COUNTED, RequestReader
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.api")
 ingress_log = get_logger("butlers.ingress")
 
-LifecycleState = Literal["accepted", "progress", "parsed", "errored"]
 LOCAL = Caller(name="local", role=Role.OPERATOR)  # a caller on this machine that shows no token
 ANSWER_TIMEOUT_S = 25.0  # shorter than the command line waits
-MAX_MESSAGES = 500  # in one batch: as many as one transaction takes
 BODY_FACTOR = 8  # a batch may be so many times as large as a single message's body
-
-
-class IngestBatch(Value):
-    """What a batch looks like; its messages are checked one by one."""
-
-    messages: list[IngestEnvelope] = Field(
-        min_length=1, max_length=MAX_MESSAGES, description="the messages, each an ingest.v1"
-    )
-
-
-def batch_schema() -> dict[str, Any]:
-    """The body of `POST /api/ingest/batch`: there a message that is wrong is no mistake of the others."""
-    one = {"description": "an IngestEnvelope; each is judged for itself, and has its own error in the answer"}
-    many = {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": one}
-    return object_of({"messages": many}, ("messages",)) | {"title": IngestBatch.__name__}
 
 
 async def accept_batch(ingress: Ingress, raw: dict[str, Any], *, submitted_by: Caller) -> dict[str, Any]:
@@ -90,8 +66,8 @@ async def accept_batch(ingress: Ingress, raw: dict[str, Any], *, submitted_by: C
     messages = raw.get("messages")
     if not isinstance(messages, list):
         raise invalid("messages", "is required" if messages is None else "must be a list")
-    if not 1 <= len(messages) <= MAX_MESSAGES:
-        raise invalid("messages", f"must hold 1 to {MAX_MESSAGES} messages")
+    if not 1 <= len(messages) <= MOST_MESSAGES:
+        raise invalid("messages", f"must hold 1 to {MOST_MESSAGES} messages")
     results = await asyncio.gather(*(_accept_one(ingress, message, submitted_by) for message in messages))
     refused = sum("error" in result for result in results)
     duplicates = sum(result.get("duplicate") is True for result in results)
@@ -112,13 +88,6 @@ async def _accept_one(ingress: Ingress, message: Any, submitted_by: Caller) -> d
         return {"error": {"fields": []} | refusal.describe()}
 
 
-class BatchResult(Result):
-    results: list[Row] = Field(description="a reply or an error for each message, in their order")
-    accepted: int = Field(description="how many are new")
-    duplicates: int = Field(description="how many the door knew already")
-    refused: int = Field(description="how many have an error")
-
-
 def ingest_tools(ingress: Ingress) -> list[AnyTool]:
     """The same doors as MCP tools."""
 
@@ -129,24 +98,7 @@ def ingest_tools(ingress: Ingress) -> list[AnyTool]:
     async def ingest_batch(caller: Caller | None, raw: dict[str, Any]) -> dict[str, Any]:
         return await accept_batch(ingress, raw, submitted_by=_known(caller))
 
-    return [
-        EnvelopeTool(
-            name="ingest",
-            description="Hand in one message (ingest.v1); the same door as POST /api/ingest.",
-            arguments=IngestEnvelope,
-            returns=IngestReply,
-            hints=ADDS_ONCE,
-            handler=ingest,
-        ),
-        EnvelopeTool(
-            name="ingest.batch",
-            description="Hand in many messages (ingest.v1); a result or an error for each, in their order.",
-            arguments=IngestBatch,
-            returns=BatchResult,
-            hints=ADDS_ONCE,
-            handler=ingest_batch,
-        ),
-    ]
+    return [EnvelopeTool.of(INGEST, ingest), EnvelopeTool.of(INGEST_BATCH, ingest_batch)]
 
 
 def _known(caller: Caller | None) -> Caller:
@@ -185,8 +137,6 @@ class OperationCalls:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     ingress: Ingress
-    requests: RequestReader
-    registry: Registry
     tokens: TokenFile
     calls: OperationCalls
     max_body_bytes: int
@@ -205,85 +155,28 @@ class Api:
         app.add_exception_handler(RequestValidationError, _answer_bad_parameter)
         app.add_exception_handler(HTTPException, _answer_http)
         app.add_exception_handler(Exception, _answer_unexpected)
-        served = self._add_routes(app)
+        own = {INGEST.name: self._ingest, INGEST_BATCH.name: self._ingest_batch}
+        door = HttpDoor(
+            caller_of=self._caller, body_of=self._body, may_decide=may_decide, call=self.calls.call, own=own
+        )
+        served = add_operations(app, OPERATIONS, door)
         describing = functools.partial(describe, served=served, token_required=self.token_required)
         generate = app.openapi
         app.openapi = functools.cache(lambda: describing(generate()))  # type: ignore[method-assign]
         return app
 
-    def _add_routes(self, app: FastAPI) -> Served:
-        app.add_api_route(
-            "/ingest",
-            self._ingest,
-            methods=["POST"],
-            status_code=202,
-            response_model=IngestReply,
-            openapi_extra=json_body(IngestEnvelope.model_json_schema(by_alias=True)),
-            summary="Hand in one message (ingest.v1)",
-        )
-        app.add_api_route(
-            "/ingest/batch",
-            self._ingest_batch,
-            methods=["POST"],
-            status_code=202,
-            openapi_extra=json_body(batch_schema()),
-            summary="Hand in many messages: a result or an error for each, in their order",
-        )
-        door = HttpDoor(caller_of=self._caller, body_of=self._body, may_decide=may_decide, call=self.calls.call)
-        served = add_operations(app, OPERATIONS, door)
-        app.add_api_route("/requests", self._list, methods=["GET"], summary="Recent requests, newest first")
-        app.add_api_route("/requests/{request_id}", self._trace, methods=["GET"], summary="One request, every hop")
-        app.add_api_route("/butlers", self._butlers, methods=["GET"], summary="The registry")
-        app.add_api_route("/status", self._status, methods=["GET"], summary="Counts by state")
-        return served
-
-    async def _ingest(self, request: Request) -> Response:
-        caller = self._caller(request)
+    async def _ingest(self, caller: Caller, request: Request) -> dict[str, Any]:
         try:
             envelope = IngestEnvelope.parse(await self._body(request))
             reply = await self.ingress.accept(envelope, submitted_by=caller)
         except ClassifiedError as error:
             self.ingress.count_refusal(error)
             raise
-        return json_answer(reply.to_wire(), 202)
+        return reply.to_wire()
 
-    async def _ingest_batch(self, request: Request) -> Response:
-        caller = self._caller(request)
+    async def _ingest_batch(self, caller: Caller, request: Request) -> dict[str, Any]:
         body = await self._body(request, limit=BODY_FACTOR * self.max_body_bytes)
-        return json_answer(await accept_batch(self.ingress, json_object(body), submitted_by=caller), 202)
-
-    async def _list(
-        self,
-        request: Request,
-        before: UUID | None = None,
-        state: LifecycleState | None = None,
-        limit: int = Query(default=50, ge=1, le=500),
-    ) -> Response:
-        self._reader(request)
-        return json_answer(await self.requests.list(before=before, state=state, limit=limit))
-
-    async def _trace(self, request: Request, request_id: UUID) -> Response:
-        self._reader(request)
-        trace = await self.requests.trace(request_id)
-        if trace is None:
-            raise NotFound.of("request_id", "no such request")
-        return json_answer(trace)
-
-    async def _butlers(self, request: Request) -> Response:
-        self._reader(request)
-        return json_answer({"butlers": await self.registry.rows()})
-
-    async def _status(self, request: Request) -> Response:
-        self._reader(request)
-        hours = COUNTED / timedelta(hours=1)
-        return json_answer({"requests": await self.requests.counts(), "ended_within_hours": hours})
-
-    def _reader(self, request: Request) -> Caller:
-        """Who may see what came in: not those that may only hand messages in."""
-        caller = self._caller(request)
-        if caller.role not in BUTLERS:
-            raise Forbidden.of("authorization", "this token may only hand in messages")
-        return caller
+        return await accept_batch(self.ingress, json_object(body), submitted_by=caller)
 
     def _caller(self, request: Request) -> Caller:
         """Who asks; refuses unknown tokens, and a missing one where it is required."""

@@ -17,9 +17,9 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
 from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
-from butlers.operations import requests as operations
+from butlers.operations import operators as operations
 from butlers.operations.operation import ADDS, Role
-from butlers.operations.requests import Action, ActivityArguments, AuditArguments
+from butlers.operations.operators import Action, ActivityArguments, AuditArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget

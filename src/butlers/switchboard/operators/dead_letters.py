@@ -18,8 +18,8 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, ErrorClass, NotFound, Quarantined
-from butlers.operations import requests as operations
-from butlers.operations.requests import DeadLettersArguments
+from butlers.operations import operators as operations
+from butlers.operations.operators import DeadLettersArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.switchboard.operators.audit import page, place

@@ -21,7 +21,7 @@ from typing import Any
 
 from butlers.contracts.request_state import ENDED, OPEN
 from butlers.errors import ErrorClass
-from butlers.operations.requests import Action
+from butlers.operations.operators import Action
 from butlers.reliability.dead_letter import DeadLetter, ReplayObstacle, ReplayPolicy, assess_replay
 from butlers.switchboard.operators.dead_letters import ROUND, Outcome, first_name, succeeded
 from butlers.switchboard.routing.decision import whole

@@ -21,8 +21,8 @@ from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import followed_names
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, Conflict, FieldError, NotFound, RoutingError
-from butlers.operations import requests as operations
-from butlers.operations.requests import (
+from butlers.operations import operators as operations
+from butlers.operations.operators import (
     Action,
     ActionArguments,
     ForceCompleteArguments,

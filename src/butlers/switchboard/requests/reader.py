@@ -17,9 +17,10 @@ from butlers.butler.toolbox import Tool
 from butlers.butler.transport import Transport
 from butlers.channels.registry import reacting_names
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError
-from butlers.operations.operation import LONGEST_PAGE, TimeRangeArguments
-from butlers.operations.requests import AuditArguments, DeadLettersArguments
+from butlers.errors import ClassifiedError, NotFound
+from butlers.operations import requests as operations
+from butlers.operations.operation import LONGEST_PAGE, NoArguments, TimeRangeArguments
+from butlers.operations.operators import AuditArguments, DeadLettersArguments
 from butlers.operations.routing import SERVICE_LEVELS
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
@@ -41,18 +42,21 @@ class RequestReader:
     audit: AuditLog
     clock: Clock
 
-    async def list(self, *, before: UUID | None, state: str | None, limit: int) -> dict[str, Any]:
-        query = self.queries.list_requests if state is None else self.queries.list_requests_in_state
-        found = await self.database.fetch(query, before, limit, *([] if state is None else [state]))
-        rows = [dict(row) for row in found]
-        cursor = rows[-1]["request_id"] if len(rows) == limit else None
-        return {"requests": rows, "next_cursor": cursor}
+    def tools(self) -> list[Tool]:
+        return [Tool.of(operations.LIST, self._list), Tool.of(operations.COUNTS, self._counts)]
 
-    async def trace(self, request_id: UUID) -> dict[str, Any] | None:
+    async def _list(self, _caller: Caller, wanted: operations.RequestListArguments) -> dict[str, Any]:
+        query = self.queries.list_requests if wanted.state is None else self.queries.list_requests_in_state
+        state = [] if wanted.state is None else [wanted.state]
+        rows = [dict(row) for row in await self.database.fetch(query, wanted.before, wanted.limit, *state)]
+        cursor = rows[-1]["request_id"] if len(rows) == wanted.limit else None
+        return wire({"requests": rows, "next_cursor": cursor})
+
+    async def trace(self, request_id: UUID) -> dict[str, Any]:
         """What happened to a request, from the door to the provider's receipt."""
         row = await self.database.fetchrow(self.queries.get_request, request_id)
         if row is None:
-            return None
+            raise NotFound.of("request_id", "no such request")
         routing = await self.database.fetch(self.queries.routing_of_request, request_id)
         notifications = await self.database.fetch(self.queries.notifications_of_request, request_id)
         letters = await self.dead_letters.list(
@@ -96,10 +100,11 @@ class RequestReader:
         except (ClassifiedError, TimeoutError) as error:
             return {"unknown": str(error) or "no answer in time"}
 
-    async def counts(self) -> dict[str, int]:
+    async def _counts(self, _caller: Caller, _arguments: NoArguments) -> dict[str, Any]:
         """By state: everything that is open; of what has ended, what came within the last day."""
         rows = await self.database.fetch(self.queries.counts_by_state, self.clock.now() - COUNTED)
-        return {row["lifecycle_state"]: row["requests"] for row in rows}
+        counts = {row["lifecycle_state"]: row["requests"] for row in rows}
+        return {"requests": counts, "ended_within_hours": COUNTED / timedelta(hours=1)}
 
 
 def _butlers_of(routing_output: Any) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import UUID
 
 from butlers.butler.runtime import Prompt, RuntimeResult, Turn
-from butlers.butler.sessions import SessionRequest, Spawner
+from butlers.butler.sessions import Spawner
 from butlers.clock import Clock
 from butlers.errors import ClassificationError, ClassifiedError, ConfigurationError, ErrorClass
 from butlers.switchboard.config import RoutingSection, TierSection
@@ -38,8 +38,7 @@ class Asker(Spawner):
     """Sessions that answer one question each, recorded as all sessions are."""
 
     async def pose(self, prompt: Prompt, *, trigger_source: str, request_id: UUID | None) -> RuntimeResult:
-        request = SessionRequest(prompt=prompt, said=prompt.text, trigger_source=trigger_source, request_id=request_id)
-        return await self._session(request)
+        return await self._session(prompt, prompt.text, trigger_source, request_id=request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

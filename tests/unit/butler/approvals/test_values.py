@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from butlers.butler.approvals import PendingAction, refusal
 from butlers.butler.approvals.runner import storable, with_key
 from butlers.butler.approvals.tools import summary_of
-from butlers.butler.approvals.values import PendingAction, refusal
 from butlers.butler.core_tools import KeyArguments, NotifyArguments
 from butlers.butler.toolbox import Tool
 from butlers.contracts.envelope import Value

@@ -13,12 +13,9 @@ from butlers.butler.calendar.events import (
     SEARCH,
     SUGGESTIONS,
     Busy,
-    Create,
-    Decision,
     Policy,
-    Refuse,
     Slot,
-    Suggest,
+    Taken,
     WorkingHours,
     decide,
     free_gaps,
@@ -38,29 +35,29 @@ def taken(*slots: Slot) -> list[Busy]:
     return [Busy(slot=one, event_id=f"e{number}") for number, one in enumerate(slots)]
 
 
-def decided(wanted: Slot, *busy: Slot, policy: Policy = "suggest", now: datetime = NOW) -> Decision:
+def decided(wanted: Slot, *busy: Slot, policy: Policy = "suggest", now: datetime = NOW) -> Taken | None:
     return decide(wanted, taken(*busy), policy=policy, hours=HOURS, now=now)
 
 
 def suggested(wanted: Slot, *busy: Slot, now: datetime = NOW, hours: WorkingHours = HOURS) -> list[str]:
     decision = decide(wanted, taken(*busy), policy="suggest", hours=hours, now=now)
-    assert isinstance(decision, Suggest)
+    assert isinstance(decision, Taken)
     return [one.start.astimezone(hours.zone).strftime("%m-%d %H:%M") for one in decision.alternatives]
 
 
 def test_a_free_time_is_created_whatever_the_policy() -> None:
     wanted, beside = slot("03-02 10:00", "03-02 11:00"), slot("03-02 11:00", "03-02 12:00")
     for policy in ("suggest", "reject", "allow"):
-        assert decided(wanted, beside, policy=policy) == Create()
+        assert decided(wanted, beside, policy=policy) is None
 
 
 def test_a_taken_time_is_refused_suggested_or_allowed_by_policy() -> None:
     wanted, over = slot("03-02 10:00", "03-02 11:00"), slot("03-02 10:30", "03-02 11:30")
     elsewhere = slot("03-03 10:30", "03-03 11:30")
-    assert decided(wanted, elsewhere, over, policy="reject") == Refuse((Busy(slot=over, event_id="e1"),))
-    assert decided(wanted, over, policy="allow") == Create()
+    assert decided(wanted, elsewhere, over, policy="reject") == Taken((Busy(slot=over, event_id="e1"),))
+    assert decided(wanted, over, policy="allow") is None
     suggestion = decided(wanted, over)
-    assert isinstance(suggestion, Suggest)
+    assert isinstance(suggestion, Taken)
     assert suggestion.conflicts == (Busy(slot=over, event_id="e0"),)
 
 
@@ -99,7 +96,7 @@ def test_an_hour_stays_an_hour_across_a_change_of_the_clocks() -> None:
     busy = Slot(datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 3, 29, 0, 30, tzinfo=UTC))
     wanted = Slot(datetime(2026, 3, 29, 0, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC))
     decision = decide(wanted, taken(busy), policy="suggest", hours=always, now=busy.start)
-    assert isinstance(decision, Suggest)
+    assert isinstance(decision, Taken)
     # 01:30 to 03:30 on the wall is one hour: 02:00 to 03:00 does not exist that night.
     assert decision.alternatives[0] == Slot(busy.end, busy.end + timedelta(hours=1))
     assert decision.alternatives[0].end.astimezone(VIENNA).time() == time(3, 30)
@@ -137,7 +134,7 @@ def test_suggestions_are_free_equally_long_near_not_past_and_within_hours(
     busy = [wanted, *data.draw(st.lists(around(start), max_size=12))]
     hours = WorkingHours(opens=time(8), closes=time(20), zone=ZoneInfo(zone))
     decision = decide(wanted, taken(*busy), policy="suggest", hours=hours, now=now)
-    assert isinstance(decision, Suggest)
+    assert isinstance(decision, Taken)
     found = decision.alternatives
     assert len(found) <= SUGGESTIONS
     distances = [abs(one.start - start) for one in found]
@@ -157,4 +154,4 @@ def test_a_conflict_is_exactly_what_overlaps(start: datetime, length: timedelta,
     busy = taken(*data.draw(st.lists(around(start), max_size=12)))
     decision = decide(wanted, busy, policy="reject", hours=HOURS, now=start)
     overlapping = tuple(one for one in busy if max(one.slot.start, start) < min(one.slot.end, wanted.end))
-    assert decision == (Refuse(overlapping) if overlapping else Create())
+    assert decision == (Taken(overlapping) if overlapping else None)

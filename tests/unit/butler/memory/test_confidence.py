@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.memory.recall import RECENCY_FLOOR, effective_confidence, maturity_after, recency, score
-from butlers.butler.memory.values import DECAY_RATES, Maturity
+from butlers.butler.memory.facts import DECAY_RATES
+from butlers.butler.memory.recall import RECENCY_FLOOR, Maturity, effective_confidence, maturity_after, recency, score
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 SHARES = st.floats(min_value=0, max_value=1)

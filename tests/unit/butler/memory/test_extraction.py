@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.butler.memory.extraction import corrections, plain_sentences, statements
-from butlers.butler.memory.values import MAX_NAME
+from butlers.butler.memory.extraction import MAX_NAME, corrections, plain_sentences, statements
 
 ME = "owner"
 WORDS = ("my", "I", "is", "lives", "in", "Anna", "'s", "birthday", "and", ",", ".", "like", "hate", "to", "allergic")

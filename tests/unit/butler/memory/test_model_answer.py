@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 
 from butlers.butler.memory.consolidation import SUREST, as_data, batch_size, understood
-from butlers.butler.memory.values import MAX_NAME, Episode
+from butlers.butler.memory.episodes import Episode
+from butlers.butler.memory.extraction import MAX_NAME
 from butlers.errors import ClassificationError
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from butlers.operations.requests import Action
+from butlers.operations.operators import Action
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.switchboard.operators.decisions import (
     handed_to,

@@ -23,8 +23,8 @@ from butlers.clock import Clock
 from butlers.contracts.envelope import Timestamp, Value, invalid
 from butlers.messenger.receipts import ReceiptIntake
 from butlers.messenger.tools.deliveries import decided_by
-from butlers.operations import mailbox as operations
-from butlers.operations.mailbox import QuarantinedArguments, RetryArguments
+from butlers.operations import dead_letters as operations
+from butlers.operations.dead_letters import QuarantinedArguments, RetryArguments
 from butlers.operations.operation import BUTLERS, READS_OUTSIDE, Hints, Result, Row
 from butlers.storage.database import Database
 
