@@ -113,9 +113,9 @@ def decide(
 class Occupancy:
     """The open messages by channel, as far as this process knows.
 
-    A count of the rows that messages came or went beside would count some of them twice. It is discarded, as the numbers
-    of this process are exact for its own messages, but never more than `_MOST_DISCARDED` times in a row: other processes
-    have messages, too.
+    A count of the rows that messages came or went beside would count some of them twice. It is discarded, as the
+    numbers of this process are exact for its own messages, but never more than `_MOST_DISCARDED` times in a row: other
+    processes have messages, too.
     """
 
     def __init__(self) -> None:
