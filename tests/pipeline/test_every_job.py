@@ -14,7 +14,7 @@ from benchmarks.planning import people
 from benchmarks.planning.recipients import settle
 
 from butlers.clock import SystemClock
-from butlers.pipeline.job import NAMES
+from butlers.pipeline.jobs import NAMES
 from butlers.pipeline.lake.events import EVENTS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.database import Record

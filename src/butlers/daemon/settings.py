@@ -18,10 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from butlers.errors import ConfigurationError
 from butlers.serving.bounded_http import DoorLimits
 from butlers.simulators import simulator_ports
+from butlers.storage.claims import LeasePolicy
 
 PortNumber = Annotated[int, Field(ge=1, le=65535)]
 MailTls = Literal["auto", "starttls", "implicit", "none"]
 WhoMayWrite = Literal["owner", "contacts", "pairing", "open"]
+_LEASE = LeasePolicy()
 PREFIX = "BUTLERS_"
 PORT_PREFIX = "BUTLERS_PORT_"
 VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
@@ -141,8 +143,8 @@ class Settings(BaseModel):
     )
     inbox_keep_months: int = Field(default=1, ge=1, description="months of message_inbox kept beside the present one")
     dedupe_keep_days: int = Field(default=62, ge=1, description="how long an event is recognised when it comes again")
-    lease_ttl_s: float = Field(default=10.0, gt=0, description="silence after which a worker counts as dead")
-    lease_renew_s: float = Field(default=3.0, gt=0, description="how often a worker says that it lives")
+    lease_ttl_s: float = Field(default=_LEASE.ttl, gt=0, description="silence after which a worker counts as dead")
+    lease_renew_s: float = Field(default=_LEASE.renew_every, gt=0, description="how often a worker says that it lives")
     heartbeat_s: float = Field(default=30.0, gt=0, description="how often butlers report to Switchboard")
     connector_heartbeat_s: float = Field(
         default=30.0, gt=0, description="how often connectors report; silent for 2 minutes is stale, for 4 offline"

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from butlers.contracts.envelope import invalid
 from butlers.errors import ConfigurationError
+from butlers.pipeline.jobs import FORMER_NAMES, NAMES
 
 if TYPE_CHECKING:
     from butlers.pipeline.lake.events import Event
@@ -104,21 +105,6 @@ class Job:
     check: Callable[[Window, Mapping[str, str]], object] = lambda *_: None  # refuses what is wrong without Spark
     tense: Tense = Tense.STARTED
     reads: Callable[[Mapping[str, str]], Sequence[Event]] = lambda _: ()  # what the lake must have, before Spark starts
-
-
-# By the file of `jobs` that has them in its JOBS.
-_FILES: Mapping[str, tuple[str, ...]] = {
-    "connector_stats": ("connector-stats-hourly", "connector-stats-daily", "connector-stats-pruning"),
-    "lake": ("lake-stream", "lake-compact", "lake-retain"),
-    "delivery_stats": ("delivery-stats",),
-    "service_levels": ("service-levels",),
-    "routing_quality": ("routing-quality",),
-    "routing_evaluate": ("routing-evaluate",),
-    "reconciliation": ("reconciliation",),
-    "audience_plan": ("audience-plan",),
-}
-NAMES: Mapping[str, str] = {name: file for file, names in _FILES.items() for name in names}
-FORMER_NAMES = {"books": "reconciliation"}  # still understood where a job is named
 
 
 def find_job(name: str) -> Job:

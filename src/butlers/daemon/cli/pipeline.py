@@ -87,7 +87,8 @@ def run(
 @exiting
 def list_(as_json: Json = False) -> int:
     """The jobs there are."""
-    from butlers.pipeline.job import NAMES, find_job
+    from butlers.pipeline.job import find_job
+    from butlers.pipeline.jobs import NAMES
 
     known = [{"name": job.name, "about": job.about, "arguments": dict(job.arguments)} for job in map(find_job, NAMES)]
     say({"jobs": known}, as_json, _jobs)
