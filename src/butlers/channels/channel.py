@@ -108,12 +108,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """When a channel's circuit opens, and how it closes again."""
+    """When a channel's circuit opens, and how it closes again; None: as for every channel."""
 
-    failure_threshold: int = 5  # failures in a row that open it
-    recovery_timeout_s: float = 60.0  # from the trip to the first probe
-    probe_limit: int = 1  # probes under way at one time while half-open
-    success_threshold: int = 2  # successful probes that close it
+    failure_threshold: int | None = None  # failures in a row that open it
+    recovery_timeout_s: float | None = None  # from the trip to the first probe
+    probe_limit: int | None = None  # probes under way at one time while half-open
+    success_threshold: int | None = None  # successful probes that close it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

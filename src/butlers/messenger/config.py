@@ -109,13 +109,27 @@ class BreakersSection(BreakerSection):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, BreakerSection]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _names_channels(cls, given: Any) -> Any:
+        """A table for a channel that is not there would change nothing, and nobody would notice."""
+        known = sorted(_outbound())
+        for name in given.keys() - cls.model_fields.keys() if isinstance(given, dict) else ():
+            if isinstance(given[name], dict) and name not in known:
+                raise ValueError(f"{name} is no channel; there are {', '.join(known)}, and [delivery.breaker] for all")
+        return given
+
     def policy(self, channel: str) -> BreakerPolicy:
-        """`channel`: its name, with or without its identity scope. Its own table comes first, then its default."""
+        """`channel`: its name, with or without its identity scope.
+
+        A value comes from the channel's own table, else from the channel's default, else from `[delivery.breaker]`, as
+        with `[delivery.retry]`, whose line `default` is for channels that bring none.
+        """
         name = channel.partition(".")[0]
         own, outbound = self.__pydantic_extra__.get(name), _outbound().get(name)
         values = self.model_dump(include=set(BreakerSection.model_fields))
         if outbound is not None and outbound.breaker is not None:
-            values |= asdict(outbound.breaker)
+            values |= {key: value for key, value in asdict(outbound.breaker).items() if value is not None}
         section = BreakerSection(**values | (own.model_dump(exclude_unset=True) if own is not None else {}))
         return BreakerPolicy(
             failure_threshold=section.failure_threshold,

@@ -114,9 +114,9 @@ def find_job(name: str) -> Job:
     module = f"butlers.pipeline.jobs.{NAMES[present]}"
     try:
         found: Job = next(job for job in import_module(module).JOBS if job.name == present)
-    except ImportError as error:
+    except (ImportError, AttributeError, StopIteration) as error:
         raise ConfigurationError(
-            f"the job's file cannot be used: {error}",
+            f"the job's file cannot be used: {error or 'it has no such job'}",
             source=module,
             key=present,
             remedy="install the package whole, with the packages of its lock file",

@@ -109,6 +109,8 @@ def test_the_default_of_a_table_may_be_changed_too(tmp_path: Path) -> None:
         ("[delivery.breaker.email]\nfailure_threshold = 0", "delivery.breaker.email.failure_threshold"),
         ("[delivery.breaker.email]\nthreshold = 3", "delivery.breaker.email.threshold"),
         ("[delivery.breaker]\nthreshold = 3", "delivery.breaker.threshold"),
+        ("[delivery.breaker.telegarm]\nfailure_threshold = 3", "delivery.breaker"),
+        ("[delivery.breaker.default]\nfailure_threshold = 3", "delivery.breaker"),
         ("[delivery.retry.email]\nmax_attempts = 0", "delivery.retry.email.max_attempts"),
         ("[delivery.retry.default]\njitter = 1.5", "delivery.retry.default.jitter"),
         ("[delivery.timeout_s]\ntelegram = 0.0", "delivery.timeout_s"),
@@ -184,8 +186,11 @@ def test_a_breaker_opens_earlier_for_one_channel(tmp_path: Path) -> None:
 
 def test_a_channels_own_breaker_holds_where_the_file_names_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     eager = Outbound(breaker=Breaker(failure_threshold=1))
-    monkeypatch.setattr(config, "_outbound", lambda: {"email": eager})
-    given = DeliverySection.model_validate({"breaker": {"failure_threshold": 4, "sms": {"failure_threshold": 2}}})
+    monkeypatch.setattr(config, "_outbound", lambda: {"email": eager, "sms": Outbound()})
+    given = DeliverySection.model_validate(
+        {"breaker": {"failure_threshold": 4, "probe_limit": 3, "sms": {"failure_threshold": 2}}}
+    )
+    assert given.breaker.policy("email").probe_limit == 3, "what the channel does not name"
     thresholds = [given.breaker.policy(name).failure_threshold for name in ("email", "sms", "telegram")]
     assert thresholds == [1, 2, 4]
     named = DeliverySection.model_validate({"breaker": {"email": {"failure_threshold": 3}}})

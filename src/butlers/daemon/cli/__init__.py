@@ -41,7 +41,8 @@ def _root(
 
 def _group(words: str, about: str, *operations: Operation) -> typer.Typer:
     """The commands of these operations that begin with the words."""
-    lists = any(command.alone for operation in operations for command in operation.commands)
+    commands = [command for operation in operations for command in operation.commands]
+    lists = any(command.alone and command.words.startswith(f"{words} ") for command in commands)
     group = typer.Typer(name=words.rpartition(" ")[2], help=about, no_args_is_help=not lists)
     add_commands(group, words, *operations)
     return group

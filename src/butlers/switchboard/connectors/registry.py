@@ -265,10 +265,13 @@ class Connectors:
         }
 
     async def findings(self) -> dict[str, Finding]:
-        """How each one of another process is, by its last heartbeat."""
+        """How each one is by its last heartbeat; one of this process reports its state itself, but not its silence."""
         now = self.clock.now()
-        found = await self.database.fetch(self.queries.list_connectors)
-        rows = [row for row in found if row["instance_id"] not in self.own]
+        rows = [
+            row
+            for row in await self.database.fetch(self.queries.list_connectors)
+            if row["instance_id"] not in self.own or liveness(row["last_heartbeat_at"], now) is not Liveness.ONLINE
+        ]
         return {f"{row['connector_type']}:{row['endpoint_identity']}": finding(dict(row), now) for row in rows}
 
     async def _deregister(self, _caller: Caller, given: ConnectorArguments) -> dict[str, Any]:

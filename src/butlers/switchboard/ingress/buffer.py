@@ -49,7 +49,6 @@ admission_log = get_logger("butlers.admission")
 
 MOST_LATER = 1_000  # messages that were put off and are in memory
 COUNT_EVERY_S = 1.0
-_MOST_DISCARDED = 5  # counts in a row that messages moved beside
 _SHARE_OF_TIME = 50  # a count that takes long comes less often: at most a fiftieth of the time
 
 
@@ -111,23 +110,15 @@ def decide(
 
 
 class Occupancy:
-    """The open messages by channel, as far as this process knows.
-
-    A count of the rows that messages came or went beside would count some of them twice. It is discarded, as the
-    numbers of this process are exact for its own messages, but never more than `_MOST_DISCARDED` times in a row: other
-    processes have messages, too.
-    """
+    """The open messages by channel, as far as this process knows."""
 
     def __init__(self) -> None:
         self.waiting: Counter[str] = Counter()
         self._unsettled: Counter[str] = Counter()  # let in, and no row yet: a count of the rows may miss them
         self._during_count: Counter[str] | None = None
-        self._moved = False  # since the count began
-        self._discarded = 0  # counts in a row
 
     def enter(self, channel: str) -> None:
         """A place is taken; `settle` follows when it is known whether there is a row."""
-        self._moved = True
         self.waiting[channel] += 1
         self._unsettled[channel] += 1
         if self._during_count is not None:
@@ -135,31 +126,30 @@ class Occupancy:
 
     def settle(self, channel: str, *, stored: bool) -> None:
         """Whether it came to a row; a message that was known already takes no place."""
-        self._moved = True
         self._unsettled[channel] -= 1
         if not stored:
             self.leave(channel)
 
     def leave(self, channel: str) -> None:
         """A message has come to its end."""
-        self._moved = True
         # Never below zero: a message may end that entered by another process, after the last count.
         self.waiting[channel] = max(0, self.waiting[channel] - 1)
 
     def begin_count(self) -> None:
         self._during_count = +self._unsettled
-        self._moved = bool(self._during_count)
 
     def end_count(self, counted: Mapping[str, int]) -> None:
-        """The rows were counted since `begin_count`."""
-        if self._moved and self._discarded < _MOST_DISCARDED:
-            self._discarded += 1
-            self._during_count = None
-            return
-        self._discarded = 0
-        self.waiting = Counter(counted)
-        self.waiting.update(self._during_count or {})
-        self._during_count = None
+        """The rows were counted since `begin_count`: without those that came meanwhile, with some, or with all of them.
+
+        The number of this process stays where it is one of these; otherwise all of them count, so that the door never
+        lets in too many.
+        """
+        came, self._during_count = self._during_count or Counter(), None
+        for channel in {*self.waiting, *counted, *came}:
+            least = counted.get(channel, 0)
+            most = least + came[channel]
+            if not least <= self.waiting[channel] <= most:
+                self.waiting[channel] = most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,9 +143,10 @@ _MACHINE = (
     r"(?:%[0-9a-f]{2}){4,}|(?:&\#\d+;\s*){3,}|(?:\\x[0-9a-f]{2}){2,}|(?:\b[0-9a-f]{2}\s){8,}|(?:\b[01]{8}\b\s*){2,}",
     r"(?:\b[a-z][ .]){5,}|\b[a-z]+\d[a-z\d]+\s+\w?\d+\s+[a-z]*\d[a-z\d]*\b",
 )
+# What every match of the pattern behind it holds, looked for first because it is quick to find; and the pattern.
 _ORDER = tuple(
-    re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE)
-    for patterns in (_NAMED, _ASIDE, _TRADE, _PARTS, _MACHINE)
+    (re.compile(needed, re.IGNORECASE), re.compile("|".join(patterns), re.IGNORECASE | re.MULTILINE))
+    for needed, patterns in ((_NAME, _NAMED), (_SET_ASIDE, _ASIDE), ("", _TRADE), ("", _PARTS), ("", _MACHINE))
 )
 
 
@@ -162,7 +163,8 @@ class InjectionGuard:
 def ordered(text: str, pieces: Sequence[Clause]) -> InjectionGuard:
     """Whole sentences, unless nothing honest would be left of the text."""
     places: list[Span] = []  # in order, without overlaps
-    for start, end in sorted(match.span() for pattern in _ORDER for match in pattern.finditer(text)):
+    patterns = [pattern for needed, pattern in _ORDER if needed.search(text)]
+    for start, end in sorted(match.span() for pattern in patterns for match in pattern.finditer(text)):
         if places and start <= places[-1][1]:
             places[-1] = (places[-1][0], max(places[-1][1], end))
         else:
