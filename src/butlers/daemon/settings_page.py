@@ -110,7 +110,8 @@ def _sections(
     if path and (rows or not inner):
         yield (f"[[{path}]]" if repeated else f"[{path}]"), rows
         if model.model_config.get("extra") == "allow":  # further tables, of the same keys
-            yield f"[{path}.<channel>]", rows
+            inherited = f"the channel's own, else `[{path}]`"
+            yield f"[{path}.<channel>]", [(key, kind, inherited, meaning) for key, kind, _, meaning in rows]
     for below, section, many in inner:
         yield from _sections(section, below, repeated=many)
 
