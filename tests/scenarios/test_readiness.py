@@ -90,6 +90,11 @@ async def test_a_connector_is_listed_once(running: RunningSystem) -> None:
     await running.until(reported)
     assert await part(running, "switchboard", "connectors") == {}
     await running.database.execute(
+        "update switchboard.connector_registry set last_heartbeat_at = now() - interval '5 minutes'"
+    )
+    line = await when_part_is(running, "switchboard", "connectors", "degraded")  # its heartbeats do not arrive
+    assert "said nothing" in line["sentence"]
+    await running.database.execute(
         "update switchboard.connector_registry set instance_id = gen_random_uuid(), last_heartbeat_at = now()"
     )
     line = await when_part_is(running, "switchboard", "connectors", "ok")
