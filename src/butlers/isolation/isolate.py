@@ -23,6 +23,7 @@ from butlers.isolation.worker import ANSWER, ANSWER_SIZE, CALL, DONE, MEMORY, RE
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.isolation")
+_PIECE = 65_536  # bytes
 
 Function = Callable[[bytes], Any]
 
@@ -183,6 +184,9 @@ class Isolate:
             process.kill()
         except ProcessLookupError:
             return process.returncode
+        # asyncio learns of a process's end when its pipe was read to its end; at a stop the call under way does that.
+        while not self._closed and process.stdout is not None and await process.stdout.read(_PIECE):
+            pass
         await process.wait()
         return None
 
