@@ -4,6 +4,7 @@ routes, and by which commands.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,9 @@ PAGE: Final = 50
 LONGEST_PAGE: Final = 500
 USUAL = timedelta(days=1)
 LONGEST = timedelta(days=31)  # percentiles are taken over every single row
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_CURSOR_FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
 
 
 class System(Protocol):
@@ -289,3 +293,22 @@ def _earlier(until: datetime) -> datetime:
         return until - USUAL
     except OverflowError:
         raise invalid("until", "lies too early") from None
+
+
+def place(cursor: str | None) -> tuple[datetime | None, UUID | None]:
+    """The row a page begins behind; nothing for the first page."""
+    if cursor is None:
+        return None, None
+    match = _CURSOR_FORM.fullmatch(cursor)
+    if match is None:
+        raise invalid("cursor", "is not the next_cursor of an earlier page")
+    return _EPOCH + int(match["moment"], 16) * _MICROSECOND, UUID(match["id"])
+
+
+def page(rows: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """The rows of a page and where the next begins; it takes one row more than the page holds to know."""
+    shown = [*rows[:limit]]
+    if len(rows) <= limit:
+        return shown, None
+    last = shown[-1]
+    return shown, f"{(last['created_at'] - _EPOCH) // _MICROSECOND:x}-{last['id'].hex}"

@@ -16,7 +16,7 @@ from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.messenger.preflight import Preflight
 from butlers.messenger.release import Release, assess
-from butlers.messenger.tools.deliveries import DeliveryRecords, decided_by, page, place
+from butlers.messenger.tools.deliveries import DeliveryRecords, decided_by
 from butlers.operations import dead_letters as operations
 from butlers.operations.dead_letters import (
     REPLAY,
@@ -34,6 +34,7 @@ from butlers.operations.deliveries import (
     QuarantineArguments,
     SettleArguments,
 )
+from butlers.operations.operation import page, place
 from butlers.reliability.dead_letter import ReplayPolicy
 from butlers.telemetry import get_logger
 

@@ -5,10 +5,9 @@ that are not to be written to.
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -28,7 +27,7 @@ from butlers.operations.deliveries import (
     StatsArguments,
     TraceArguments,
 )
-from butlers.operations.operation import SWITCHBOARD, DecidedArguments, Role
+from butlers.operations.operation import SWITCHBOARD, DecidedArguments, Role, page, place
 from butlers.operations.people import RecipientListArguments, ReleaseArguments, SuppressArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
@@ -42,10 +41,7 @@ _NOT_IN_STATUS = ("envelope", "decisions")  # the trace and `why` show them
 DEFAULT_WINDOW = timedelta(hours=24)
 AT_THE_DOOR = ("admitted", "deduplicated", "parked", "rejected")
 _PERCENTILES = ("p50_ms", "p95_ms", "provider_p50_ms", "provider_p95_ms")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 # Fourteen digits of microseconds reach into the year 4253.
-_CURSOR = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
 
 Lineage = Callable[[UUID], Awaitable[Mapping[str, Any]]]  # Switchboard's trace of a request
 Lines = dict[UUID, list[dict[str, Any]]]
@@ -107,25 +103,6 @@ def _by_delivery(deliveries: Iterable[UUID], rows: Iterable[Mapping[str, Any]]) 
     for row in rows:
         lines[row["delivery_id"]].append({name: value for name, value in row.items() if name != "delivery_id"})
     return lines
-
-
-def place(cursor: str | None) -> tuple[datetime | None, UUID | None]:
-    """The row a page begins behind; nothing for the first page."""
-    if cursor is None:
-        return None, None
-    match = _CURSOR.fullmatch(cursor)
-    if match is None:
-        raise invalid("cursor", "is not the next_cursor of an earlier page")
-    return _EPOCH + int(match["moment"], 16) * _MICROSECOND, UUID(match["id"])
-
-
-def page(rows: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    """The rows of a page and where the next begins; it takes one row more than the page holds to know."""
-    shown = [*rows[:limit]]
-    if len(rows) <= limit:
-        return shown, None
-    last = shown[-1]
-    return shown, f"{(last['created_at'] - _EPOCH) // _MICROSECOND:x}-{last['id'].hex}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

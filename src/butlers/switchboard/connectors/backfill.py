@@ -28,11 +28,10 @@ from butlers.operations.connectors import (
     PollArguments,
     Progress,
 )
-from butlers.operations.operation import Operation
+from butlers.operations.operation import Operation, page, place
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.registry import Connectors, Speakers
-from butlers.switchboard.operators.audit import page, place
 
 SILENT_FOR = timedelta(minutes=15)
 PARAMETERS = ("target_categories", "date_from", "date_to", "rate_limit_per_hour", "daily_cost_cap_cents")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -16,17 +15,13 @@ from butlers.butler.core_tools import Done, wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
-from butlers.contracts.envelope import Identity, Timestamp, Value, invalid
+from butlers.contracts.envelope import Identity, Timestamp, Value
 from butlers.operations import operators as operations
-from butlers.operations.operation import ADDS, Role
+from butlers.operations.operation import ADDS, Role, page, place
 from butlers.operations.operators import Action, ActivityArguments, AuditArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_FORM = re.compile(r"(?P<moment>[0-9a-f]{1,14})-(?P<id>[0-9a-f]{32})")
 
 KEPT = timedelta(days=365)
 BATCH = 1_000
@@ -176,22 +171,3 @@ class RecordKeeper:
         before = self.clock.now() - KEPT
         for aging in RECORDS:
             await forget(self.database, self.schema, aging, before=before, batch=self.batch)
-
-
-def place(cursor: str | None) -> tuple[datetime | None, UUID | None]:
-    """The row a page begins behind; nothing for the first page."""
-    if cursor is None:
-        return None, None
-    match = _FORM.fullmatch(cursor)
-    if match is None:
-        raise invalid("cursor", "is not the next_cursor of an earlier page")
-    return _EPOCH + int(match["moment"], 16) * _MICROSECOND, UUID(match["id"])
-
-
-def page(rows: Sequence[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    """The rows of a page and where the next begins; it takes one row more than the page holds to know."""
-    shown = [*rows[:limit]]
-    if len(rows) <= limit:
-        return shown, None
-    last = shown[-1]
-    return shown, f"{(last['created_at'] - _EPOCH) // _MICROSECOND:x}-{last['id'].hex}"

@@ -19,10 +19,10 @@ from butlers.butler.toolbox import AnyTool, Tool
 from butlers.clock import Clock
 from butlers.errors import ClassifiedError, ErrorClass, NotFound, Quarantined
 from butlers.operations import operators as operations
+from butlers.operations.operation import page, place
 from butlers.operations.operators import DeadLettersArguments
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
-from butlers.switchboard.operators.audit import page, place
 from butlers.switchboard.requests.inbox import MessageRef
 from butlers.telemetry import get_logger
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.errors import ValidationError
-from butlers.messenger.tools.deliveries import page, place
+from butlers.operations.operation import page, place
 
 EPOCH, MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 MOMENTS = st.integers(0, 16**14 - 1).map(lambda number: EPOCH + number * MICROSECOND)
