@@ -23,7 +23,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
 from butlers.switchboard.requests.reader import AcceptTimes
 from butlers.switchboard.requests.reader import ServiceLevels as RequestLevels
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 from tests.pipeline.delivery_records import NOTHING, SUMMER_TIME, Records, context_of, database_of, for_few_rows, oracle
 
 Row = dict[str, Any]

@@ -19,7 +19,7 @@ from butlers.butler.toolbox import EnvelopeTool, ToolBox
 from butlers.contracts.route import RouteEnvelope, RouteResponse
 from butlers.operations.operation import ADDS
 from butlers.serving.server import GuestServer, listen
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 from tests.scenarios.switchboard_door import call
 from tests.system import HOST, RunningSystem
 

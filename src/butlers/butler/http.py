@@ -28,7 +28,7 @@ from butlers.contracts.notify import NotifyResponse
 from butlers.contracts.route import RouteResponse
 from butlers.errors import ClassifiedError, ValidationError
 from butlers.serving.guard import Guard
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 
 LONGEST_WITHOUT_TOKEN = 65_536  # bytes: such a caller may ask what there is, and no more
 _RESPONSES = (RouteResponse.VERSION, NotifyResponse.VERSION)

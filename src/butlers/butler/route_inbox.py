@@ -27,9 +27,10 @@ from butlers.errors import ClassifiedError, InternalError, LeaseLost, Quarantine
 from butlers.storage.claims import MOST_DEATHS, Claim, Claims, ClaimTable, LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import ROUTE_EXECUTED, ROUTE_INBOX_RECOVERED, ROUTE_LATENCY
 from butlers.telemetry.spans import ROUTE_EXECUTE
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.route_inbox")
 

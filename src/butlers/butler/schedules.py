@@ -30,8 +30,9 @@ from butlers.contracts.envelope import Channel, Identity, Text, Timestamp, Value
 from butlers.errors import ClassifiedError, ConfigurationError, NotFound, ValidationError, from_wire
 from butlers.storage.database import Database, Record
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import SCHEDULE_RUNS
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.schedules")
 _BATCH = 20

@@ -15,8 +15,9 @@ from butlers.clock import Clock
 from butlers.errors import ClassifiedError, InternalError
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import SESSIONS
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.sessions")
 

@@ -147,6 +147,18 @@ def provider_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(provider for name in inbound_names() for provider in providers_of(name)))
 
 
+@cache
+def owner_credential_kinds() -> Mapping[str, str]:
+    """The key in butler.toml of each credential of the owner's own accounts -> the kind that contacts keep it as: a
+    secret by the names of channel and secret; an address, which everybody knows, by the channel's alone.
+    """
+    return {
+        f"modules.{name}.user.{secret}_env": name if secret == "address" else f"{name}_{secret}"  # noqa: S105
+        for name, channel in channels().items()
+        for secret in channel.credentials.get("user", ())
+    }
+
+
 def listed(names: tuple[str, ...]) -> str:
     """The names as a sentence reads them: telegram, email or sms."""
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -109,7 +109,7 @@ TraceContext = dict[str, str]  # W3C trace context headers
 class Value(BaseModel):
     """A part of an envelope."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     def to_wire(self) -> dict[str, Any]:
         """The value as JSON-ready data, absent fields left out."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from butlers.daemon.compose.channels import TYPES
+from butlers.channels.registry import owner_credential_kinds
 from butlers.daemon.settings import Settings
 from butlers.daemon.simulation import Simulated, simulated_environment, what_to_simulate
 from butlers.errors import ConfigurationError
@@ -153,7 +153,7 @@ def check_role(
     completed = simulated_environment(simulated, roster, environment)
     try:
         for name in names:
-            check_credentials(roster[name], completed, elsewhere=TYPES)
+            check_credentials(roster[name], completed, elsewhere=owner_credential_kinds())
     except ConfigurationError as error:
         if settings.simulators != "auto":
             raise

@@ -16,7 +16,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from butlers.errors import ConfigurationError
-from butlers.serving.bounded_http import DoorLimits
+from butlers.serving.connections import DoorLimits
 from butlers.simulators import simulator_ports
 from butlers.storage.claims import LeasePolicy
 

@@ -17,19 +17,19 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from butlers.butler.identity import OPERATOR, TokenFile
-from butlers.channels.registry import outbound_names
+from butlers.channels.registry import outbound_names, owner_credential_kinds
 from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.daemon.compose.base import Butler, Process, insist
-from butlers.daemon.compose.channels import TYPES, owner_credentials
+from butlers.daemon.compose.channels import owner_credentials
 from butlers.daemon.places import Places
 from butlers.daemon.services import Service, database_check, disk_check
 from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ClassifiedError, ConfigurationError, TargetUnavailable
 from butlers.operations.operation import Role
 from butlers.roster import ButlerConfig, check_credentials
-from butlers.serving.bounded_http import Connections, raise_file_limit
+from butlers.serving.connections import Connections, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 from butlers.storage.address import database_of, with_database
 from butlers.storage.database import Database, create_database_if_missing
@@ -111,7 +111,7 @@ class System:
 
     async def _start(self) -> None:
         for config in self._configs:
-            check_credentials(config, self._environment, elsewhere=TYPES)
+            check_credentials(config, self._environment, elsewhere=owner_credential_kinds())
         tokens = self._tokens()
         listeners = [self._listen(config) for config in self._configs]
         database, dsn = await self._database()

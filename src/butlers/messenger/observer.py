@@ -20,7 +20,7 @@ from butlers.messenger.attempt import Ended
 from butlers.messenger.delivery import ClaimedDelivery, NewDelivery
 from butlers.messenger.preparation import SECRETS_RULE
 from butlers.storage.database import Record
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import (
     ADMISSION_REJECTED,
     APPROVALS,
@@ -46,6 +46,7 @@ from butlers.telemetry.spans import (
     RATE_LIMIT_CHECK,
     SpanName,
 )
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.messenger")
 

@@ -35,8 +35,9 @@ from butlers.operations.operation import BUTLERS, READS, Result, Row, TimeRangeA
 from butlers.reliability.error_budget import BudgetMode, BudgetPolicy, burn_rate
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import BUDGET_MODE, CIRCUIT_STATE, ERROR_BUDGET_BURN, MESSENGER_QUEUE_DEPTH
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.messenger")
 

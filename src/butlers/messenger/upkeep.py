@@ -33,8 +33,9 @@ from butlers.messenger.release import Readmission
 from butlers.messenger.worker import DeliveryWorker
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import RECORDS_REMOVED
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.retention")
 

@@ -18,7 +18,8 @@ import uvicorn
 from starlette.requests import ClientDisconnect
 
 from butlers.errors import ConfigurationError, InternalError
-from butlers.serving.bounded_http import BoundedHttp, Connections, DoorLimits
+from butlers.serving.bounded_http import BoundedHttp
+from butlers.serving.connections import Connections, DoorLimits
 
 _OWN_ADDRESS = "set host to an address of this machine: 127.0.0.1 for this machine only, 0.0.0.0 for all"
 BACKLOG = 1_024  # connections that the kernel keeps for us

@@ -28,7 +28,8 @@ from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.dispatch.plan import own_error, parse_response
 from butlers.switchboard.requests.inbox import LineageReader
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.notify")
 

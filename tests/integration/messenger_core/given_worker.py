@@ -18,7 +18,7 @@ from butlers.messenger.observer import Observer
 from butlers.messenger.worker import DeliveryWorker, ExecutionPolicy
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.claims import LeasePolicy
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 
 from .core import BREAKER, LEASE_S, SCHEMA, Core
 

@@ -20,7 +20,7 @@ from butlers.ids import Uuid7Factory
 from butlers.storage.database import Database, Record
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 from tests.database import cloned_database
 
 SCHEMA = "general"

@@ -6,7 +6,7 @@ import pytest
 
 from butlers.clock import ManualClock
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 from tests.database import cloned_database
 
 from .ledger import NOW, TABLES, Ledger

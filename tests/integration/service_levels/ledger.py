@@ -12,7 +12,7 @@ from butlers.messenger.service_levels import ServiceLevels
 from butlers.reliability.error_budget import BudgetPolicy
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 
 SCHEMA = "messenger"
 TABLES = (MigrationSet(schema=SCHEMA, package="butlers.messenger", component="messenger"),)

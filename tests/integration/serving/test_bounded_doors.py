@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.serving.bounded_http import KEPT_BACK, Connections, DoorLimits, raise_file_limit
+from butlers.serving.connections import KEPT_BACK, Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 
 HOST = "127.0.0.1"

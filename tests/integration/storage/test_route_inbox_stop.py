@@ -17,7 +17,7 @@ from butlers.ids import Uuid7Factory
 from butlers.storage.claims import SuspectGate
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 from tests.database import cloned_database_uri
 
 SCHEMA = "general"

@@ -15,7 +15,7 @@ from butlers.clock import ManualClock
 from butlers.switchboard.config import BufferSection
 from butlers.switchboard.ingress.buffer import DurableBuffer
 from butlers.switchboard.requests.inbox import MessageInbox, MessageRef
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 
 DEADLINE_S = 10.0
 RECHECK_S = 11.0

@@ -11,8 +11,9 @@ from opentelemetry import metrics, trace
 from prometheus_client.parser import text_string_to_metric_families
 
 from butlers.clock import ManualClock
-from butlers.telemetry import Telemetry, catalogue
+from butlers.telemetry import catalogue
 from butlers.telemetry.catalogue import CATALOGUE, Kind, Metric
+from butlers.telemetry.telemetry import Telemetry
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from butlers.clock import SystemClock
-from butlers.telemetry import Telemetry, catalogue, spans
+from butlers.telemetry import catalogue, spans
+from butlers.telemetry.telemetry import Telemetry
 from tests.collector import Collector, collector
 
 __all__ = ["collector"]

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from butlers.clock import ManualClock
-from butlers.telemetry import Telemetry, spans
+from butlers.telemetry import spans
+from butlers.telemetry.telemetry import Telemetry
 
 
 class Traced:

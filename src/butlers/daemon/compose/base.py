@@ -40,7 +40,8 @@ from butlers.storage.claims import LeasePolicy, SuspectGate
 from butlers.storage.database import Database
 from butlers.storage.migrations import MigrationSet
 from butlers.storage.queries import Queries
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.system")
 

@@ -7,7 +7,6 @@ environment say; a scope never sees the secrets of another one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Protocol
 
 from butlers.butler.modules import ChannelModule, ChannelOptions, Scope
@@ -16,22 +15,13 @@ from butlers.channels.channel import Channel
 from butlers.channels.email.adapter import make_mailbox
 from butlers.channels.email.mailbox.imap import ImapClient
 from butlers.channels.plugins import ChannelSettings, load_channel, own_adapter
-from butlers.channels.registry import channel_of, channels
+from butlers.channels.registry import channel_of, channels, owner_credential_kinds
 from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.daemon.settings import Settings
 from butlers.roster import ButlerConfig
 
 RECEIPT_KEY = "receipt_key"  # the secret that opens /webhooks/{channel}
-# The key of each credential of the owner's own accounts -> the kind that contacts keep it as: a secret by the names of
-# channel and secret; an address, which everybody knows, by the channel's alone.
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        f"modules.{name}.user.{secret}_env": name if secret == "address" else f"{name}_{secret}"  # noqa: S105
-        for name, channel in channels().items()
-        for secret in channel.credentials.get("user", ())
-    }
-)
 
 
 class Accounts(Protocol):
@@ -123,9 +113,10 @@ async def owner_credentials(
     if owner is None:
         return {}
     found: dict[str, str] = {}
+    kinds = owner_credential_kinds()
     for key, variable in (pair for config in configs for pair in config.modules.required_variables()):
-        if key in TYPES and not environment.get(variable):
-            kind = TYPES[key]
+        if key in kinds and not environment.get(variable):
+            kind = kinds[key]
             look = contacts.identifier if kind in channels() else contacts.secret
             value = await look(owner.id, kind)
             found |= {variable: value} if value else {}

@@ -42,7 +42,7 @@ from butlers.switchboard.dispatch.plan import SegmentOutcome, read_response, sub
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.requests.inbox import ClaimedMessage
 from butlers.switchboard.routing.decision import Router, Segment
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import (
     CIRCUIT_OPEN_TARGETS,
     CIRCUIT_TRANSITION,
@@ -51,6 +51,7 @@ from butlers.telemetry.catalogue import (
     SUBROUTE_RESULT,
 )
 from butlers.telemetry.spans import DISPATCH
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.dispatch")
 circuits_log = get_logger("butlers.circuits")

@@ -33,7 +33,7 @@ from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.config import AdmissionSection, BufferSection, Overflow
 from butlers.switchboard.requests.inbox import MessageInbox, MessageRef
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import (
     BUFFER_BACKPRESSURE,
     BUFFER_ENQUEUE,
@@ -43,6 +43,7 @@ from butlers.telemetry.catalogue import (
     DEQUEUE_BY_TIER,
     SWITCHBOARD_QUEUE_DEPTH,
 )
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.buffer")
 admission_log = get_logger("butlers.admission")

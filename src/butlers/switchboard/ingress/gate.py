@@ -39,8 +39,9 @@ from butlers.switchboard.senders import (
     read_code,
     shown,
 )
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import SENDER_REFUSED
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.senders")
 

@@ -37,7 +37,7 @@ from butlers.storage.queries import Queries
 from butlers.switchboard.ingress.buffer import WAITS, Admission, Outcome
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.switchboard.requests.inbox import MessageRef
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import (
     ADMISSION,
     INGRESS_ACCEPT_LATENCY,
@@ -47,6 +47,7 @@ from butlers.telemetry.catalogue import (
     REQUEST_FINISHED,
 )
 from butlers.telemetry.spans import INGEST
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.ingress")
 Strategy = Literal["event", "idempotency_key", "content"]

@@ -36,7 +36,7 @@ from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.inbox import ClaimedMessage, LineageReader, MessageInbox, MessageRef
 from butlers.switchboard.requests.signals import Ended, Signals
 from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
-from butlers.telemetry import Telemetry, get_logger
+from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
     INFLIGHT_REQUESTS,
@@ -46,6 +46,7 @@ from butlers.telemetry.catalogue import (
     ROUTING_FALLBACK,
 )
 from butlers.telemetry.spans import REQUEST
+from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.lifecycle")
 

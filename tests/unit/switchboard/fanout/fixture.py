@@ -20,7 +20,7 @@ from butlers.switchboard.dispatch.fanout import Fanout, FanoutResult
 from butlers.switchboard.dispatch.plan import FanoutPlan, SegmentOutcome
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.requests.inbox import ClaimedMessage, MessageRef
-from butlers.telemetry import Telemetry
+from butlers.telemetry.telemetry import Telemetry
 from tests.unit.switchboard.fanout.parts import REQUEST, node, plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
