@@ -14,7 +14,7 @@ from benchmarks.planning import people
 from benchmarks.planning.recipients import settle
 
 from butlers.clock import SystemClock
-from butlers.pipeline.jobs import NAMES
+from butlers.pipeline.jobs import FORMER_NAMES, NAMES
 from butlers.pipeline.lake.events import EVENTS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.database import Record
@@ -47,7 +47,7 @@ class CommandLine:
         dsn = self.running.settings.database_url or ""
         code, told = await run_job(job, start, end, dsn=dsn, folder=self.folder, **arguments)
         assert code == 0, (job, told)
-        assert (told["job"], told["outcome"]) == (job, "succeeded")
+        assert (told["job"], told["outcome"]) == (FORMER_NAMES.get(job, job), "succeeded")
         return told
 
     async def rows(self, query: str, *values: Any) -> list[Record]:
