@@ -34,7 +34,7 @@ from butlers.reliability.idempotency import content_key, event_key
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.buffer import WAITS, Admission, Outcome
+from butlers.switchboard.ingress.buffer import WAITS, Admission, Outcome, decide
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.switchboard.requests.inbox import MessageRef
 from butlers.telemetry import Telemetry, get_logger
@@ -51,6 +51,13 @@ from butlers.telemetry.spans import INGEST
 log = get_logger("butlers.ingress")
 Strategy = Literal["event", "idempotency_key", "content"]
 LONGEST_THREAD_KEY = 300
+_LOGGED: Mapping[Outcome | None, tuple[str, Mapping[str, str]]] = {  # None: it was known already
+    None: ("ingest deduplicated", {"dedupe_action": "deduped"}),
+    Outcome.ACCEPTED: ("ingest accepted", {"dedupe_action": "accepted"}),
+    Outcome.REJECTED: ("ingest rejected", {"outcome": Outcome.REJECTED}),
+    Outcome.DEFERRED: ("ingest overflow", {"dedupe_action": "accepted", "outcome": Outcome.DEFERRED}),
+    Outcome.SHED: ("ingest overflow", {"dedupe_action": "accepted", "outcome": Outcome.SHED}),
+}
 _SHED = to_json(
     {
         "class": "overload_rejected",
@@ -229,21 +236,22 @@ class Ingress:
         firsts: dict[str, tuple[Offer, DedupeIdentity]] = {}
         for offer, identity in zip(offers, identities, strict=True):
             firsts.setdefault(identity.key, (offer, identity))
-        full = self.hot_path.full()
-        outcomes = {
-            key: self.admission.decide(
-                channel=first.envelope.source.channel, tier=first.envelope.control.policy_tier, queues_full=full
-            )
-            for key, (first, _) in firsts.items()
-        }
+        full, policy, occupancy = self.hot_path.full(), self.admission.policy, self.admission.occupancy
+        outcomes: dict[str, Outcome] = {}
+        entered: dict[str, str] = {}  # key -> channel
+        for key, (first, _) in firsts.items():
+            channel, tier = first.envelope.source.channel, first.envelope.control.policy_tier
+            outcomes[key] = decide(policy, channel=channel, tier=tier, waiting=occupancy.waiting, queues_full=full)
+            if outcomes[key] in WAITS:
+                occupancy.enter(channel)
+                entered[key] = channel
         request_ids: dict[str, UUID] = {}
         fresh: set[str] = set()
         try:
             fresh, request_ids = await self._store(firsts, outcomes)
         finally:
-            for key, (first, _) in firsts.items():
-                if outcomes[key] in WAITS:
-                    self.admission.occupancy.settle(first.envelope.source.channel, stored=key in fresh)
+            for key, channel in entered.items():
+                occupancy.settle(channel, stored=key in fresh)
         placed = []
         for offer, (key, _) in zip(offers, identities, strict=True):
             became = None
@@ -288,7 +296,8 @@ class Ingress:
             elapsed_ms = (now - offer.started) * 1000
             counts[channel, tier, outcome, identity.strategy] += 1
             self.telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
-            _log(identity.key, outcome, {"request_id": request_id, "source_channel": channel})
+            event, about = _LOGGED[outcome]
+            log.info(event, dedupe_key=identity.key, request_id=request_id, source_channel=channel, **about)
             if request_id is not None:
                 self.accepted(offer.received_at, channel, elapsed_ms)
             if request_id is not None and outcome in WAITS:
@@ -310,15 +319,3 @@ class Ingress:
                 )
             if outcome is Outcome.SHED:
                 self.telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
-
-
-def _log(key: str, outcome: Outcome | None, ids: Mapping[str, Any]) -> None:
-    match outcome:
-        case None:
-            log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)
-        case Outcome.ACCEPTED:
-            log.info("ingest accepted", dedupe_key=key, dedupe_action="accepted", **ids)
-        case Outcome.REJECTED:
-            log.info("ingest rejected", dedupe_key=key, outcome=outcome, **ids)
-        case Outcome.DEFERRED | Outcome.SHED:
-            log.info("ingest overflow", dedupe_key=key, dedupe_action="accepted", outcome=outcome, **ids)
