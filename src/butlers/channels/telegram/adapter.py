@@ -160,11 +160,10 @@ class _Saga:
                 self.moved_to = answer.moved_to
                 call = call.to_chat(answer.moved_to)
             else:
-                return self._result(answer, part, {"plain": True} if plain else {})
-
-    def _result(self, answer: Answer | Silence, part: int, how: dict[str, Any]) -> AttemptResult:
+                break
         phase = answer.phase if isinstance(answer, Silence) else Phase.ANSWERED
-        evidence = {"phase": phase.value, "part": part, "parts": len(self.calls), **how}
+        how = {"plain": True} if plain else {}
+        evidence: dict[str, Any] = {"phase": phase.value, "part": part, "parts": len(self.calls), **how}
         if isinstance(answer, Silence):
             return NotSent(
                 error=answer.error,
@@ -175,8 +174,9 @@ class _Saga:
             )
         if not answer.ok:
             return refused(answer, evidence=evidence, moved_to=self.moved_to)
+        evidence["message_id"] = answer.message_id
         name = str(answer.message_id or "ok")
-        return Sent(provider_delivery_id=name, part=part, response=evidence | answer.evidence(), moved_to=self.moved_to)
+        return Sent(provider_delivery_id=name, part=part, response=evidence, moved_to=self.moved_to)
 
 
 # --- one request: how far it got, and what its answer means ---
@@ -218,9 +218,7 @@ class Answer:
         seconds = float(said[1]) if said else DEFAULT_WAIT
         return max(1.0, seconds if self.retry_after is None else self.retry_after)
 
-    def evidence(self) -> dict[str, Any]:
-        if self.ok:
-            return {"message_id": self.message_id}
+    def refusal_evidence(self) -> dict[str, Any]:
         moved_to = None if self.moved_to is None else int(self.moved_to)
         named = {"retry_after": self.retry_after, "migrate_to_chat_id": moved_to}
         parameters = {name: value for name, value in named.items() if value is not None}
@@ -334,21 +332,17 @@ def read(response: httpx2.Response) -> Answer | None:
     description = _TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200]
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < _LONGEST_WAIT:
         wait = None
-    ok, code = bool(body["ok"]), _whole(body.get("error_code"))
-    code = response.status_code if code is None else code
+    ok, code, message_id = bool(body["ok"]), body.get("error_code"), result.get("message_id")
+    code = code if type(code) is int else response.status_code
     return Answer(
         ok=ok,
-        message_id=_whole(result.get("message_id")),
+        message_id=message_id if type(message_id) is int else None,
         code=code,
         description=description,
         retry_after=None if wait is None else float(wait),
-        moved_to=None if ok or _whole(moved_to) is None else str(moved_to),
+        moved_to=str(moved_to) if type(moved_to) is int and not ok else None,
         cannot_parse=code == 400 and _CANNOT_PARSE in description.lower(),
     )
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None = None) -> NotSent:
@@ -357,7 +351,7 @@ def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None
     return NotSent(
         error=_error(answer),
         answered=True,
-        response={**evidence, **answer.evidence()},
+        response={**evidence, **answer.refusal_evidence()},
         throttle=None if wait is None else Throttle(scope="target", seconds=wait),
         recipient_gone=answer.code == 403,
         moved_to=answer.moved_to or moved_to,
