@@ -154,9 +154,10 @@ async def walk(folder: Path) -> list[Step]:
 
 async def _system(stack: AsyncExitStack, folder: Path, telegram: TelegramSimulator) -> System:
     clock, roster, simulated = SystemClock(), load_roster(shipped_roster()), Simulated({"telegram", "mail"})
-    switchboard = roster["switchboard"]
-    buffer = switchboard.buffer.model_copy(update={"scanner_interval_s": NEVER_S})
-    roster["switchboard"] = switchboard.model_copy(update={"buffer": buffer})
+    for name, config in roster.items():
+        without_jobs = {"butler": config.butler.model_copy(update={"schedule": []})}
+        buffer = {"buffer": config.buffer.model_copy(update={"scanner_interval_s": NEVER_S})}
+        roster[name] = config.model_copy(update=without_jobs | buffer)
     server = EmbeddedPostgres(folder / "postgres", durable=False)
     await asyncio.to_thread(server.start)
     stack.push_async_callback(asyncio.to_thread, server.stop)
