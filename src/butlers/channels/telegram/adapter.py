@@ -94,7 +94,19 @@ class TelegramChannel:
             return NotSent(error=error, response={"phase": "composing"})
         deadline = asyncio.timeout(timeout_s).when()
         line = Line(client=self._client, wire=wire, timeout_s=timeout_s, deadline=deadline)
-        return await _Saga(outgoing=outgoing, calls=calls, line=line, wire=wire).run()
+        saga, done, last = _Saga(calls=calls, line=line), outgoing.parts_sent, len(calls)
+        for part in range(1, last):
+            if part in done:
+                continue
+            result = await saga.send(part)
+            if isinstance(result, NotSent):
+                return result
+            # However long that takes: what came through and is not on record would be sent twice.
+            await wire.part_sent(part, result.provider_delivery_id)
+        if last not in done:
+            return await saga.send(last)
+        evidence = {"phase": "on_record", "part": last, "parts": last}
+        return Sent(provider_delivery_id=done[last], part=last, response=evidence, moved_to=saga.moved_to)
 
     def count_parts(self, outgoing: Outgoing) -> int:
         return len(compose(outgoing, parse_mode=self._parse_mode))
@@ -125,30 +137,13 @@ class TelegramChannel:
 
 @dataclass(slots=True, kw_only=True)
 class _Saga:
-    """The parts of one message, as far as they get in one attempt."""
+    """What the parts of one message share during one attempt."""
 
-    outgoing: Outgoing
     calls: tuple[Call, ...]
     line: Line
-    wire: Wire
     moved_to: str | None = None  # the chat that took the place of the recipient's
 
-    async def run(self) -> AttemptResult:
-        done, last = self.outgoing.parts_sent, len(self.calls)
-        for part in range(1, last):
-            if part in done:
-                continue
-            result = await self._send(part)
-            if isinstance(result, NotSent):
-                return result
-            # However long that takes: what came through and is not on record would be sent twice.
-            await self.wire.part_sent(part, result.provider_delivery_id)
-        if last not in done:
-            return await self._send(last)
-        evidence = {"phase": "on_record", "part": last, "parts": last}
-        return Sent(provider_delivery_id=done[last], part=last, response=evidence, moved_to=self.moved_to)
-
-    async def _send(self, part: int) -> AttemptResult:
+    async def send(self, part: int) -> AttemptResult:
         call, plain = self.calls[part - 1], False
         if self.moved_to is not None:
             call = call.to_chat(self.moved_to)
