@@ -51,13 +51,6 @@ from butlers.telemetry.spans import INGEST
 log = get_logger("butlers.ingress")
 Strategy = Literal["event", "idempotency_key", "content"]
 LONGEST_THREAD_KEY = 300
-_LOGGED: Mapping[Outcome | None, tuple[str, Mapping[str, str]]] = {  # None: it was known already
-    None: ("ingest deduplicated", {"dedupe_action": "deduped"}),
-    Outcome.ACCEPTED: ("ingest accepted", {"dedupe_action": "accepted"}),
-    Outcome.REJECTED: ("ingest rejected", {"outcome": Outcome.REJECTED}),
-    Outcome.DEFERRED: ("ingest overflow", {"dedupe_action": "accepted", "outcome": Outcome.DEFERRED}),
-    Outcome.SHED: ("ingest overflow", {"dedupe_action": "accepted", "outcome": Outcome.SHED}),
-}
 _SHED = to_json(
     {
         "class": "overload_rejected",
@@ -296,8 +289,7 @@ class Ingress:
             elapsed_ms = (now - offer.started) * 1000
             counts[channel, tier, outcome, identity.strategy] += 1
             self.telemetry.observe(INGRESS_ACCEPT_LATENCY, elapsed_ms, source_channel=channel)
-            event, about = _LOGGED[outcome]
-            log.info(event, dedupe_key=identity.key, request_id=request_id, source_channel=channel, **about)
+            _log(identity.key, outcome, {"request_id": request_id, "source_channel": channel})
             if request_id is not None:
                 self.accepted(offer.received_at, channel, elapsed_ms)
             if request_id is not None and outcome in WAITS:
@@ -319,3 +311,15 @@ class Ingress:
                 )
             if outcome is Outcome.SHED:
                 self.telemetry.count(REQUEST_FINISHED, number, source_channel=channel, lifecycle_state="errored")
+
+
+def _log(key: str, outcome: Outcome | None, ids: Mapping[str, Any]) -> None:
+    match outcome:
+        case None:
+            log.info("ingest deduplicated", dedupe_key=key, dedupe_action="deduped", **ids)
+        case Outcome.ACCEPTED:
+            log.info("ingest accepted", dedupe_key=key, dedupe_action="accepted", **ids)
+        case Outcome.REJECTED:
+            log.info("ingest rejected", dedupe_key=key, outcome=outcome, **ids)
+        case Outcome.DEFERRED | Outcome.SHED:
+            log.info("ingest overflow", dedupe_key=key, dedupe_action="accepted", outcome=outcome, **ids)
