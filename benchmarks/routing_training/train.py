@@ -51,7 +51,7 @@ def features(texts: Sequence[str], lexicon: Lexicon) -> Any:
     for text in texts:
         said = dataset.said(text)
         hits = lexicon.hits(said)
-        plain = [index for own, together in token_features(said, lexicon.names_in(said)) for index in (*own, *together)]
+        plain = [index for own, together in token_features(said, lexicon.names) for index in (*own, *together)]
         norm = max(len(plain), 1) ** 0.5
         pairs = [(index, 1 / norm) for index in plain]
         pairs += [(bucket(hit_feature(hit, said)), LEXICON_SCALE / norm) for hit in hits]

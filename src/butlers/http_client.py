@@ -67,13 +67,16 @@ class BoundedClient(httpx2.Client):
 
 
 class _Unpacking:
-    """Bytes as they come in, unpacked and counted. Takes the encoding off the response: nobody unpacks it again."""
+    """A response's bytes as they come in, unpacked and counted. Takes the encoding off the response: nobody unpacks it
+    again.
+    """
 
     def __init__(self, response: httpx2.Response, limit: int) -> None:
         encoding = response.headers.pop("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity", *_PACKED):
             raise UnreadableAnswer("the answer is packed in a way that was not asked for", request=response.request)
         self._packed = zlib.decompressobj(_PACKED[encoding]) if encoding in _PACKED else None
+        self._stream: Any = response.stream
         self._request = response.request
         self._limit = limit
         self._count = 0
@@ -95,28 +98,20 @@ class _Unpacking:
             raise UnreadableAnswer("the answer is packed wrongly", request=self._request) from error
 
 
-class _AsyncBounded(httpx2.AsyncByteStream):
-    def __init__(self, response: httpx2.Response, limit: int) -> None:
-        self._unpacking = _Unpacking(response, limit)
-        self._stream = cast("httpx2.AsyncByteStream", response.stream)
-
+class _AsyncBounded(_Unpacking, httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._stream:
-            for piece in self._unpacking.pieces(chunk):
+            for piece in self.pieces(chunk):
                 yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
-class _Bounded(httpx2.SyncByteStream):
-    def __init__(self, response: httpx2.Response, limit: int) -> None:
-        self._unpacking = _Unpacking(response, limit)
-        self._stream = cast("httpx2.SyncByteStream", response.stream)
-
+class _Bounded(_Unpacking, httpx2.SyncByteStream):
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._stream:
-            yield from self._unpacking.pieces(chunk)
+            yield from self.pieces(chunk)
 
     def close(self) -> None:
         self._stream.close()

@@ -113,7 +113,7 @@ class Downstream:
             arguments=RouteEnvelope,
             returns=RouteResponse,
             hints=ADDS,
-            handler=self._execute,
+            call=self._execute,
         )
         app = build_app(
             butler=self.name,

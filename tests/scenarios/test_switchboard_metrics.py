@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID, uuid4
 
 import pytest
 import pytest_asyncio
 
+from butlers.clock import SystemClock
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.requests.reader import rounded_up
+from butlers.switchboard.requests.reader import AcceptTimes
 from tests.scenarios.downstream import Downstream, after, downstream, error, ok
 from tests.scenarios.fanout_system import AT_HOME
 from tests.scenarios.messenger_door import changed_roster
@@ -275,4 +277,10 @@ async def at_every_door(running: RunningSystem, since: str, levels: dict[str, An
     ("measured", "kept"), [(0.0, 0), (0.2, 1), (7.0, 7), (99.1, 100), (101.0, 110), (1234.5, 1300), (9999.0, 10000)]
 )
 async def test_accept_times_are_kept_to_two_digits_and_never_flattered(measured: float, kept: int) -> None:
-    assert rounded_up(measured) == kept
+    written: Any = AsyncMock()
+    times = AcceptTimes(database=written, schema="switchboard", clock=SystemClock())
+    times.note(datetime(2026, 3, 1, 12, 0, 7, tzinfo=UTC), "api", measured)
+    await times.flush()
+    _query, minutes, channels, milliseconds, counts = written.execute.await_args.args
+    assert (minutes, channels) == ([datetime(2026, 3, 1, 12, 0, tzinfo=UTC)], ["api"])
+    assert (milliseconds, counts) == ([kept], [1])

@@ -62,18 +62,15 @@ class Tool(Operation):
 class EnvelopeTool(Operation):
     """A tool whose arguments are an envelope: it reads the raw data, judges the caller and shapes its own errors."""
 
-    handler: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
-    roles: frozenset[Role] = EVERY_ROLE  # who finds it in the list; the handler decides who may call it
+    call: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
+    roles: frozenset[Role] = EVERY_ROLE  # who finds it in the list; `call` decides who may call it
     callers: frozenset[str] | None = None  # of these, only callers of these names; None: all
 
     @classmethod
     def of(
-        cls, operation: Operation, handler: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
+        cls, operation: Operation, call: Callable[[Caller | None, dict[str, Any]], Awaitable[dict[str, Any]]]
     ) -> EnvelopeTool:
-        return cls(**_declared(operation), handler=handler)
-
-    async def call(self, caller: Caller | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        return await self.handler(caller, arguments)
+        return cls(**_declared(operation), call=call)
 
     def allows(self, caller: Caller | None) -> bool:
         named = self.callers is None or (caller is not None and caller.name in self.callers)

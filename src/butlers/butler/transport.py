@@ -117,22 +117,17 @@ class Notifier:
     butler: str
     transport: Transport
 
-    async def notify(self, envelope: NotifyEnvelope) -> NotifyResponse:
-        raw = await self.transport.call("switchboard", "notify.dispatch", envelope.to_wire())
-        return NotifyResponse.parse(raw)
-
     async def answer(self, context: RequestContext, message: str, *, key: str) -> NotifyResponse:
         """Answer a request where it came from; the key makes a repeated answer the same one."""
         replies = channel_of(context.source_channel).can_answer(context.source_thread_identity)
         channel = context.source_channel if replies else OWNER_CHANNEL
-        return await self.notify(
-            NotifyEnvelope(
-                origin_butler=self.butler,
-                delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),
-                request_context=NotifyContext.answering(context),
-                idempotency_key=key,
-            )
+        envelope = NotifyEnvelope(
+            origin_butler=self.butler,
+            delivery=Delivery(intent="reply" if replies else "send", channel=channel, message=message),
+            request_context=NotifyContext.answering(context),
+            idempotency_key=key,
         )
+        return NotifyResponse.parse(await self.transport.call("switchboard", "notify.dispatch", envelope.to_wire()))
 
     async def send(
         self,
@@ -145,13 +140,10 @@ class Notifier:
         key: str | None = None,
     ) -> NotifyResponse:
         """Say something unasked: to a recipient, a contact, or else the owner."""
-        return await self.notify(
-            NotifyEnvelope(
-                origin_butler=self.butler,
-                delivery=Delivery(
-                    intent="send", channel=channel, message=message, recipient=recipient, subject=subject
-                ),
-                contact_id=contact_id,
-                idempotency_key=key,
-            )
+        envelope = NotifyEnvelope(
+            origin_butler=self.butler,
+            delivery=Delivery(intent="send", channel=channel, message=message, recipient=recipient, subject=subject),
+            contact_id=contact_id,
+            idempotency_key=key,
         )
+        return NotifyResponse.parse(await self.transport.call("switchboard", "notify.dispatch", envelope.to_wire()))

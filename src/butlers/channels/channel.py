@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from importlib import import_module
 from typing import Any, Literal
 
@@ -163,7 +164,7 @@ class Simulator:
     defaults_alone: Mapping[str, object] = field(default_factory=dict)  # the same, as long as no channel is real
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Channel:
     name: str  # lower case, as envelopes, settings, tools and tables write it
     title: str  # as people write it
@@ -176,19 +177,19 @@ class Channel:
     settings: tuple[str, ...] = ()  # process settings that its adapter and its connector are given as options
     simulator: Simulator | None = None  # None: nobody simulates it
 
-    @property
+    @cached_property
     def reply_tool(self) -> str:
         return f"{self.name}_reply_to_{'thread' if self.threads is Threads.CHAIN else 'message'}"
 
-    @property
+    @cached_property
     def can_react(self) -> bool:
         return self.outbound is not None and self.outbound.capabilities.react
 
-    @property
+    @cached_property
     def has_subject(self) -> bool:
         return self.outbound is not None and self.outbound.capabilities.subject
 
-    @property
+    @cached_property
     def has_connector(self) -> bool:
         return self.inbound is not None and self.inbound.connector is not None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 from uuid import UUID
 
@@ -21,8 +23,10 @@ from pydantic import (
     GetJsonSchemaHandler,
     StringConstraints,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     WrapValidator,
 )
+from pydantic.types import UuidVersion
 from pydantic_core import PydanticKnownError, core_schema, from_json, to_json
 
 from butlers.channels.registry import inbound_names, outbound_names, provider_names, written_names
@@ -39,6 +43,7 @@ _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}")
 _RESERVED_SOURCES = ("slack",)
 
 
+@cache
 def source_names() -> tuple[str, ...]:
     people, programs = written_names(), inbound_names()
     return tuple(dict.fromkeys((*people, *_RESERVED_SOURCES, *programs)))
@@ -91,18 +96,12 @@ def _timestamp(value: Any, validate: ValidatorFunctionWrapHandler) -> datetime:
     return moment
 
 
-def _version_seven(value: UUID) -> UUID:
-    if value.version != 7:
-        raise ValueError("must be a UUID of version 7")
-    return value
-
-
 Identity = Annotated[str, StringConstraints(max_length=MAX_IDENTITY), AfterValidator(_readable)]
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT), AfterValidator(_readable)]
 # Not strict: behind a validator of ours pydantic would take datetime objects only.
 Timestamp = Annotated[AwareDatetime, Field(strict=False), WrapValidator(_timestamp)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-RequestId = Annotated[UUID, AfterValidator(_version_seven)]
+RequestId = Annotated[UUID, UuidVersion(7), WithJsonSchema({"type": "string", "format": "uuid"})]
 TraceContext = dict[str, str]  # W3C trace context headers
 
 
@@ -149,8 +148,11 @@ def _read(data: bytes | str | Mapping[str, Any]) -> tuple[bytes, Mapping[str, An
     if isinstance(data, bytes):
         document = _decode(data)
         # Only text can spell a number that is read as infinity; data cannot hold one that was not refused before.
-        if _HUGE_NUMBER.search(data) and _holds(document, lambda item: isinstance(item, float) and math.isinf(item)):
-            raise invalid("", "must not contain numbers beyond the range of a double")
+        if _HUGE_NUMBER.search(data):
+            try:
+                json.dumps(document, allow_nan=False)
+            except ValueError:
+                raise invalid("", "must not contain numbers beyond the range of a double") from None
         return data, document
     try:
         encoded = to_json(data)
@@ -178,14 +180,6 @@ def _decode(encoded: bytes) -> dict[str, Any]:
     return document
 
 
-def _holds(value: Any, unwanted: Callable[[Any], bool]) -> bool:
-    if isinstance(value, dict):
-        return any(unwanted(key) or _holds(item, unwanted) for key, item in value.items())
-    if isinstance(value, list):
-        return any(_holds(item, unwanted) for item in value)
-    return unwanted(value)
-
-
 def storable(value: Any) -> Any:
     """The same JSON data as PostgreSQL stores it: NUL and lone surrogates become U+FFFD, infinity and NaN null."""
     if isinstance(value, str):
@@ -199,7 +193,11 @@ def storable(value: Any) -> Any:
 
 def holds_nul(value: Any) -> bool:
     """Whether a NUL stands anywhere in JSON data; PostgreSQL stores none."""
-    return _holds(value, lambda item: isinstance(item, str) and "\x00" in item)
+    if isinstance(value, dict):
+        return any(holds_nul(key) or holds_nul(item) for key, item in value.items())
+    if isinstance(value, list):
+        return any(holds_nul(item) for item in value)
+    return isinstance(value, str) and "\x00" in value
 
 
 def _describe(version: Any, supported: str) -> str:
@@ -228,6 +226,8 @@ def _plain(problem: Any) -> str:
         # Pydantic quotes the character it stumbled over.
         case "uuid_parsing" | "uuid_type":
             return "must be a UUID"
+        case "uuid_version":
+            return f"must be a UUID of version {problem['ctx']['expected_version']}"
         case "literal_error" | "enum":
             return f"must be one of {problem['ctx']['expected']}"
     message = str(problem["msg"])

@@ -37,7 +37,7 @@ from butlers.messenger.delivery import BRAKE, BRAKE_PER_DAY, AdmissionRequest, D
 from butlers.reliability import circuit_breaker
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import ADMISSION_FACTORS, ADMISSION_RULE, BudgetMode
-from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, available, refill, spend, take_all
+from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, refill, spend, take_all
 
 WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
 GLOBAL = "global"
@@ -216,7 +216,7 @@ def _without_probe(channel: str, breaker: Breaker, policy: DeliverySection, now:
 def headroom(request: AdmissionRequest, policy: DeliverySection, budgets: Budgets, now: datetime) -> dict[str, float]:
     """Tokens left on each layer."""
     meter = Meter(request=request, policy=policy, budgets=budgets, now=now)
-    left = [round(available(meter.bucket(layer), now), 3) for layer in layers(request)]
+    left = [round(refill(meter.bucket(layer), now).tokens, 3) for layer in layers(request)]
     return dict(zip(("global", "channel", "recipient"), left, strict=True))
 
 
@@ -300,12 +300,12 @@ class Meter:
         others = [other for name, other in shares.items() if name != self.request.origin]
         if not others:
             return 0.0
-        share, had = use.capacity / (len(others) + 1), use.capacity - available(use, now)
+        share, had = use.capacity / (len(others) + 1), use.capacity - refill(use, now).tokens
         if had < share:
             return 0.0
         bucket = self.bucket(layer)
-        promised = sum(max(0.0, share - (other.capacity - available(other, now))) for other in others)
-        lacking = promised + self.cost() - available(bucket, now)
+        promised = sum(max(0.0, share - (other.capacity - refill(other, now).tokens)) for other in others)
+        lacking = promised + self.cost() - refill(bucket, now).tokens
         if lacking <= 0:
             return 0.0
         # What the others have had is forgotten in the meantime, so their promises grow while the layer refills.

@@ -66,7 +66,7 @@ class Parking:
 
     async def hold(self, new: NewDelivery, tools: tuple[str, ...]) -> Entry | Parked | None:
         """Park it, or take it on where a rule lets it pass; None when nothing gates it."""
-        tool = self._gate(tools)
+        tool = next((name for name in tools if name in self.approvals.gated), None)
         if new.target is not None and tool is None:
             return None
         now = self.clock.now()
@@ -78,9 +78,6 @@ class Parking:
             if new.target is None:
                 return await self._park_missing(connection, new, now)
             return await self._ask(connection, new, tool or "", now)
-
-    def _gate(self, tools: tuple[str, ...]) -> str | None:
-        return next((name for name in tools if name in self.approvals.gated), None)
 
     async def _request(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Allowed | MustWait:
         return await self.approvals.request(
@@ -201,7 +198,8 @@ class Parking:
         log.info("parked delivery addressed", delivery_id=new.id, channel=row["channel"])
 
     async def _go_on(self, connection: Executor, new: NewDelivery, now: datetime) -> None:
-        tool = self._gate(("notify", channel_tool(new.notify)))
+        tools = ("notify", channel_tool(new.notify))
+        tool = next((name for name in tools if name in self.approvals.gated), None)
         ruling = await self._request(connection, new, tool, now) if tool is not None else None
         if isinstance(ruling, MustWait):
             await connection.execute(self.queries.await_approval, new.id, ruling.action_id, now)

@@ -90,11 +90,6 @@ def full_at(bucket: Bucket, now: datetime) -> datetime:
     return now + timedelta(seconds=(bucket.capacity - refill(bucket, now).tokens) / bucket.refill_per_second)
 
 
-def available(bucket: Bucket, now: datetime) -> float:
-    """The headroom, in tokens."""
-    return refill(bucket, now).tokens
-
-
 def take(bucket: Bucket, cost: float, now: datetime) -> Taken | Refused:
     if not cost >= 0:
         raise ValueError("cost must not be negative")

@@ -64,7 +64,7 @@ class NotifyDispatcher:
                 arguments=NotifyEnvelope,
                 returns=NotifyResponse,
                 hints=SENDS,
-                handler=self._handle,
+                call=self._handle,
                 roles=frozenset({Role.BUTLER}),
             )
         ]

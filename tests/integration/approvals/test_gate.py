@@ -379,9 +379,7 @@ def test_a_tool_that_takes_an_envelope_cannot_be_gated(desk: Desk):
     async def handler(_caller: Caller | None, _raw: dict[str, Any]) -> dict[str, Any]:
         return {}
 
-    tool = EnvelopeTool(
-        name="send", description="", arguments=RouteEnvelope, returns=Result, hints=SENDS, handler=handler
-    )
+    tool = EnvelopeTool(name="send", description="", arguments=RouteEnvelope, returns=Result, hints=SENDS, call=handler)
     runner = ActionRunner(approvals=desk.approvals, owner="one")
     with pytest.raises(ConfigurationError, match="cannot be gated"):
         gate_tools([tool], approvals=desk.approvals, runner=runner)

@@ -104,7 +104,7 @@ async def test_an_envelope_tool_judges_caller_and_arguments_itself() -> None:
     tools = ToolBox(
         [
             EnvelopeTool(
-                name="route.execute", description="d", arguments=Arguments, returns=Result, hints=READS, handler=take
+                name="route.execute", description="d", arguments=Arguments, returns=Result, hints=READS, call=take
             )
         ]
     )

@@ -18,7 +18,7 @@ from butlers.messenger.config import DeliverySection, LimitsSection
 from butlers.messenger.delivery import AdmissionRequest
 from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import ADMISSION_RULE, BudgetMode
-from butlers.reliability.token_bucket import Bucket, available, per_minute
+from butlers.reliability.token_bucket import Bucket, per_minute, refill
 
 from .admission_door import Door, admit, limits
 from .given import START as NOW
@@ -263,7 +263,7 @@ def test_what_is_stored_stays_between_empty_and_full(
         moment += pause
         door.ask(one, at(moment))
         stored = [*door.budgets.buckets.values(), *(use for of in door.budgets.shares.values() for use in of.values())]
-        assert all(0 <= available(bucket, at(moment)) <= bucket.capacity for bucket in stored)
+        assert all(0 <= refill(bucket, at(moment)).tokens <= bucket.capacity for bucket in stored)
 
 
 @given(small_limits, stories)

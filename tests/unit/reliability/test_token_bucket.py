@@ -16,7 +16,6 @@ from butlers.reliability.token_bucket import (
     Refused,
     RefusedBy,
     Taken,
-    available,
     full,
     per_minute,
     refill,
@@ -50,8 +49,8 @@ def test_a_reply_that_costs_half_gets_through_twice_as_often():
 
 
 def test_tokens_come_back_with_time_but_never_above_capacity():
-    assert available(bucket(0), at(4)) == 4
-    assert available(bucket(0), at(4_000)) == 10
+    assert refill(bucket(0), at(4)).tokens == 4
+    assert refill(bucket(0), at(4_000)).tokens == 10
 
 
 def test_a_cost_above_capacity_can_never_be_paid():
@@ -180,7 +179,7 @@ class BucketMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_levels_agree(self):
-        assert available(self.bucket, at(self.now)) * GRAINS == self.grains
+        assert refill(self.bucket, at(self.now)).tokens * GRAINS == self.grains
 
     @invariant()
     def no_stretch_of_time_saw_more_than_the_limit(self):

@@ -94,7 +94,19 @@ class TelegramChannel:
             return NotSent(error=error, response={"phase": "composing"})
         deadline = asyncio.timeout(timeout_s).when()
         line = Line(client=self._client, wire=wire, timeout_s=timeout_s, deadline=deadline)
-        return await _Saga(outgoing=outgoing, calls=calls, line=line, wire=wire).run()
+        saga, done, last = _Saga(calls=calls, line=line), outgoing.parts_sent, len(calls)
+        for part in range(1, last):
+            if part in done:
+                continue
+            result = await saga.send(part)
+            if isinstance(result, NotSent):
+                return result
+            # However long that takes: what came through and is not on record would be sent twice.
+            await wire.part_sent(part, result.provider_delivery_id)
+        if last not in done:
+            return await saga.send(last)
+        evidence = {"phase": "on_record", "part": last, "parts": last}
+        return Sent(provider_delivery_id=done[last], part=last, response=evidence, moved_to=saga.moved_to)
 
     def count_parts(self, outgoing: Outgoing) -> int:
         return len(compose(outgoing, parse_mode=self._parse_mode))
@@ -125,30 +137,13 @@ class TelegramChannel:
 
 @dataclass(slots=True, kw_only=True)
 class _Saga:
-    """The parts of one message, as far as they get in one attempt."""
+    """What the parts of one message share during one attempt."""
 
-    outgoing: Outgoing
     calls: tuple[Call, ...]
     line: Line
-    wire: Wire
     moved_to: str | None = None  # the chat that took the place of the recipient's
 
-    async def run(self) -> AttemptResult:
-        done, last = self.outgoing.parts_sent, len(self.calls)
-        for part in range(1, last):
-            if part in done:
-                continue
-            result = await self._send(part)
-            if isinstance(result, NotSent):
-                return result
-            # However long that takes: what came through and is not on record would be sent twice.
-            await self.wire.part_sent(part, result.provider_delivery_id)
-        if last not in done:
-            return await self._send(last)
-        evidence = {"phase": "on_record", "part": last, "parts": last}
-        return Sent(provider_delivery_id=done[last], part=last, response=evidence, moved_to=self.moved_to)
-
-    async def _send(self, part: int) -> AttemptResult:
+    async def send(self, part: int) -> AttemptResult:
         call, plain = self.calls[part - 1], False
         if self.moved_to is not None:
             call = call.to_chat(self.moved_to)
@@ -160,11 +155,10 @@ class _Saga:
                 self.moved_to = answer.moved_to
                 call = call.to_chat(answer.moved_to)
             else:
-                return self._result(answer, part, {"plain": True} if plain else {})
-
-    def _result(self, answer: Answer | Silence, part: int, how: dict[str, Any]) -> AttemptResult:
+                break
         phase = answer.phase if isinstance(answer, Silence) else Phase.ANSWERED
-        evidence = {"phase": phase.value, "part": part, "parts": len(self.calls), **how}
+        how = {"plain": True} if plain else {}
+        evidence: dict[str, Any] = {"phase": phase.value, "part": part, "parts": len(self.calls), **how}
         if isinstance(answer, Silence):
             return NotSent(
                 error=answer.error,
@@ -175,8 +169,9 @@ class _Saga:
             )
         if not answer.ok:
             return refused(answer, evidence=evidence, moved_to=self.moved_to)
+        evidence["message_id"] = answer.message_id
         name = str(answer.message_id or "ok")
-        return Sent(provider_delivery_id=name, part=part, response=evidence | answer.evidence(), moved_to=self.moved_to)
+        return Sent(provider_delivery_id=name, part=part, response=evidence, moved_to=self.moved_to)
 
 
 # --- one request: how far it got, and what its answer means ---
@@ -218,9 +213,7 @@ class Answer:
         seconds = float(said[1]) if said else DEFAULT_WAIT
         return max(1.0, seconds if self.retry_after is None else self.retry_after)
 
-    def evidence(self) -> dict[str, Any]:
-        if self.ok:
-            return {"message_id": self.message_id}
+    def refusal_evidence(self) -> dict[str, Any]:
         moved_to = None if self.moved_to is None else int(self.moved_to)
         named = {"retry_after": self.retry_after, "migrate_to_chat_id": moved_to}
         parameters = {name: value for name, value in named.items() if value is not None}
@@ -334,21 +327,17 @@ def read(response: httpx2.Response) -> Answer | None:
     description = _TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200]
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < _LONGEST_WAIT:
         wait = None
-    ok, code = bool(body["ok"]), _whole(body.get("error_code"))
-    code = response.status_code if code is None else code
+    ok, code, message_id = bool(body["ok"]), body.get("error_code"), result.get("message_id")
+    code = code if type(code) is int else response.status_code
     return Answer(
         ok=ok,
-        message_id=_whole(result.get("message_id")),
+        message_id=message_id if type(message_id) is int else None,
         code=code,
         description=description,
         retry_after=None if wait is None else float(wait),
-        moved_to=None if ok or _whole(moved_to) is None else str(moved_to),
+        moved_to=str(moved_to) if type(moved_to) is int and not ok else None,
         cannot_parse=code == 400 and _CANNOT_PARSE in description.lower(),
     )
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None = None) -> NotSent:
@@ -357,7 +346,7 @@ def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None
     return NotSent(
         error=_error(answer),
         answered=True,
-        response={**evidence, **answer.evidence()},
+        response={**evidence, **answer.refusal_evidence()},
         throttle=None if wait is None else Throttle(scope="target", seconds=wait),
         recipient_gone=answer.code == 403,
         moved_to=answer.moved_to or moved_to,

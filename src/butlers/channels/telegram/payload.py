@@ -32,26 +32,23 @@ def person(identity: str) -> str:
 
 def source_event(raw: Any) -> dict[str, Any] | None:
     """The number of the message in an update: `{"message": {"message_id": 7, ...}, ...}`."""
-    message_id = _inner(raw, "message").get("message_id")
-    return {"message_id": message_id} if type(message_id) is int else None
+    match raw:
+        case {"message": {"message_id": int(message_id)}} if not isinstance(message_id, bool):
+            return {"message_id": message_id}
+    return None
 
 
 def replied_to(raw: Any, endpoint: str) -> str | None:
     """The text of our own bot's message that an update replies to; another bot may write what it likes."""
-    replied = _inner(_inner(raw, "message"), "reply_to_message")
-    sender, text = _inner(replied, "from"), replied.get("text")
-    if sender.get("is_bot") is not True or not isinstance(text, str):
-        return None
-    return text if str(sender.get("username", "")).casefold() == endpoint.casefold() else None
+    match raw:
+        case {"message": {"reply_to_message": {"from": {"is_bot": True} as sender, "text": str(text)}}}:
+            return text if str(sender.get("username", "")).casefold() == endpoint.casefold() else None
+    return None
 
 
 def command_lines(text: str, raw: Any) -> tuple[str, ...]:
     """All of the message, unless somebody else wrote its words: forwarded, or put there by a bot."""
-    message = _inner(raw, "message")
-    return () if any(mark in message for mark in _OF_OTHERS) else (text,)
-
-
-def _inner(outer: Any, name: str) -> Mapping[str, Any]:
-    """The object of that name in another; empty where there is none."""
-    inner = outer.get(name) if isinstance(outer, Mapping) else None
-    return inner if isinstance(inner, Mapping) else {}
+    match raw:
+        case {"message": Mapping() as message} if any(mark in message for mark in _OF_OTHERS):
+            return ()
+    return (text,)

@@ -322,7 +322,7 @@ def _route_tool(butler: Butler, handle: RouteHandler) -> EnvelopeTool:
         arguments=RouteEnvelope,
         returns=RouteResponse,
         hints=ADDS_ONCE,
-        handler=executor.execute,
+        call=executor.execute,
         callers=executor.trusted_callers,
     )
 

@@ -25,7 +25,7 @@ from butlers.operations import deliveries as operations
 from butlers.operations.deliveries import ChannelArguments, LimitArguments
 from butlers.reliability.circuit_breaker import Breaker, BreakerPolicy, snapshot
 from butlers.reliability.error_budget import ADMISSION_FACTORS, BudgetMode
-from butlers.reliability.token_bucket import Bucket, available
+from butlers.reliability.token_bucket import Bucket, refill
 
 PHASES = ("admitted", "awaiting_admission", "awaiting_retry", "in_provider_call")
 _SECONDS = ("recovery_timeout", "retry_after")  # of a circuit
@@ -40,7 +40,7 @@ def bucket_of(row: Mapping[str, Any]) -> Bucket:
 
 def layer(bucket: Bucket | None, limit: float, now: datetime) -> dict[str, Any]:
     """One budget: consumed, total, remaining, and when it is whole again (None: it is)."""
-    remaining = min(limit, available(bucket, now)) if bucket is not None else limit
+    remaining = min(limit, refill(bucket, now).tokens) if bucket is not None else limit
     missing = limit - remaining
     whole_at = now + timedelta(seconds=missing / (limit / 60)) if missing > 0 else None
     return {

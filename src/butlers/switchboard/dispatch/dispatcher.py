@@ -80,13 +80,6 @@ class RequestBudget:
         deadline = None if section.wall_clock_s is None else now + section.wall_clock_s
         return cls(tier=name, section=section, deadline=deadline, calls=calls)
 
-    def take_call(self) -> bool:
-        """Count one call more, or return false when there is none left."""
-        if self.calls >= self.section.max_invocations:
-            return False
-        self.calls += 1
-        return True
-
     def time_left(self, now: float) -> float | None:
         """Seconds until the deadline, never negative; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - now)
@@ -160,18 +153,21 @@ class Dispatcher:
     async def _call_with_retries(
         self, envelope: RouteEnvelope, untried: SegmentOutcome, budget: RequestBudget
     ) -> SegmentOutcome:
-        policy, butler = replace(self.retry, max_attempts=budget.section.attempts), untried.segment.butler
-        outcome = untried
+        butler, outcome = untried.segment.butler, untried
         while True:
             last = f"; the last try: {outcome.error.message}" if outcome.error else ""
             if budget.time_left(self.clock.monotonic()) == 0.0:
                 return replace(outcome, error=_time_used_up(butler, last))
-            if not budget.take_call():
+            if budget.calls >= budget.section.max_invocations:
                 problem = f"the request's calls were used up before {butler} was done{last}"
                 return replace(outcome, error=OverloadRejected(problem, retryable=False))
+            budget.calls += 1
             attempts = outcome.attempts + 1
             outcome = await self._call(envelope, replace(untried, attempts=attempts), budget)
-            if outcome.error is None or (delay := _delay(policy, outcome.error, attempts)) is None:
+            if outcome.error is None:
+                return outcome
+            delay = _delay(replace(self.retry, max_attempts=budget.section.attempts), outcome.error, attempts)
+            if delay is None:
                 return outcome
             left = budget.time_left(self.clock.monotonic())
             if left is not None and left <= delay:

@@ -155,7 +155,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Decides about messages and knows how many wait."""
+    """What decisions about messages need: the policy, and how many wait."""
 
     policy: AdmissionPolicy
     database: Database
@@ -163,14 +163,6 @@ class Admission:
     clock: Clock
     telemetry: Telemetry
     occupancy: Occupancy = field(default_factory=Occupancy, init=False)
-
-    def decide(self, *, channel: str, tier: str, queues_full: bool) -> Outcome:
-        """What to do with one more; one that waits takes a place until `occupancy.settle` says otherwise."""
-        waiting = self.occupancy.waiting
-        outcome = decide(self.policy, channel=channel, tier=tier, waiting=waiting, queues_full=queues_full)
-        if outcome in WAITS:
-            self.occupancy.enter(channel)
-        return outcome
 
     def refusal(self) -> OverloadRejected:
         return OverloadRejected(

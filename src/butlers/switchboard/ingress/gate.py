@@ -223,7 +223,8 @@ def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
     of_channel = [grant for grant in _grants(caller) if grant.channel == source.channel]
     if not of_channel:
         raise _not_itself(caller, envelope)
-    at_endpoint = [grant for grant in of_channel if _covers(grant, source.endpoint_identity)]
+    endpoint = source.endpoint_identity.casefold()
+    at_endpoint = [grant for grant in of_channel if grant.endpoint is None or grant.endpoint.casefold() == endpoint]
     if not at_endpoint:
         allowed = _listed(grant.endpoint or "" for grant in of_channel)
         raise _forbidden(caller, ("source.endpoint_identity", f"must be {allowed} for this token"))
@@ -239,13 +240,10 @@ def authorize(caller: Caller, envelope: IngestEnvelope) -> None:
 def may_report_for(caller: Caller, connector_type: str, endpoint: str) -> bool:
     """Whether a connector's token is for this connector: its type names the channel, or a provider of it."""
     return any(
-        _covers(grant, endpoint) and connector_type in {grant.channel, *providers_of(grant.channel)}
+        (grant.endpoint is None or grant.endpoint.casefold() == endpoint.casefold())
+        and connector_type in {grant.channel, *providers_of(grant.channel)}
         for grant in _grants(caller)
     )
-
-
-def _covers(grant: Grant, endpoint: str) -> bool:
-    return grant.endpoint is None or grant.endpoint.casefold() == endpoint.casefold()
 
 
 def _grants(caller: Caller) -> tuple[Grant, ...]:

@@ -34,7 +34,7 @@ from butlers.reliability.idempotency import content_key, event_key
 from butlers.storage.database import Database
 from butlers.storage.group_commit import GroupCommitter
 from butlers.storage.queries import Queries
-from butlers.switchboard.ingress.buffer import WAITS, Admission, Outcome
+from butlers.switchboard.ingress.buffer import WAITS, Admission, Outcome, decide
 from butlers.switchboard.registry import NOT_ROUTABLE, Registry
 from butlers.switchboard.requests.inbox import MessageRef
 from butlers.telemetry import get_logger
@@ -230,21 +230,22 @@ class Ingress:
         firsts: dict[str, tuple[Offer, DedupeIdentity]] = {}
         for offer, identity in zip(offers, identities, strict=True):
             firsts.setdefault(identity.key, (offer, identity))
-        full = self.hot_path.full()
-        outcomes = {
-            key: self.admission.decide(
-                channel=first.envelope.source.channel, tier=first.envelope.control.policy_tier, queues_full=full
-            )
-            for key, (first, _) in firsts.items()
-        }
+        full, policy, occupancy = self.hot_path.full(), self.admission.policy, self.admission.occupancy
+        outcomes: dict[str, Outcome] = {}
+        entered: dict[str, str] = {}  # key -> channel
+        for key, (first, _) in firsts.items():
+            channel, tier = first.envelope.source.channel, first.envelope.control.policy_tier
+            outcomes[key] = decide(policy, channel=channel, tier=tier, waiting=occupancy.waiting, queues_full=full)
+            if outcomes[key] in WAITS:
+                occupancy.enter(channel)
+                entered[key] = channel
         request_ids: dict[str, UUID] = {}
         fresh: set[str] = set()
         try:
             fresh, request_ids = await self._store(firsts, outcomes)
         finally:
-            for key, (first, _) in firsts.items():
-                if outcomes[key] in WAITS:
-                    self.admission.occupancy.settle(first.envelope.source.channel, stored=key in fresh)
+            for key, channel in entered.items():
+                occupancy.settle(channel, stored=key in fresh)
         placed = []
         for offer, (key, _) in zip(offers, identities, strict=True):
             became = None

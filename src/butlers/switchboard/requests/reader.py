@@ -139,8 +139,13 @@ class AcceptTimes:
         self._counts: Counter[_Key] = Counter()
 
     def note(self, received_at: datetime, channel: str, elapsed_ms: float) -> None:
-        """One message was accepted; on the hot path, so it only counts."""
-        self._counts[received_at.replace(second=0, microsecond=0), channel, rounded_up(elapsed_ms)] += 1
+        """One message was accepted; on the hot path, so it only counts: whole milliseconds, rounded up to two digits of
+        them.
+        """
+        whole = max(0, math.ceil(elapsed_ms))
+        step: int = 10 ** max(0, len(str(whole)) - 2)
+        rounded_up = -(-whole // step) * step
+        self._counts[received_at.replace(second=0, microsecond=0), channel, rounded_up] += 1
 
     async def flush(self) -> None:
         """Put the counts on record; those that could not be written come with the next."""
@@ -170,13 +175,6 @@ class AcceptTimes:
             await self._database.execute(self._queries.forget_accept_times, self._clock.now() - KEPT)
         except Exception as error:
             log.warning("old accept times were not removed", error=error)
-
-
-def rounded_up(milliseconds: float) -> int:
-    """Whole milliseconds, at most two digits of them."""
-    whole = max(0, math.ceil(milliseconds))
-    step: int = 10 ** max(0, len(str(whole)) - 2)
-    return -(-whole // step) * step
 
 
 Row = Mapping[str, Any]

@@ -55,7 +55,8 @@ class LocalClassifier:
 
     def classify(self, text: str, butlers: Sequence[RegisteredButler]) -> Decision:
         """Spans of the text for some of these butlers; without segments: it has no idea."""
-        return Inquiry(self.model, text, butlers).answer()
+        why, segments = Inquiry(self.model, text, butlers).answer()
+        return Decision(router="local", segments=segments, why=why, model_version=self.model.version)
 
 
 class Inquiry:
@@ -77,11 +78,12 @@ class Inquiry:
         pieces = clauses(plain)
         orders = ordered(plain, pieces)
         self._ordered = bool(orders.spans)
-        # Whom an order names gets nothing by a guess: the order's other words may speak for it, too.
-        self._named = {token.text for token in every if orders.hold(token.start)} & BUTLER_NAMES
-        said = [token for token in every if token.text not in BUTLER_NAMES and not orders.hold(token.start)]
-        if not orders.spans:
-            said = every
+        self._named: set[str] = set()
+        said = every
+        if orders.spans:
+            # Whom an order names gets nothing by a guess: the order's other words may speak for it, too.
+            self._named = {token.text for token in every if orders.hold(token.start)} & BUTLER_NAMES
+            said = [token for token in every if token.text not in BUTLER_NAMES and not orders.hold(token.start)]
         self._reading = model.read(said)
         self._parts: list[_Part] = []
         at = 0  # the first token of the next clause
@@ -96,16 +98,17 @@ class Inquiry:
         # Beside orders to the router nothing is taken apart: it would be one part's word against another's.
         return [] if self._ordered or len(self._parts) == 1 else self._merged(self._assigned(self._parts))
 
-    def answer(self) -> Decision:
+    def answer(self) -> tuple[str, tuple[Segment, ...]]:
+        """Why, and for whom; nobody: it has no idea."""
         if all(token.kind == "mark" for token in self._reading.said):
-            return self._decision("it only gives the router orders" if self._ordered else "it holds no words")
+            return "it only gives the router orders" if self._ordered else "it holds no words", ()
         chosen = self.candidate()
         if len({name for name, _ in chosen}) <= 1 or not self._worth_it(chosen):
             chosen = [self._single()]
         if chosen[0][0] in self._named - {FALLBACK}:
-            return self._decision("it gives the router orders about the same butler")
+            return "it gives the router orders about the same butler", ()
         if chosen[0][0] == FALLBACK and not self._reading.hits and not self._reading.lessons:
-            return self._decision("no word of it is known")
+            return "no word of it is known", ()
         return self._answer(chosen)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -232,7 +235,7 @@ class Inquiry:
 
     # --- answering ---------------------------------------------------------------------------------------------------
 
-    def _answer(self, chosen: Sequence[tuple[str, _Part]]) -> Decision:
+    def _answer(self, chosen: Sequence[tuple[str, _Part]]) -> tuple[str, tuple[Segment, ...]]:
         starts = [0, *(self._folded.origin[part.start] for _, part in chosen[1:]), len(self._text)]
         segments = []
         for index, (name, part) in enumerate(chosen):
@@ -243,7 +246,7 @@ class Inquiry:
             if name not in self._eligible:
                 to, why = FALLBACK, f"{name} takes no requests now; {why}"
             if to not in self._eligible:
-                return self._decision(why)
+                return why, ()
             grown = {each: math.pow(value, 1 / TEMPERATURE) for each, value in part.odds.items()}
             segments.append(
                 Segment(
@@ -255,10 +258,7 @@ class Inquiry:
                     rationale=why,
                 )
             )
-        return self._decision("; ".join(dict.fromkeys(segment.rationale for segment in segments)), tuple(segments))
-
-    def _decision(self, why: str, segments: tuple[Segment, ...] = ()) -> Decision:
-        return Decision(router="local", segments=segments, why=why, model_version=self._model.version)
+        return "; ".join(dict.fromkeys(segment.rationale for segment in segments)), tuple(segments)
 
 
 def _contrast(run: tuple[str, _Part], owners: set[str]) -> float:

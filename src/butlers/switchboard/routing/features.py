@@ -128,11 +128,9 @@ def pieces(word: str) -> tuple[int, ...]:
     return (bucket("w " + word), *(bucket("c " + gram) for gram in sorted(grams)))
 
 
-def token_features(
-    said: Sequence[Token], names: frozenset[str] = frozenset()
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Per token the buckets of the token itself, and of it with those that follow."""
-    texts = [("NAME" if token.text in names else token.text) for token in said]
+def token_features(said: Sequence[Token], names: frozenset[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Per token the buckets of the token itself, and of it with those that follow. `names`: hashes of first names."""
+    texts = [("NAME" if crc32(token.text.encode()) in names else token.text) for token in said]
     rows: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     for index, token in enumerate(said):
         own = pieces(token.text) if token.kind in _PIECED else (bucket("w " + token.text),)

@@ -84,10 +84,6 @@ class Lexicon:
                 start += 1
         return found
 
-    def names_in(self, said: Sequence[Token]) -> frozenset[str]:
-        """The tokens that are first names."""
-        return frozenset(token.text for token in said if crc32(token.text.encode()) in self.names)
-
     def _hit_at(self, said: Sequence[Token], start: int) -> Hit | None:
         """The longest term that begins here; else the longest stem of the word."""
         best: Hit | None = None
@@ -197,7 +193,7 @@ class Model:
 
     def read(self, said: Sequence[Token]) -> Reading:
         rows = []
-        for own, together in token_features(said, self.lexicon.names_in(said)):
+        for own, together in token_features(said, self.lexicon.names):
             first, second = self._word(own), self._sum(together)
             rows.append(tuple(map(operator.add, first, second)))
         hits = self.lexicon.hits(said)

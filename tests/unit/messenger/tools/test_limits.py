@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.messenger.tools.health import in_flight_layer, layer
-from butlers.reliability.token_bucket import Bucket, available
+from butlers.reliability.token_bucket import Bucket, refill
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def test_consumed_and_remaining_make_up_the_total_and_it_is_whole_when_it_says(
     shown = layer(bucket, limit, NOW)
     assert abs(shown["consumed"] + shown["remaining"] - limit) < 0.002
     whole_at = shown["resets_at"] or NOW
-    assert limit - available(bucket, whole_at) < limit * 1e-4
+    assert limit - refill(bucket, whole_at).tokens < limit * 1e-4
     assert whole_at - NOW <= timedelta(seconds=60.001)
 
 
