@@ -21,7 +21,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class Section(BaseModel):
     """A table of a butler.toml: no unknown key, no coercion, no infinity."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 class DatabaseSection(Section):
