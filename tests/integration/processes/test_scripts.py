@@ -138,9 +138,9 @@ def test_run_starts_everything_or_takes_the_tour(copy: Copy, arguments, call):
 
 def test_test_hands_its_arguments_to_pytest(copy: Copy):
     assert copy.run("test", "tests/unit", "-k", "a b").returncode == 0
-    assert copy.calls == ["python -m pytest --numprocesses 4 --dist loadscope -m not heavy tests/unit -k a b"]
+    assert copy.calls == ["python -m pytest --numprocesses 3 --dist loadscope -m not heavy tests/unit -k a b"]
     assert copy.run("test", "--heavy", "-x").returncode == 0
-    assert copy.calls == ["python -m pytest --numprocesses 4 --dist loadscope -m heavy --timeout 1200 -x"]
+    assert copy.calls == ["python -m pytest --numprocesses 3 --dist loadscope -m heavy --timeout 1200 -x"]
 
 
 def test_bench_without_a_name_lists_them(copy: Copy):
