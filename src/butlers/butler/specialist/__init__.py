@@ -19,7 +19,6 @@ from uuid import UUID
 from pydantic import Field, StringConstraints
 
 from butlers.butler.identity import Caller
-from butlers.butler.memory.episodes import shortened
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import Tool
 from butlers.butler.transport import Notifier
@@ -139,12 +138,16 @@ def local_answer(butler: str, text: str, notes: Sequence[tuple[str, date]]) -> s
     if text.strip().casefold() in GREETINGS:
         return HELP
     if not is_question(text):
-        return f"Noted: {shortened(' '.join(text.split()), LONGEST_QUOTE)}"
+        return f"Noted: {_quote(text)}"
     if not notes:
         return f"I have nothing on that yet. Tell me, and {butler} will remember it."
-    quotes = [(shortened(" ".join(note.split()), LONGEST_QUOTE), day) for note, day in notes]
-    lines = "\n".join(f"- {quote} (on {day.isoformat()})" for quote, day in quotes)
+    lines = "\n".join(f"- {_quote(note)} (on {day.isoformat()})" for note, day in notes)
     return f"This is what you told me:\n{lines}"
+
+
+def _quote(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= LONGEST_QUOTE else f"{flat[: LONGEST_QUOTE - 1]}…"
 
 
 RELATIONSHIP = "relationship"
