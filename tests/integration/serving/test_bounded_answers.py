@@ -6,10 +6,11 @@ Every client of ours stops at its limit, and says what it says of every answer t
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import resource
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ def packed(size: int = BOMB_BYTES, *, wbits: int = zlib.MAX_WBITS | 16) -> bytes
     return b"".join(packer.compress(blank) for _ in range(size // 2**20)) + packer.flush()
 
 
-BOMB = packed()
+@functools.cache
+def bomb() -> bytes:
+    return packed()
 
 
 @asynccontextmanager
@@ -88,7 +91,7 @@ def outgoing() -> Outgoing:
 
 
 async def test_a_telegram_delivery_whose_answer_is_a_bomb_is_uncertain() -> None:
-    async with answering(BOMB) as url:
+    async with answering(bomb()) as url:
         channel, wire = TelegramChannel(token="t", base_url=url), Record()
         result = await channel.attempt(outgoing(), timeout_s=DEADLINE_S, wire=wire)
         await channel.close()
@@ -99,7 +102,7 @@ async def test_a_telegram_delivery_whose_answer_is_a_bomb_is_uncertain() -> None
 
 
 async def test_a_gateways_bomb_is_read_as_no_words_of_its_own() -> None:
-    async with answering(BOMB) as url:
+    async with answering(bomb()) as url:
         options = {"url": url}
         channel = make_channel(
             ChannelSettings(
@@ -117,9 +120,9 @@ class Nobody:
         raise AssertionError("nothing was to be handed in")
 
 
-@pytest.mark.parametrize("body", [BOMB, packed(2**20) + b"", zlib.compress(b"[" * 2**20, wbits=31)])
-async def test_the_connector_takes_a_bomb_for_a_provider_that_is_away(body: bytes) -> None:
-    async with answering(body) as url:
+@pytest.mark.parametrize("body", [bomb, lambda: packed(2**20), lambda: zlib.compress(b"[" * 2**20, wbits=31)])
+async def test_the_connector_takes_a_bomb_for_a_provider_that_is_away(body: Callable[[], bytes]) -> None:
+    async with answering(body()) as url:
         connector = TelegramConnector(token="t", base_url=url, ingest=Nobody(), clock=ManualClock())
         with pytest.raises(TargetUnavailable):
             await connector.poll_once()
@@ -129,7 +132,7 @@ async def test_the_connector_takes_a_bomb_for_a_provider_that_is_away(body: byte
 async def test_the_calendar_takes_a_bomb_for_a_provider_that_is_away() -> None:
     credentials = Credentials(client_id="c", client_secret="s", refresh_token="r")
     clock = SystemClock()
-    async with answering(BOMB) as url, answering(b'{"access_token": "t"}', encoding=None) as tokens:
+    async with answering(bomb()) as url, answering(b'{"access_token": "t"}', encoding=None) as tokens:
         for api, token_url in ((url, tokens), (url, url)):
             calendar = GoogleCalendar(
                 credentials=credentials,
@@ -144,7 +147,7 @@ async def test_the_calendar_takes_a_bomb_for_a_provider_that_is_away() -> None:
 
 
 async def test_a_butlers_bomb_ends_the_call_at_once() -> None:
-    async with answering(BOMB) as url:
+    async with answering(bomb()) as url:
         transport = McpTransport(token=lambda: "t", url_of=lambda _butler: f"{url}/mcp")
         with pytest.raises(ClassifiedError):
             async with asyncio.timeout(DEADLINE_S):
@@ -155,7 +158,7 @@ async def test_a_butlers_bomb_ends_the_call_at_once() -> None:
 async def test_the_command_line_is_told_that_nobody_answered(tmp_path: Path) -> None:
     places = Places(tmp_path)
     places.create()
-    async with answering(BOMB) as url:
+    async with answering(bomb()) as url:
         places.announce({"doors": {"switchboard": url}, "simulators": {}})
 
         def ask() -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-
-import aiogram
-import telegram
-from aiogram.client.session.aiohttp import AiohttpSession
-from aiogram.client.telegram import TelegramAPIServer
-from telegram.request import HTTPXRequest
+from typing import TYPE_CHECKING
 
 from butlers.channels.telegram.simulator import TelegramSimulator
+from tests.lazy import LazyModule
+
+if TYPE_CHECKING:
+    import aiogram
+    import telegram
+else:
+    aiogram, telegram = LazyModule("aiogram"), LazyModule("telegram")
 
 
 def aiogram_bot(simulator: TelegramSimulator, *, token: str | None = None) -> aiogram.Bot:
     """To be used as a context: leaving it closes the session."""
-    session = AiohttpSession(api=TelegramAPIServer.from_base(simulator.base_url))
+    session = aiogram.client.session.aiohttp.AiohttpSession(
+        api=aiogram.client.telegram.TelegramAPIServer.from_base(simulator.base_url)
+    )
     return aiogram.Bot(token or simulator.token, session=session)
 
 
@@ -35,5 +39,5 @@ async def ptb_bot(simulator: TelegramSimulator) -> AsyncIterator[telegram.Bot]:
         yield bot
 
 
-def _transport() -> HTTPXRequest:
-    return HTTPXRequest(httpx_kwargs={"trust_env": False})
+def _transport() -> telegram.request.HTTPXRequest:
+    return telegram.request.HTTPXRequest(httpx_kwargs={"trust_env": False})
