@@ -311,5 +311,5 @@ async def test_sessions_are_told_and_a_failing_observer_spoils_nothing(world: Wo
     spawner.observe(listening)
     result = await spawner.instruct("Sum up the week.", trigger_source="trigger:operator")
     [session] = heard
-    assert (session.said, session.answered, session.speaker) == ("Sum up the week.", result.text, "owner")
+    assert (session.text, session.answered, session.speaker) == ("Sum up the week.", result.text, "owner")
     assert await world.database.fetchval(f"SELECT id FROM {SCHEMA}.sessions") == session.session_id
