@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.connector_stats import PRUNED, PRUNING
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.connectors.rollups import DAILY_KEPT, HOURLY_KEPT, LOG_KEPT
+from butlers.switchboard.connectors.rollups import DAILY_RETENTION, HOURLY_RETENTION, LOG_RETENTION
 from tests.pipeline.fleets import context_of, house
 
 NOW = datetime(2026, 2, 1, 1, 30, tzinfo=UTC)
@@ -70,4 +70,10 @@ async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server
         "newest": "2025-12",
     }
     assert told[3] == {"table": "connector_stats_daily", "rows": 1, "oldest": "2025-01-31", "newest": "2025-01-31"}
-    assert [table.kept for table in PRUNED] == [LOG_KEPT, HOURLY_KEPT, DAILY_KEPT, DAILY_KEPT, HOURLY_KEPT]
+    assert [table.retention for table in PRUNED] == [
+        LOG_RETENTION,
+        HOURLY_RETENTION,
+        DAILY_RETENTION,
+        DAILY_RETENTION,
+        HOURLY_RETENTION,
+    ]
