@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.serving.connections import KEPT_BACK, Connections, DoorLimits, raise_file_limit
+from butlers.serving.connections import RESERVED_FILES, Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 
 HOST = "127.0.0.1"
@@ -381,6 +381,6 @@ async def test_two_hundred_callers_at_once_are_served_by_the_usual_limits() -> N
 def test_there_are_never_more_connections_than_file_descriptors() -> None:
     allowed = raise_file_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == allowed
-    assert DoorLimits(connections=10**6, per_address=10**6).within(2_048).connections == 2_048 - KEPT_BACK
+    assert DoorLimits(connections=10**6, per_address=10**6).within(2_048).connections == 2_048 - RESERVED_FILES
     assert DoorLimits().within(100).connections == 64
     assert DoorLimits().within(100_000) == DoorLimits()
