@@ -11,7 +11,7 @@ from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.connector_stats import PRUNED, PRUNING
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.rollups import DAILY_RETENTION, HOURLY_RETENTION, LOG_RETENTION
-from tests.pipeline.fleets import context_of, house
+from tests.pipeline.heartbeats import context_of, heartbeat_database
 
 NOW = datetime(2026, 2, 1, 1, 30, tzinfo=UTC)
 WINDOW = Window(start=NOW - timedelta(days=1), end=NOW)
@@ -44,7 +44,7 @@ LOGGED = "SELECT table_name, partition_name, rows, oldest, newest, before FROM p
 
 
 async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
-    async with house(postgres_server, MONTHS) as (dsn, database):
+    async with heartbeat_database(postgres_server, MONTHS) as (dsn, database):
         for table, (values, moments) in ROWS.items():
             for moment in moments:
                 await database.execute(f"INSERT INTO switchboard.{table} VALUES {values.format(moment)}")
