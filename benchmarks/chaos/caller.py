@@ -14,7 +14,7 @@ from uuid import UUID
 
 import httpx2
 
-from benchmarks.chaos.messages import Wish, route
+from benchmarks.chaos.messages import DeliveryRequest, route
 from benchmarks.chaos.rig import Rig
 
 CALL_TIMEOUT_S = 15.0
@@ -40,16 +40,16 @@ class Caller:
     _knocking: asyncio.Task[None] | None = None
     _room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONE_TIME))
 
-    async def hand_in(self, wish: Wish) -> None:
+    async def hand_in(self, request: DeliveryRequest) -> None:
         """Until it is on record; some are handed in once more."""
-        for _ in range(2 if wish.repeated else 1):
-            await self._insist(wish)
+        for _ in range(2 if request.repeated else 1):
+            await self._insist(request)
 
-    async def _insist(self, wish: Wish) -> None:
+    async def _insist(self, request: DeliveryRequest) -> None:
         while True:
             try:
                 async with self._room:
-                    pause = self._judge(wish, await self._submit(wish))
+                    pause = self._judge(request, await self._submit(request))
             except Unanswered:
                 self.unanswered += 1
                 await self._until_back()
@@ -69,22 +69,22 @@ class Caller:
         while not await self.rig.answers("messenger"):
             await self.rig.clock.sleep(PAUSE_S)
 
-    async def _submit(self, wish: Wish) -> dict[str, Any]:
+    async def _submit(self, request: DeliveryRequest) -> dict[str, Any]:
         self.submissions += 1
-        envelope = route(wish, subrequest_id=self.new_id(), now=self.rig.clock.now())
+        envelope = route(request, subrequest_id=self.new_id(), now=self.rig.clock.now())
         return await call_tool(self.rig, "route.execute", envelope)
 
-    def _judge(self, wish: Wish, response: dict[str, Any]) -> float | None:
+    def _judge(self, request: DeliveryRequest, response: dict[str, Any]) -> float | None:
         """Seconds until the next try; None when there need be none."""
         answer = (response.get("result") or {}).get("notify_response") or {}
         if delivery := answer.get("delivery"):
-            self.accepted.setdefault(wish.number, set()).add(delivery["delivery_id"])
+            self.accepted.setdefault(request.number, set()).add(delivery["delivery_id"])
             return None
         error = response.get("error") or {}
         if error.get("retryable"):
             self.put_off += 1
             return min(error.get("retry_after_seconds") or PAUSE_S, LONGEST_PAUSE_S)
-        self.refused[wish.number] = f"{error.get('class')}: {error.get('message')}"
+        self.refused[request.number] = f"{error.get('class')}: {error.get('message')}"
         return None
 
 

@@ -1,4 +1,4 @@
-"""What is submitted: numbered notify.v1 wishes whose text carries the number, so that the providers can be asked."""
+"""What is submitted: numbered notify.v1 requests whose text carries the number, so that the providers can be asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"chaos-(\d+)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DeliveryRequest:
     """One message and how it is asked for."""
 
     number: int
@@ -35,8 +35,10 @@ class Wish:
     repeated: bool
 
 
-def make_wishes(count: int, *, dice: random.Random, new_id: Callable[[], UUID], now: datetime) -> list[Wish]:
-    return [_wish(number, dice, new_id(), now) for number in range(count)]
+def make_requests(
+    count: int, *, dice: random.Random, new_id: Callable[[], UUID], now: datetime
+) -> list[DeliveryRequest]:
+    return [_request(number, dice, new_id(), now) for number in range(count)]
 
 
 def number_in(text: str) -> int | None:
@@ -44,28 +46,28 @@ def number_in(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def route(wish: Wish, *, subrequest_id: UUID, now: datetime) -> dict[str, Any]:
-    """The route.v1 that carries the wish, as Switchboard makes it; each submission is a new one."""
-    context = wish.notify.get("request_context") or {
-        "request_id": str(wish.request_id),
+def route(request: DeliveryRequest, *, subrequest_id: UUID, now: datetime) -> dict[str, Any]:
+    """The route.v1 that carries the request, as Switchboard makes it; each submission is a new one."""
+    context = request.notify.get("request_context") or {
+        "request_id": str(request.request_id),
         "received_at": now.isoformat(),
         "source_channel": "mcp",
         "source_endpoint_identity": "switchboard",
-        "source_sender_identity": wish.notify["origin_butler"],
+        "source_sender_identity": request.notify["origin_butler"],
     }
     return {
         "schema_version": "route.v1",
         "request_context": context,
         "input": {
             "prompt": "Execute outbound delivery request through Messenger.",
-            "context": {"notify_request": wish.notify, "authenticated_origin": wish.notify["origin_butler"]},
+            "context": {"notify_request": request.notify, "authenticated_origin": request.notify["origin_butler"]},
         },
         "subrequest": {"subrequest_id": str(subrequest_id), "segment_id": f"notify-{subrequest_id}"},
         "target": {"butler": "messenger"},
     }
 
 
-def _wish(number: int, dice: random.Random, request_id: UUID, now: datetime) -> Wish:
+def _request(number: int, dice: random.Random, request_id: UUID, now: datetime) -> DeliveryRequest:
     channel: Channel = "email" if dice.random() < MAIL_SHARE else "telegram"
     key = f"chaos-{number}"
     notify: dict[str, Any] = {
@@ -82,7 +84,7 @@ def _wish(number: int, dice: random.Random, request_id: UUID, now: datetime) -> 
         notify["request_context"] = _conversation(FIRST_CHAT + dice.randrange(CHATS), request_id, now)
     else:
         notify["delivery"]["recipient"] = str(FIRST_CHAT + dice.randrange(CHATS))
-    return Wish(
+    return DeliveryRequest(
         number=number,
         key=key,
         channel=channel,

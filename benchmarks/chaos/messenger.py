@@ -13,7 +13,7 @@ from benchmarks.chaos.assessment import Kill, assess
 from benchmarks.chaos.caller import Caller
 from benchmarks.chaos.faults import FaultInjector, cancelled
 from benchmarks.chaos.ground_truth import count_open, delivery_rows, received, surfaced, waiting
-from benchmarks.chaos.messages import Wish, make_wishes
+from benchmarks.chaos.messages import DeliveryRequest, make_requests
 from benchmarks.chaos.report import Plan, make_report, say
 from benchmarks.chaos.rig import Rig, rig
 from benchmarks.chaos.roster import lifted_roster
@@ -49,14 +49,14 @@ async def run(plan: Plan, folder: Path) -> dict[str, Any]:
     async with rig(folder / "data", roster, clock=clock) as given:
         dice = random.Random(plan.seed)
         new_id = Uuid7Factory(clock)
-        wishes = make_wishes(plan.messages, dice=dice, new_id=new_id, now=clock.now())
+        requests = make_requests(plan.messages, dice=dice, new_id=new_id, now=clock.now())
         caller = Caller(rig=given, new_id=new_id)
         injector = FaultInjector(rig=given, dice=random.Random(dice.random()), traffic=lambda: len(caller.accepted))
         storm = _Storm(rig=given, caller=caller, dice=dice, plan=plan)
         await injector.begin()
         faults = asyncio.create_task(injector.run())
         try:
-            kills = await storm.blow(wishes)
+            kills = await storm.blow(requests)
             await cancelled(faults)
             await injector.clear()
             quiet = await storm.settle()
@@ -83,30 +83,30 @@ class _Storm:
     plan: Plan
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def blow(self, wishes: list[Wish]) -> list[Kill]:
+    async def blow(self, requests: list[DeliveryRequest]) -> list[Kill]:
         """Submit everything over as many lives as there are kills, and one more."""
         await self.rig.spawn("messenger", self.plan.settings)
         await self.rig.until_healthy("messenger")
         lives = self.plan.kills + 1
         kills: list[Kill] = []
         while len(kills) < self.plan.kills:
-            self._release(wishes[len(kills) :: lives])
+            self._release(requests[len(kills) :: lives])
             await self._live(kills)
             kills.append(await self._kill())
             await self.rig.spawn("messenger", self.plan.settings)
             say(f"kill {len(kills)}/{self.plan.kills}: {len(kills[-1].waiting)} open deliveries hit")
         await self._until_healthy_after(kills)
-        self._release(wishes[self.plan.kills :: lives])
+        self._release(requests[self.plan.kills :: lives])
         return kills
 
-    def _release(self, wishes: Sequence[Wish]) -> None:
-        for wish in wishes:
+    def _release(self, requests: Sequence[DeliveryRequest]) -> None:
+        for request in requests:
             pause = self.dice.uniform(0, RELEASED_OVER_S)
-            self._tasks.append(asyncio.create_task(self._hand_in(wish, pause)))
+            self._tasks.append(asyncio.create_task(self._hand_in(request, pause)))
 
-    async def _hand_in(self, wish: Wish, pause: float) -> None:
+    async def _hand_in(self, request: DeliveryRequest, pause: float) -> None:
         await self.rig.clock.sleep(pause)
-        await self.caller.hand_in(wish)
+        await self.caller.hand_in(request)
 
     async def _live(self, kills: list[Kill]) -> None:
         """Until the next kill, which now and then comes while it is still starting."""

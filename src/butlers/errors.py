@@ -260,6 +260,6 @@ def from_wire_document(document: Mapping[str, Any], *, status: int | None = None
     return error
 
 
-def _fields(told: Any) -> tuple[FieldError, ...]:
-    fields = [field for field in told if isinstance(field, Mapping)] if isinstance(told, Sequence) else []
+def _fields(value: Any) -> tuple[FieldError, ...]:
+    fields = [field for field in value if isinstance(field, Mapping)] if isinstance(value, Sequence) else []
     return tuple(FieldError(field=str(field.get("field", "")), error=str(field.get("error", ""))) for field in fields)

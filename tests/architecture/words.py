@@ -41,6 +41,12 @@ IDENTIFIERS = {
     "anybody": "the actor's name",
     "dissatisfied": "needs_attention",
     "remembering": "memory capture",
+    "said": "text, message, tokens or reported",
+    "unsaid": "default",
+    "told": "answer, document, details or shown",
+    "heard": "received or last seen",
+    "kept": "stored, remaining or retention",
+    "wanted": "arguments, requested, needed or expected",
 }
 PROSE = re.compile(r"\b(?:verdicts?|deeds?|stances?|farewells?|naps?|last words|late yes)\b", re.IGNORECASE)
 # (word, file or folder, reason)

@@ -21,7 +21,7 @@ from butlers.switchboard.config import RuleSection
 from butlers.switchboard.extraction import local as extraction
 from butlers.switchboard.registry import RegisteredButler
 from butlers.switchboard.routing.classifier import LocalClassifier
-from butlers.switchboard.routing.conversations import says_nothing_itself
+from butlers.switchboard.routing.conversations import has_no_content
 from butlers.switchboard.routing.decision import Cascade, RoutingQuestion
 from butlers.switchboard.routing.llm_answer import message_data
 from tests.fuzz.hostile_texts import hostile_message
@@ -63,7 +63,7 @@ def route() -> Read:
     ]
 
     async def read(text: str) -> None:
-        says_nothing_itself(text)
+        has_no_content(text)
         decision = await cascade.decide(RoutingQuestion(text=text, channel="telegram"), butlers)
         assert decision.segments[0].start == 0
         assert decision.segments[-1].end == len(text), "a message is never shortened"

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from butlers.pipeline.job import JobContext
 from butlers.pipeline.jobs.lake import compact, stream
 from butlers.pipeline.session import SessionSettings, spark_session
-from tests.pipeline.lake_house import MARCH
+from tests.pipeline.lake_system import MARCH
 
 # A process that lives for seconds does not get back what a thorough compiler costs it.
 _LEAN = {

@@ -17,7 +17,7 @@ from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.deltas import ADDED
 from tests.pipeline.command_line import run_job
-from tests.pipeline.fleets import house
+from tests.pipeline.heartbeats import heartbeat_database
 
 PLAN = FleetPlan(connectors=4, start=date(2026, 3, 1), days=3, seed=2)
 FROM, TO = datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC)
@@ -39,7 +39,7 @@ async def test_a_bad_file_is_named_and_nothing_is_written(
         (lambda: path.write_bytes(flipped), "the file cannot be read"),
         (lambda: pyarrow.parquet.write_table(stranger, path), "not the file that was written here"),
     )
-    async with house(postgres_server, ()) as (dsn, database):
+    async with heartbeat_database(postgres_server, ()) as (dsn, database):
         for spoil, words in spoilt:
             spoil()
             code, told = await run_job("connector-stats-hourly", FROM, TO, dsn=dsn, folder=tmp_path, source="lake")

@@ -30,23 +30,23 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
 from butlers.storage.retention import ensure_month_partitions
 from tests.database import cloned_database
-from tests.pipeline.lake_house import MIGRATIONS, NOON, LakeHouse, add_months_from, lake_house
+from tests.pipeline.lake_system import MIGRATIONS, NOON, LakeSystem, add_months_from, lake_system
 
 Row = dict[str, Any]
 Offset = dict[str, Any]
 
 
 @pytest.fixture
-async def house(postgres_server: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[LakeHouse]:
-    async with lake_house(postgres_server, tmp_path) as house:
-        yield house
+async def system(postgres_server: EmbeddedPostgres, tmp_path: Path) -> AsyncIterator[LakeSystem]:
+    async with lake_system(postgres_server, tmp_path) as system:
+        yield system
 
 
-def reader_of(house: LakeHouse, event: Event = HEARTBEATS) -> ChangesReader:
-    with connect(house.dsn, autocommit=True) as connection, connection.cursor() as cursor:
+def reader_of(system: LakeSystem, event: Event = HEARTBEATS) -> ChangesReader:
+    with connect(system.dsn, autocommit=True) as connection, connection.cursor() as cursor:
         server = read_horizon(cursor).server
     options = stream_options(
-        house.dsn, event.table, select=event.expressions, start=0, server=server, rows_per_batch=1000
+        system.dsn, event.table, select=event.expressions, start=0, server=server, rows_per_batch=1000
     )
     return ChangesReader(options, event.schema)
 
@@ -62,42 +62,42 @@ def next_rows(reader: ChangesReader, start: Offset, limit: ReadLimit | None = No
     return rows_between(reader, start, end), end
 
 
-async def test_rows_of_a_transaction_that_commits_late_come_once(house: LakeHouse):
+async def test_rows_of_a_transaction_that_commits_late_come_once(system: LakeSystem):
     """Given a transaction that began to write first, when a later one commits before it, then nothing is missed."""
-    reader = reader_of(house)
-    await house.beat(3)
-    late, undone = await house.another_writer(), await house.another_writer()
+    reader = reader_of(system)
+    await system.beat(3)
+    late, undone = await system.another_writer(), await system.another_writer()
     slow, dropped = late.transaction(), undone.transaction()
     await slow.start()
-    await house.beat(5, by=late)  # has its number, and is not visible
+    await system.beat(5, by=late)  # has its number, and is not visible
     await dropped.start()
-    await house.beat(100, by=undone)
-    await house.beat(7)  # a higher number, visible at once
+    await system.beat(100, by=undone)
+    await system.beat(7)  # a higher number, visible at once
 
     first, end = next_rows(reader, reader.initialOffset())
     assert len(first) == 3, "the horizon stands before the open transaction"
     waiting, still = next_rows(reader, end)
     assert (waiting, still) == ([], end), "no news, no batch"
     await slow.commit()
-    await house.beat(2)
+    await system.beat(2)
     second, end = next_rows(reader, end)
     assert len(second) == 5, "now the other one holds what came after it"
     await dropped.rollback()
     third, end = next_rows(reader, end)
     assert len(third) == 9
     read = [row["id"] for row in (*first, *second, *third)]
-    assert sorted(read) == sorted(map(str, await house.ids("switchboard.connector_heartbeat_log")))
+    assert sorted(read) == sorted(map(str, await system.ids("switchboard.connector_heartbeat_log")))
     await late.close()
     await undone.close()
 
 
-async def test_a_row_that_is_written_again_comes_again_and_leaves_the_batch_it_was_in(house: LakeHouse):
-    reader = reader_of(house)
-    await house.beat(10)
+async def test_a_row_that_is_written_again_comes_again_and_leaves_the_batch_it_was_in(system: LakeSystem):
+    reader = reader_of(system)
+    await system.beat(10)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     before = rows_between(reader, start, end)
-    await house.writer.execute(
+    await system.writer.execute(
         "UPDATE switchboard.connector_heartbeat_log SET state = 'error' WHERE messages_ingested <= 4"
     )
     again = rows_between(reader, start, end)  # as after a crash
@@ -108,11 +108,11 @@ async def test_a_row_that_is_written_again_comes_again_and_leaves_the_batch_it_w
     assert min(row["change"] for row in later) >= end["change"] > max(row["change"] for row in before)
 
 
-async def test_a_large_transaction_is_cut_by_its_keys_and_a_limit_is_kept(house: LakeHouse):
-    reader = reader_of(house)
-    await house.beat(120_000)
+async def test_a_large_transaction_is_cut_by_its_keys_and_a_limit_is_kept(system: LakeSystem):
+    reader = reader_of(system)
+    await system.beat(120_000)
     for _ in range(3):
-        await house.beat(10)
+        await system.beat(10)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(10))  # a transaction is not divided, so this one is the batch
     slices = reader.partitions(start, end)
@@ -124,11 +124,11 @@ async def test_a_large_transaction_is_cut_by_its_keys_and_a_limit_is_kept(house:
     assert reader.partitions(end, end) == []
 
 
-async def test_a_run_that_ends_reads_up_to_where_it_began(house: LakeHouse):
-    reader = reader_of(house)
-    await house.beat(2)
+async def test_a_run_that_ends_reads_up_to_where_it_began(system: LakeSystem):
+    reader = reader_of(system)
+    await system.beat(2)
     reader.prepareForTriggerAvailableNow()
-    await house.beat(5)
+    await system.beat(5)
     first, end = next_rows(reader, reader.initialOffset(), reader.getDefaultReadLimit())
     assert len(first) == 2
     assert next_rows(reader, end, reader.getDefaultReadLimit()) == ([], end)
@@ -144,8 +144,8 @@ def test_a_batch_ends_at_a_mark_and_there_is_always_progress():
     ]
 
 
-async def test_another_database_is_refused(house: LakeHouse):
-    reader = reader_of(house)
+async def test_another_database_is_refused(system: LakeSystem):
+    reader = reader_of(system)
     here = reader.initialOffset()
     with pytest.raises(ConfigurationError, match="older than what was read from it"):
         reader.latestOffset(here | {"change": 2**60}, ReadAllAvailable())
@@ -153,54 +153,54 @@ async def test_another_database_is_refused(house: LakeHouse):
         reader.latestOffset(here | {"server": "7"}, ReadAllAvailable())
 
 
-async def test_numbers_from_a_dump_of_another_server_are_noticed(house: LakeHouse):
-    await house.beat(1)
-    with connect(house.dsn, autocommit=True) as connection, connection.cursor() as cursor:
+async def test_numbers_from_a_dump_of_another_server_are_noticed(system: LakeSystem):
+    await system.beat(1)
+    with connect(system.dsn, autocommit=True) as connection, connection.cursor() as cursor:
         check_numbers(cursor, HEARTBEATS.table)
         # As a restore does: no triggers.
-        await house.writer.execute("ALTER TABLE switchboard.connector_heartbeat_log DISABLE TRIGGER USER")
-        await house.writer.execute("UPDATE switchboard.connector_heartbeat_log SET changed_in = 1::bigint << 60")
+        await system.writer.execute("ALTER TABLE switchboard.connector_heartbeat_log DISABLE TRIGGER USER")
+        await system.writer.execute("UPDATE switchboard.connector_heartbeat_log SET changed_in = 1::bigint << 60")
         with pytest.raises(ConfigurationError, match="dump of another"):
             check_numbers(cursor, HEARTBEATS.table)
 
 
-async def test_a_table_that_is_gone_is_an_error_without_values(house: LakeHouse):
-    reader = reader_of(house)
-    await house.writer.execute("DROP TABLE switchboard.connector_heartbeat_log")
+async def test_a_table_that_is_gone_is_an_error_without_values(system: LakeSystem):
+    reader = reader_of(system)
+    await system.writer.execute("DROP TABLE switchboard.connector_heartbeat_log")
     with pytest.raises(InternalError, match="SQLSTATE 42P01"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
-async def test_the_server_notes_exactly_the_changes_that_the_lake_holds(house: LakeHouse, event: Event):
+async def test_the_server_notes_exactly_the_changes_that_the_lake_holds(system: LakeSystem, event: Event):
     """The trigger's columns are the event's; on later partitions too, with default and index."""
-    found = await house.writer.fetchrow(_TRIGGER, f"{event.table.schema}.{event.table.name}")
+    found = await system.writer.fetchrow(_TRIGGER, f"{event.table.schema}.{event.table.name}")
     assert found is not None
     assert not found["columns"] or set(found["columns"]) == event.watched
     assert found["indexed"] == "brin"
 
 
-async def test_a_partition_made_later_notes_changes_too(house: LakeHouse):
+async def test_a_partition_made_later_notes_changes_too(system: LakeSystem):
     may = add_months_from(NOON, 2)
-    await ensure_month_partitions(house.writer, "switchboard", "connector_heartbeat_log", may.date(), 0)
-    await house.beat(1, at=may)
+    await ensure_month_partitions(system.writer, "switchboard", "connector_heartbeat_log", may.date(), 0)
+    await system.beat(1, at=may)
     partition = "switchboard.connector_heartbeat_log_p202605"
-    inserted = await house.writer.fetchval(f"SELECT changed_in FROM {partition}")
-    await house.writer.execute(f"UPDATE {partition} SET state = 'error'")
-    updated = await house.writer.fetchval(f"SELECT changed_in FROM {partition}")
+    inserted = await system.writer.fetchval(f"SELECT changed_in FROM {partition}")
+    await system.writer.execute(f"UPDATE {partition} SET state = 'error'")
+    updated = await system.writer.fetchval(f"SELECT changed_in FROM {partition}")
     assert 0 < inserted < updated
-    found = await house.writer.fetchrow(_TRIGGER, partition)
+    found = await system.writer.fetchrow(_TRIGGER, partition)
     assert found is not None
     assert found["indexed"] == "brin"
 
 
-async def test_a_renewed_lease_is_no_change(house: LakeHouse):
-    await house.accept()
-    before = await house.writer.fetchval("SELECT changed_in FROM switchboard.message_inbox")
-    await house.writer.execute("UPDATE switchboard.message_inbox SET lease_expires_at = now(), claimed_by = 'w'")
-    assert await house.writer.fetchval("SELECT changed_in FROM switchboard.message_inbox") == before
-    await house.writer.execute("UPDATE switchboard.message_inbox SET lifecycle_state = 'parsed'")
-    assert await house.writer.fetchval("SELECT changed_in FROM switchboard.message_inbox") > before
+async def test_a_renewed_lease_is_no_change(system: LakeSystem):
+    await system.accept()
+    before = await system.writer.fetchval("SELECT changed_in FROM switchboard.message_inbox")
+    await system.writer.execute("UPDATE switchboard.message_inbox SET lease_expires_at = now(), claimed_by = 'w'")
+    assert await system.writer.fetchval("SELECT changed_in FROM switchboard.message_inbox") == before
+    await system.writer.execute("UPDATE switchboard.message_inbox SET lifecycle_state = 'parsed'")
+    assert await system.writer.fetchval("SELECT changed_in FROM switchboard.message_inbox") > before
 
 
 async def test_rows_that_were_there_before_are_numbered_and_the_table_is_not_rewritten(

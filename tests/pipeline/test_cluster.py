@@ -25,9 +25,9 @@ from butlers.pipeline.process import run_in_process
 from butlers.pipeline.runs import Runs
 from butlers.pipeline.session import find_java
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.pipeline.fleets import house
+from tests.pipeline.heartbeats import heartbeat_database
 from tests.ports import free_port
-from tests.unit.switchboard.connectors.reports import INSERT, Fleet
+from tests.unit.switchboard.connectors.reports import INSERT, SimulatedConnectors
 
 START = datetime(2026, 3, 28, 6, tzinfo=UTC)
 WINDOW = Window(start=START, end=START + timedelta(hours=48))
@@ -92,10 +92,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @asynccontextmanager
-async def a_house(server: EmbeddedPostgres) -> AsyncIterator[tuple[str, Callable[[], Awaitable[list[Any]]]]]:
+async def filled_database(server: EmbeddedPostgres) -> AsyncIterator[tuple[str, Callable[[], Awaitable[list[Any]]]]]:
     """A database with two days of a fleet, and a look at its hours."""
-    reports = Fleet(Random(5), START, hours=44).reports(20)
-    async with house(server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+    reports = SimulatedConnectors(Random(5), START, hours=44).reports(20)
+    async with heartbeat_database(server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         await database.executemany(INSERT, [report.row() for report in reports])
 
         async def hours() -> list[Any]:
@@ -112,10 +112,10 @@ async def test_a_worker_dies_in_the_middle_and_the_rows_are_the_same(
     async def run(dsn: str, master: str) -> dict[str, Any]:
         return await run_in_process(JOB, WINDOW, dsn=dsn, master=master, lake=tmp_path, scratch=tmp_path / "scratch")
 
-    async with a_house(postgres_server) as (dsn, hours):
+    async with filled_database(postgres_server) as (dsn, hours):
         alone = await run(dsn, "local[2]")
         expected = sorted(await hours())
-    async with a_house(postgres_server) as (dsn, hours):
+    async with filled_database(postgres_server) as (dsn, hours):
         with cluster(tmp_path) as cores:
             await _until(lambda: cores.busy() == 0)  # the master answers
             running = asyncio.create_task(run(dsn, cores.url))

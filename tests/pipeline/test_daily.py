@@ -17,7 +17,7 @@ from butlers.pipeline.tables import CONNECTOR_STATS_HOURLY, MESSAGE_INBOX
 from butlers.pipeline.transforms.connector_stats import MOST, daily, fanout
 from butlers.storage.database import Database
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.pipeline.fleets import context_of, house, oracle, plain
+from tests.pipeline.heartbeats import context_of, heartbeat_database, oracle, plain
 
 DAY = datetime(2026, 3, 29, tzinfo=UTC)  # summer time begins: no day in UTC is longer for it
 WINDOW = Window(start=DAY - timedelta(days=1), end=DAY + timedelta(days=1))
@@ -70,7 +70,7 @@ def test_days_and_fanout_are_those_of_the_oracles(spark: SparkSession) -> None:
 
 
 async def test_the_job_writes_both_and_may_be_repeated(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
-    async with house(postgres_server, (date(2026, 3, 1),)) as (dsn, database):
+    async with heartbeat_database(postgres_server, (date(2026, 3, 1),)) as (dsn, database):
         await _fill(database)
         first = DAILY.run(context_of(spark, dsn, WINDOW))
         stored = await _stored(database)

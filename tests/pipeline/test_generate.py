@@ -17,13 +17,13 @@ from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.reading import read_versions
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.deltas import ADDED
-from tests.pipeline.fleets import house
+from tests.pipeline.heartbeats import heartbeat_database
 
 PLAN = FleetPlan(connectors=40, start=date(2026, 3, 28), days=2, seed=9)
 
 
 @pytest.mark.heavy
-def test_a_fleet_has_all_that_goes_wrong_and_comes_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_heartbeats_have_all_that_goes_wrong_and_come_again(spark: SparkSession, tmp_path: Path) -> None:
     told: list[tuple[date, int]] = []
     rows = write_lake(spark, PLAN, tmp_path, tell=lambda day, count: told.append((day, count)))
     lake = read_versions(spark, tmp_path, HEARTBEATS).cache()
@@ -72,9 +72,9 @@ def _misfortunes(made: DataFrame):
     return row
 
 
-async def test_a_fleet_in_the_database(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
+async def test_generated_heartbeats_in_the_database(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
     plan = FleetPlan(connectors=3, start=date(2026, 2, 28), days=1, seed=1)
-    async with house(postgres_server, ()) as (dsn, database):
+    async with heartbeat_database(postgres_server, ()) as (dsn, database):
         for _ in range(2):  # a second time changes nothing
             rows = write_database(spark, plan, dsn, run_id=UUID(int=1), tell=lambda *_: None)
             stored = "SELECT count(*), count(DISTINCT id), max(received_at) FROM switchboard.connector_heartbeat_log"

@@ -21,14 +21,14 @@ from butlers.pipeline.jobs.connector_stats import HOURLY, PRUNING
 from butlers.pipeline.transforms.connector_stats import hourly, with_deltas
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.switchboard.connectors.deltas import ADDED, YOUNG_S
-from tests.pipeline.fleets import (
+from tests.pipeline.heartbeats import (
     COLUMNS,
     STARTS,
     context_of,
     figures,
-    fleets,
     frame_of,
-    house,
+    heartbeat_database,
+    many_reports,
     oracle,
     plain,
     reports_of,
@@ -78,7 +78,7 @@ _cases()
 
 def test_rows_without_deltas_are_told_as_by_the_oracle_and_by_plain_python(spark: SparkSession) -> None:
     """All rows are compared here; the cases one by one have clocks that are set, of which the oracle knows nothing."""
-    reports = fleets()
+    reports = many_reports()
     plan = FleetPlan(connectors=6, start=date(2028, 2, 28), days=2, seed=5)
     made = [heartbeats(spark, plan, day) for day in plan.dates]
     nothing = [sf.lit(None).cast("long").alias(name) for name in ADDED]
@@ -123,11 +123,11 @@ async def test_the_job_may_be_repeated_and_sees_what_came_before_rows_without_de
     spark: SparkSession, postgres_server: EmbeddedPostgres
 ) -> None:
     """A system that was upgraded in the middle of the window."""
-    reports = [report for report in fleets() if report.endpoint.startswith(f"{START:%y%m%d}")]
+    reports = [report for report in many_reports() if report.endpoint.startswith(f"{START:%y%m%d}")]
     silent = [said(1, 5, 7, endpoint="silent"), said(2, 30 * 60, 9, endpoint="silent")]
     everything = [*upgraded(reports), *silent]
     window = Window(start=START + timedelta(hours=16), end=START + timedelta(hours=36))
-    async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+    async with heartbeat_database(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         await database.executemany(INSERT, [report.row() for report in everything])
         rows = "SELECT *, xmin::text FROM switchboard.connector_stats_hourly ORDER BY 1, 2, 3"
         first = HOURLY.run(context_of(spark, dsn, window))
@@ -153,12 +153,12 @@ async def test_the_job_may_be_repeated_and_sees_what_came_before_rows_without_de
 
 async def test_a_rerun_after_pruning_changes_nothing(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
     """From the edge of what was pruned; rows without deltas would need what came before, and are refused there."""
-    reports = told.with_deltas(report for report in fleets() if report.endpoint.startswith(f"{START:%y%m%d}"))
+    reports = told.with_deltas(report for report in many_reports() if report.endpoint.startswith(f"{START:%y%m%d}"))
     edge = START + timedelta(hours=12)
     window = Window(start=edge, end=START + timedelta(hours=40))
     pruned = Window(start=edge + timedelta(days=6), end=edge + timedelta(days=7))
     rows = "SELECT * FROM switchboard.connector_stats_hourly ORDER BY 1, 2, 3"
-    async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+    async with heartbeat_database(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         await database.executemany(INSERT, [report.row() for report in reports])
         first = HOURLY.run(context_of(spark, dsn, window))
         stored = await database.fetch(rows)
@@ -175,7 +175,7 @@ async def test_a_rerun_after_pruning_changes_nothing(spark: SparkSession, postgr
 async def test_a_window_that_would_replace_results_by_less_is_refused(
     spark: SparkSession, postgres_server: EmbeddedPostgres
 ) -> None:
-    async with house(postgres_server, ()) as (dsn, database):
+    async with heartbeat_database(postgres_server, ()) as (dsn, database):
         await database.execute(
             "INSERT INTO pipeline.pruning_log (run_id, job, table_name, rows, before)"
             " VALUES (gen_random_uuid(), 'connector-stats-pruning', 'connector_heartbeat_log', 0, $1)",

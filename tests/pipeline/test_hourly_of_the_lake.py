@@ -20,7 +20,7 @@ from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog
 from butlers.pipeline.lake.reading import GENERATED, must_hold, note_gap
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.pipeline.command_line import run_job
-from tests.pipeline.fleets import STARTS, context_of, fleets, house, said, upgraded
+from tests.pipeline.heartbeats import STARTS, context_of, heartbeat_database, many_reports, said, upgraded
 from tests.unit.switchboard.connectors.reports import INSERT
 
 START = STARTS[0]
@@ -31,8 +31,8 @@ ROWS = "SELECT * FROM switchboard.connector_stats_hourly ORDER BY 1, 2, 3"
 async def test_hours_of_the_lake_are_those_of_the_table_and_a_part_is_refused(
     spark: SparkSession, postgres_server: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    reports = [report for report in fleets() if report.endpoint.startswith(f"{START:%y%m%d}")]
-    async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+    reports = [report for report in many_reports() if report.endpoint.startswith(f"{START:%y%m%d}")]
+    async with heartbeat_database(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         table = replace(context_of(spark, dsn, WINDOW), lake=tmp_path)
         lake = replace(table, arguments={"source": "lake"})
         await database.executemany(INSERT, [report.row() for report in upgraded(reports)])
@@ -94,8 +94,8 @@ async def test_days_that_were_pruned_before_they_were_streamed_are_refused(
     postgres_server: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """Pruning, stream and rollup each as an operator runs them; the results that stand are left alone."""
-    reports = [report for report in fleets() if report.endpoint.startswith(f"{START:%y%m%d}")]
-    async with house(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
+    reports = [report for report in many_reports() if report.endpoint.startswith(f"{START:%y%m%d}")]
+    async with heartbeat_database(postgres_server, (date(2026, 3, 1), date(2026, 4, 1))) as (dsn, database):
         await database.executemany(INSERT, [report.row() for report in reports])
         run = partial(run_job, dsn=dsn, folder=tmp_path)
         assert (await run("connector-stats-hourly", WINDOW.start, WINDOW.end))[0] == OK

@@ -32,7 +32,7 @@ from butlers.pipeline.lake.log import Commit, LakeFile, LakeLog, LakeState
 from butlers.pipeline.lake.reading import read_events, read_versions
 from butlers.pipeline.lake.stream import append_batch
 from butlers.pipeline.tables import TYPES
-from tests.pipeline.lake_house import JOBS
+from tests.pipeline.lake_system import JOBS
 
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DATES = ["2026-03-01", "2026-03-02"]

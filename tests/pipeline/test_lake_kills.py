@@ -23,7 +23,7 @@ import pytest
 from butlers.pipeline.lake.events import HEARTBEATS
 from butlers.pipeline.lake.log import LakeLog
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.pipeline.lake_house import LakeHouse, lake_house
+from tests.pipeline.lake_system import LakeSystem, lake_system
 
 KILLS = 10
 SEED = 5
@@ -36,20 +36,20 @@ SOON_S = 0.3
 @pytest.mark.heavy
 async def test_ten_kills_lose_nothing_and_repeat_nothing(postgres_server: EmbeddedPostgres, tmp_path: Path):
     chance = random.Random(SEED)
-    async with lake_house(postgres_server, tmp_path) as house, _writers(house, chance) as stop_writing:
-        log = LakeLog(house.lake / HEARTBEATS.name)
-        log.create(server=await house.server())
-        current = await _start(house, tmp_path)
+    async with lake_system(postgres_server, tmp_path) as system, _writers(system, chance) as stop_writing:
+        log = LakeLog(system.lake / HEARTBEATS.name)
+        log.create(server=await system.server())
+        current = await _start(system, tmp_path)
         try:
             for number in range(KILLS):
-                following = asyncio.create_task(_start(house, tmp_path))
+                following = asyncio.create_task(_start(system, tmp_path))
                 _go(current)
                 await _moment(current, log, chance, after_a_commit=number % 2 == 0)
                 await _kill(current)
                 current = await following
             _go(current)
             await stop_writing()
-            written = sorted(map(str, await house.ids("switchboard.connector_heartbeat_log")))
+            written = sorted(map(str, await system.ids("switchboard.connector_heartbeat_log")))
             while log.state().rows < len(written):
                 assert current.returncode is None, "the stream ended by itself"
                 await asyncio.sleep(LOOK_S)
@@ -59,13 +59,13 @@ async def test_ten_kills_lose_nothing_and_repeat_nothing(postgres_server: Embedd
             await _kill(current)
         assert current.returncode == 0
         assert b"ended" in said
-        stored = [value for path in log.state().files for value in _ids(house.lake / HEARTBEATS.name / path)]
+        stored = [value for path in log.state().files for value in _ids(system.lake / HEARTBEATS.name / path)]
         assert sorted(stored) == written
         assert len(stored) > 1000
 
 
-async def _start(house: LakeHouse, folder: Path) -> Process:
-    arguments = (house.dsn, str(house.lake), str(folder / "scratch"))
+async def _start(system: LakeSystem, folder: Path) -> Process:
+    arguments = (system.dsn, str(system.lake), str(folder / "scratch"))
     command = (sys.executable, "-m", "tests.pipeline.lake_driver", *arguments)
     with (folder / "driver.log").open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
@@ -100,9 +100,9 @@ async def _kill(process: Process) -> None:
 
 
 @asynccontextmanager
-async def _writers(house: LakeHouse, chance: random.Random) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def _writers(system: LakeSystem, chance: random.Random) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     over = asyncio.Event()
-    tasks = [asyncio.create_task(_write(house, chance, over)) for _ in range(3)]
+    tasks = [asyncio.create_task(_write(system, chance, over)) for _ in range(3)]
 
     async def stop() -> None:
         over.set()
@@ -114,13 +114,13 @@ async def _writers(house: LakeHouse, chance: random.Random) -> AsyncIterator[Cal
         await stop()
 
 
-async def _write(house: LakeHouse, chance: random.Random, over: asyncio.Event) -> None:
+async def _write(system: LakeSystem, chance: random.Random, over: asyncio.Event) -> None:
     """Transactions of all sizes; some stay open while others commit, some are undone."""
-    connection = await house.another_writer()
+    connection = await system.another_writer()
     while not over.is_set():
         transaction = connection.transaction()
         await transaction.start()
-        await house.beat(chance.randint(1, 40), by=connection)
+        await system.beat(chance.randint(1, 40), by=connection)
         await asyncio.sleep(chance.uniform(0, 0.3))
         await (transaction.rollback() if chance.random() < 0.1 else transaction.commit())
     await connection.close()

@@ -190,15 +190,15 @@ def test_ranges_are_the_whole_table_each_row_once(dsn: str, table: Table, ranges
     _run(dsn, "INSERT INTO samples (id) VALUES ('ffffffff-ffff-ffff-ffff-ffffffffffff')")
     with connect(dsn) as connection, connection.cursor() as cursor:
         kinds = {"id": "uuid", "small": "integer", "day": "date", "words": "text", "at": "timestamp with time zone"}
-        conditions = range_conditions(cursor, table, kinds, where="true", wanted=5)
+        conditions = range_conditions(cursor, table, kinds, where="true", requested=5)
         assert len(conditions) == ranges
         counts = []
         for condition in conditions:
             cursor.execute(f"SELECT count(*) FROM samples WHERE {condition}")
             counts.append((cursor.fetchone() or (0,))[0])
         assert sum(counts) == ROWS + 1
-        assert range_conditions(cursor, table, kinds, where="true", wanted=None) == ["true"]
-        assert range_conditions(cursor, table, kinds, where="false", wanted=5) == ["true"]
+        assert range_conditions(cursor, table, kinds, where="true", requested=None) == ["true"]
+        assert range_conditions(cursor, table, kinds, where="false", requested=5) == ["true"]
 
 
 TYPES = {"a": "bigint", "t": "text", "u": "uuid", "j": "jsonb", "m": "timestamp with time zone", "d": "date"}

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from butlers.pipeline.job import Window
 from butlers.pipeline.jobs.connector_stats import PRUNED, PRUNING
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.switchboard.connectors.rollups import DAILY_KEPT, HOURLY_KEPT, LOG_KEPT
-from tests.pipeline.fleets import context_of, house
+from butlers.switchboard.connectors.rollups import DAILY_RETENTION, HOURLY_RETENTION, LOG_RETENTION
+from tests.pipeline.heartbeats import context_of, heartbeat_database
 
 NOW = datetime(2026, 2, 1, 1, 30, tzinfo=UTC)
 WINDOW = Window(start=NOW - timedelta(days=1), end=NOW)
@@ -44,7 +44,7 @@ LOGGED = "SELECT table_name, partition_name, rows, oldest, newest, before FROM p
 
 
 async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server: EmbeddedPostgres) -> None:
-    async with house(postgres_server, MONTHS) as (dsn, database):
+    async with heartbeat_database(postgres_server, MONTHS) as (dsn, database):
         for table, (values, moments) in ROWS.items():
             for moment in moments:
                 await database.execute(f"INSERT INTO switchboard.{table} VALUES {values.format(moment)}")
@@ -70,4 +70,10 @@ async def test_pruning_logs_what_it_removed(spark: SparkSession, postgres_server
         "newest": "2025-12",
     }
     assert told[3] == {"table": "connector_stats_daily", "rows": 1, "oldest": "2025-01-31", "newest": "2025-01-31"}
-    assert [table.kept for table in PRUNED] == [LOG_KEPT, HOURLY_KEPT, DAILY_KEPT, DAILY_KEPT, HOURLY_KEPT]
+    assert [table.retention for table in PRUNED] == [
+        LOG_RETENTION,
+        HOURLY_RETENTION,
+        DAILY_RETENTION,
+        DAILY_RETENTION,
+        HOURLY_RETENTION,
+    ]

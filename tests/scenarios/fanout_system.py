@@ -1,6 +1,6 @@
 """Switchboard with specialists of somebody else (real MCP doors that answer as a test tells them), and plans for them.
 
-One system for all tests of a file: `from tests.scenarios.fanout_system import house, served`.
+One system for all tests of a file: `from tests.scenarios.fanout_system import fanout, served`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def planned(tmp_path: Path, more: str = PLANS) -> Path:
     return roster
 
 
-class House(SimpleNamespace):
+class FanoutSystem(SimpleNamespace):
     running: RunningSystem
     finance: Downstream
     travel: Downstream
@@ -112,7 +112,9 @@ class House(SimpleNamespace):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres) -> AsyncIterator[House]:
+async def served(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> AsyncIterator[FanoutSystem]:
     tmp_path = tmp_path_factory.mktemp("fanout")
     async with (
         running_system(
@@ -121,11 +123,11 @@ async def served(tmp_path_factory: pytest.TempPathFactory, postgres_server: Embe
         AsyncExitStack() as stack,
     ):
         butlers = {name: await stack.enter_async_context(downstream(running, name)) for name in SPECIALISTS}
-        yield House(running=running, **butlers)
+        yield FanoutSystem(running=running, **butlers)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def house(served: House) -> House:
+async def fanout(served: FanoutSystem) -> FanoutSystem:
     for name in SPECIALISTS:
         getattr(served, name).will(ok(f"{name} did it"))
     return served

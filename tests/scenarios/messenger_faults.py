@@ -25,7 +25,7 @@ KNOWN_CHAT = "62"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class FaultChanges:
     """Makes one moment of the shared state after another."""
 
     running: RunningSystem

@@ -16,7 +16,7 @@ import pytest_asyncio
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_decisions import dispatch, dry_run, foretold, happened
 from tests.scenarios.messenger_door import deliver, fault, lineage, sends, wish
-from tests.scenarios.messenger_faults import KNOWN_CHAT, KNOWN_KEY, LIMITS, ORIGINS, Weather
+from tests.scenarios.messenger_faults import KNOWN_CHAT, KNOWN_KEY, LIMITS, ORIGINS, FaultChanges
 from tests.scenarios.messenger_intents import Wishes, on_record
 from tests.scenarios.messenger_time import (
     emptied,
@@ -226,12 +226,12 @@ async def _without_identifiers(running: RunningSystem) -> UUID:
 @pytest.mark.timeout(120)
 async def test_a_dry_run_says_what_happens(running: RunningSystem) -> None:
     dice, contact = random.Random(20_260_101), await _without_identifiers(running)
-    weather, wishes = Weather(running=running, dice=dice), Wishes(running=running, dice=dice, contact=contact)
+    faults, wishes = FaultChanges(running=running, dice=dice), Wishes(running=running, dice=dice, contact=contact)
     for origin in ORIGINS:
         await deliver(running, wish("known", origin_butler=origin, recipient=KNOWN_CHAT, idempotency_key=KNOWN_KEY))
     seen, kinds = Counter[str](), Counter[tuple[str, str, str]]()
     for number in range(EXAMPLES):
-        await weather.change()
+        await faults.change()
         notify = await wishes.next()
         told = foretold(await dry_run(running, notify), notify)
         did = await happened(running, notify)

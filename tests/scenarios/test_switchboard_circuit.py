@@ -14,7 +14,7 @@ import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.downstream import after, downstream, ok
-from tests.scenarios.fanout_system import AT_HOME, House, planned
+from tests.scenarios.fanout_system import AT_HOME, FanoutSystem, planned
 from tests.scenarios.test_when_something_goes_away import SteppingClock
 from tests.system import RunningSystem, running_system
 
@@ -57,25 +57,25 @@ async def test_circuit_breaker(
         downstream(running, "finance") as finance,
         downstream(running, "travel") as travel,
     ):
-        house = House(running=running, finance=finance, travel=travel)
+        fanout = FanoutSystem(running=running, finance=finance, travel=travel)
         assert await measured(running, "butlers_switchboard_circuit_open_targets") == {"": 0.0}
         await finance.close()
         for _ in range(2):
-            failed = await house.says("finance")
+            failed = await fanout.says("finance")
             assert failed["lifecycle_error"]["class"] == "target_unavailable"
             assert "retry_after_seconds" not in failed["lifecycle_error"]
         await finance.open()
 
-        refused = await house.says("finance")
+        refused = await fanout.says("finance")
         assert finance.got == [], "it is left alone, although it would answer now"
         assert refused["lifecycle_error"]["class"] == "target_unavailable"
         assert 0 < refused["lifecycle_error"]["retry_after_seconds"] <= 30
         assert refused["outcomes"]["finance"]["duration_ms"] < 5_000
-        assert (await house.says("travel"))["lifecycle_state"] == "parsed"
+        assert (await fanout.says("travel"))["lifecycle_state"] == "parsed"
         assert await measured(running, "butlers_switchboard_circuit_open_targets") == {"": 1.0}
 
         clock.step(30)
-        assert (await house.says("finance"))["lifecycle_state"] == "parsed"
+        assert (await fanout.says("finance"))["lifecycle_state"] == "parsed"
         assert len(finance.got) == 1
         assert await measured(running, "butlers_switchboard_circuit_open_targets") == {"": 0.0}
         assert await measured(running, "butlers_switchboard_circuit_transition_total") == {
@@ -92,14 +92,14 @@ async def test_a_butler_that_registers_again_is_used_at_once(tmp_path: Path, pos
         running_system(tmp_path, postgres_server, **options) as running,
         downstream(running, "finance") as finance,
     ):
-        house = House(running=running, finance=finance)
+        fanout = FanoutSystem(running=running, finance=finance)
         await finance.close()
         for _ in range(2):
-            await house.says("finance")
+            await fanout.says("finance")
         await finance.open()
-        assert (await house.says("finance"))["lifecycle_state"] == "errored"
+        assert (await fanout.says("finance"))["lifecycle_state"] == "errored"
         await finance.register()
-        assert (await house.says("finance"))["lifecycle_state"] == "parsed"
+        assert (await fanout.says("finance"))["lifecycle_state"] == "parsed"
 
 
 async def test_a_fanout_that_broke_off_goes_on_where_it_was(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
@@ -114,13 +114,13 @@ async def test_a_fanout_that_broke_off_goes_on_where_it_was(tmp_path: Path, post
     ):
         finance = await stack.enter_async_context(downstream(running, "finance"))
         health = await stack.enter_async_context(downstream(running, "health"))
-        house = House(running=running, finance=finance, health=health)
+        fanout = FanoutSystem(running=running, finance=finance, health=health)
         never = asyncio.Event()
         finance.will(after(never), ok("paid, at last"))
-        request_id = await house.hand_in("finance", "health")  # ordered: health first
+        request_id = await fanout.hand_in("finance", "health")  # ordered: health first
         await finance.called()
         await running.database.execute(TAKE_OVER, request_id, uuid4())  # as if the worker had died
-        stored = await house.ended(request_id)
+        stored = await fanout.ended(request_id)
 
         assert stored["lifecycle_state"] == "parsed", stored["lifecycle_error"]
         assert len(health.got) == 1, "its answer was on record"

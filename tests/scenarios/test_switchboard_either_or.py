@@ -6,7 +6,7 @@ from pathlib import Path
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.downstream import downstream, error, ok
-from tests.scenarios.fanout_system import AT_HOME, House, planned
+from tests.scenarios.fanout_system import AT_HOME, FanoutSystem, planned
 from tests.scenarios.operator_door import act, in_state, letters
 from tests.system import running_system
 
@@ -33,10 +33,10 @@ async def test_a_replay_that_another_part_makes_good_settles_its_letter(
         downstream(running, "finance") as finance,
         downstream(running, "travel") as travel,
     ):
-        house = House(running=running, finance=finance, travel=travel)
+        fanout = FanoutSystem(running=running, finance=finance, travel=travel)
         for butler in (finance, travel):
             butler.will(error("internal_error", "out of order"))
-        stored = await house.says("finance", "travel")
+        stored = await fanout.says("finance", "travel")
         request_id = str(stored["request_id"])
         assert stored["lifecycle_state"] == "errored"
         first = {letter["target_butler"]: letter["id"] for letter in await letters(running, request_id)}

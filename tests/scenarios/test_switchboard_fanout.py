@@ -8,21 +8,21 @@ from uuid import UUID
 import pytest
 
 from tests.scenarios.downstream import after, error, ok
-from tests.scenarios.fanout_system import House, house, served
+from tests.scenarios.fanout_system import FanoutSystem, fanout, served
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-__all__ = ["house", "served"]  # fixtures
+__all__ = ["fanout", "served"]  # fixtures
 
 
 # --- what travels ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.scenario("S3-004")
-async def test_context_propagation_on_fanout(house: House) -> None:
-    stored = await house.says("finance", "travel")
+async def test_context_propagation_on_fanout(fanout: FanoutSystem) -> None:
+    stored = await fanout.says("finance", "travel")
 
     assert stored["lifecycle_state"] == "parsed", stored["lifecycle_error"]
-    [to_finance], [to_travel] = house.finance.got, house.travel.got
+    [to_finance], [to_travel] = fanout.finance.got, fanout.travel.got
     assert to_finance["request_context"] == to_travel["request_context"] == stored["request_context"]
     assert UUID(to_finance["request_context"]["request_id"]) == stored["request_id"]
     subrequests = [to_finance["subrequest"], to_travel["subrequest"]]
@@ -31,7 +31,7 @@ async def test_context_propagation_on_fanout(house: House) -> None:
     }
     assert len({one["subrequest_id"] for one in subrequests}) == 2
     assert all(one.keys() == {"subrequest_id", "segment_id", "fanout_mode"} for one in subrequests)
-    assert house.finance.callers == ["switchboard"]
+    assert fanout.finance.callers == ["switchboard"]
     assert to_finance["input"]["prompt"] != to_travel["input"]["prompt"]
 
 
@@ -39,45 +39,45 @@ async def test_context_propagation_on_fanout(house: House) -> None:
 
 
 @pytest.mark.scenario("S3-096")
-async def test_parallel_fanout_mode(house: House) -> None:
+async def test_parallel_fanout_mode(fanout: FanoutSystem) -> None:
     together = asyncio.Event()
-    house.finance.will(after(together))
-    house.travel.will(after(together))
-    request_id = await house.hand_in("finance", "travel")
-    await house.finance.called()
-    await house.travel.called()  # both are under way, and neither has answered
+    fanout.finance.will(after(together))
+    fanout.travel.will(after(together))
+    request_id = await fanout.hand_in("finance", "travel")
+    await fanout.finance.called()
+    await fanout.travel.called()  # both are under way, and neither has answered
     together.set()
-    stored = await house.ended(request_id)
+    stored = await fanout.ended(request_id)
 
     assert stored["lifecycle_state"] == "parsed"
-    assert [one.got[0]["subrequest"]["fanout_mode"] for one in (house.finance, house.travel)] == ["parallel"] * 2
+    assert [one.got[0]["subrequest"]["fanout_mode"] for one in (fanout.finance, fanout.travel)] == ["parallel"] * 2
 
 
 @pytest.mark.scenario("S3-097")
-async def test_ordered_fanout_mode(house: House) -> None:
+async def test_ordered_fanout_mode(fanout: FanoutSystem) -> None:
     first = asyncio.Event()
-    house.health.will(after(first))
-    request_id = await house.hand_in("finance", "health")  # the plan turns the order of the text round
-    await house.health.called()
-    assert house.finance.got == []
+    fanout.health.will(after(first))
+    request_id = await fanout.hand_in("finance", "health")  # the plan turns the order of the text round
+    await fanout.health.called()
+    assert fanout.finance.got == []
     first.set()
-    stored = await house.ended(request_id)
+    stored = await fanout.ended(request_id)
 
     assert stored["lifecycle_state"] == "parsed"
     assert [one["target_butler"] for one in stored["dispatch_outcomes"]] == ["health", "finance"]
-    assert [one.got[0]["subrequest"]["fanout_mode"] for one in (house.health, house.finance)] == ["ordered"] * 2
+    assert [one.got[0]["subrequest"]["fanout_mode"] for one in (fanout.health, fanout.finance)] == ["ordered"] * 2
 
 
 @pytest.mark.scenario("S3-098")
-async def test_conditional_fanout_mode(house: House) -> None:
-    stored = await house.says("travel", "health")
+async def test_conditional_fanout_mode(fanout: FanoutSystem) -> None:
+    stored = await fanout.says("travel", "health")
     assert stored["lifecycle_state"] == "parsed"
     assert [one["target_butler"] for one in stored["dispatch_outcomes"]] == ["health", "travel"]
 
-    house.health.will(error("internal_error"))
-    house.travel.will(ok())
-    stored = await house.says("travel", "health")
-    assert house.travel.got == [], "its condition did not hold"
+    fanout.health.will(error("internal_error"))
+    fanout.travel.will(ok())
+    stored = await fanout.says("travel", "health")
+    assert fanout.travel.got == [], "its condition did not hold"
     assert stored["lifecycle_state"] == "errored"
     skipped = stored["outcomes"]["travel"]
     assert (skipped["success"], skipped["error"], skipped["attempts"]) == (False, None, 0)
@@ -86,9 +86,9 @@ async def test_conditional_fanout_mode(house: House) -> None:
     assert (plan["mode"], plan["join"], plan["abort"]) == ("conditional", "wait_for_all", "continue")
 
 
-async def test_a_part_that_is_not_required_does_not_fail_the_request(house: House) -> None:
-    house.relationship.will(error("internal_error"))
-    stored = await house.says("health", "relationship")
+async def test_a_part_that_is_not_required_does_not_fail_the_request(fanout: FanoutSystem) -> None:
+    fanout.relationship.will(error("internal_error"))
+    stored = await fanout.says("health", "relationship")
 
     assert stored["lifecycle_state"] == "parsed"
     assert stored["aggregated_reply"]["answers"] == {"health": "health did it"}
@@ -99,9 +99,9 @@ async def test_a_part_that_is_not_required_does_not_fail_the_request(house: Hous
 
 
 @pytest.mark.scenario("S3-099")
-async def test_mixed_success_and_failure(house: House) -> None:
-    house.travel.will(error("target_unavailable", "the airline is closed"))
-    stored = await house.says("finance", "travel")
+async def test_mixed_success_and_failure(fanout: FanoutSystem) -> None:
+    fanout.travel.will(error("target_unavailable", "the airline is closed"))
+    stored = await fanout.says("finance", "travel")
 
     assert (stored["lifecycle_state"], stored["lifecycle_error"]["class"]) == ("errored", "target_unavailable")
     reply = stored["aggregated_reply"]
@@ -111,14 +111,14 @@ async def test_mixed_success_and_failure(house: House) -> None:
     assert "the airline is closed" in told["message"]
     assert "Send it again later" in told["message"]
     assert reply["text"].startswith("Done: finance.")
-    assert (await house.running.request(str(stored["request_id"])))["reply"] == reply
+    assert (await fanout.running.request(str(stored["request_id"])))["reply"] == reply
 
 
 @pytest.mark.scenario("S3-095")
-async def test_conflict_detection_and_arbitration(house: House) -> None:
-    house.relationship.will(ok("on Saturday"))
-    house.travel.will(ok("on Sunday"))
-    stored = await house.says("relationship", "travel")  # one group: travel has the higher priority
+async def test_conflict_detection_and_arbitration(fanout: FanoutSystem) -> None:
+    fanout.relationship.will(ok("on Saturday"))
+    fanout.travel.will(ok("on Sunday"))
+    stored = await fanout.says("relationship", "travel")  # one group: travel has the higher priority
     reply = stored["aggregated_reply"]
     assert stored["lifecycle_state"] == "parsed"
     assert reply["answers"] == {"travel": "on Sunday"}
@@ -126,13 +126,13 @@ async def test_conflict_detection_and_arbitration(house: House) -> None:
     assert (judged["winner"]["butler"], judged["by"]) == ("travel", "priority")
     assert [loser["butler"] for loser in judged["losers"]] == ["relationship"]
 
-    house.travel.will(ok("on Saturday"))
-    agreed = (await house.says("relationship", "travel"))["aggregated_reply"]
+    fanout.travel.will(ok("on Saturday"))
+    agreed = (await fanout.says("relationship", "travel"))["aggregated_reply"]
     assert agreed == {"answers": {"relationship": "on Saturday", "travel": "on Saturday"}}
 
-    house.finance.will(ok("not now", key="buy the ticket", decision="no"))
-    house.travel.will(ok("booked", key="buy the ticket", decision="yes"))
-    open_question = (await house.says("finance", "travel"))["aggregated_reply"]  # nobody may choose between these
+    fanout.finance.will(ok("not now", key="buy the ticket", decision="no"))
+    fanout.travel.will(ok("booked", key="buy the ticket", decision="yes"))
+    open_question = (await fanout.says("finance", "travel"))["aggregated_reply"]  # nobody may choose between these
     assert open_question["answers"] == {"finance": "not now", "travel": "booked"}
     [conflict] = open_question["conflicts"]
     assert [(one["butler"], one["decision"]) for one in conflict["between"]] == [("finance", "no"), ("travel", "yes")]
@@ -143,19 +143,19 @@ async def test_conflict_detection_and_arbitration(house: House) -> None:
 
 
 @pytest.mark.scenario("S3-104")
-async def test_pre_dispatch_capability_validation(house: House) -> None:
+async def test_pre_dispatch_capability_validation(fanout: FanoutSystem) -> None:
     first = asyncio.Event()
-    house.health.will(after(first))
-    request_id = await house.hand_in("finance", "health")
-    await house.health.called()  # the decision is made, and finance is next
+    fanout.health.will(after(first))
+    request_id = await fanout.hand_in("finance", "health")
+    await fanout.health.called()  # the decision is made, and finance is next
     try:
-        await house.finance.register("ledger.read")
+        await fanout.finance.register("ledger.read")
         first.set()
-        stored = await house.ended(request_id)
+        stored = await fanout.ended(request_id)
     finally:
-        await house.finance.register()
+        await fanout.finance.register()
 
-    assert house.finance.got == [], "it was not even tried"
+    assert fanout.finance.got == [], "it was not even tried"
     outcome = stored["outcomes"]["finance"]
     assert (outcome["error"]["class"], outcome["attempts"]) == ("validation_error", 0)
     assert "does not offer route.execute" in outcome["error"]["message"]
@@ -163,14 +163,14 @@ async def test_pre_dispatch_capability_validation(house: House) -> None:
 
 
 @pytest.mark.scenario("S3-104")
-async def test_a_butler_of_another_contract_is_not_called(house: House) -> None:
+async def test_a_butler_of_another_contract_is_not_called(fanout: FanoutSystem) -> None:
     change = "UPDATE switchboard.butler_registry SET route_contract_min = $1, route_contract_max = $1 WHERE name = $2"
-    await house.running.database.execute(change, "route.v2", "finance")
+    await fanout.running.database.execute(change, "route.v2", "finance")
     try:
-        stored = await house.says("finance")
+        stored = await fanout.says("finance")
     finally:
-        await house.running.database.execute(change, "route.v1", "finance")
+        await fanout.running.database.execute(change, "route.v1", "finance")
 
-    assert house.finance.got == []
+    assert fanout.finance.got == []
     assert stored["outcomes"]["finance"]["error"]["class"] == "validation_error"
     assert "route.v2" in stored["lifecycle_error"]["message"]

@@ -13,7 +13,7 @@ import pytest_asyncio
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.integration.runtimes.stand_ins import CODEX, StandIn
 from tests.scenarios.downstream import after, downstream, error, ok
-from tests.scenarios.fanout_system import AT_HOME, House, planned
+from tests.scenarios.fanout_system import AT_HOME, FanoutSystem, planned
 from tests.scenarios.operator_door import letters
 from tests.scenarios.routing_model import RoutingModel, routed
 from tests.scenarios.switchboard_door import row, rows
@@ -78,7 +78,9 @@ async def category(running: RunningSystem, request_id: Any) -> list[str]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def served(tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres) -> AsyncIterator[House]:
+async def served(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> AsyncIterator[FanoutSystem]:
     tmp_path = tmp_path_factory.mktemp("tiers")
     async with (
         running_system(
@@ -88,73 +90,73 @@ async def served(tmp_path_factory: pytest.TempPathFactory, postgres_server: Embe
         downstream(running, "health") as health,
         downstream(running, "travel") as travel,
     ):
-        yield House(running=running, finance=finance, health=health, travel=travel)
+        yield FanoutSystem(running=running, finance=finance, health=health, travel=travel)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def house(served: House) -> House:
+async def fanout(served: FanoutSystem) -> FanoutSystem:
     for butler in (served.finance, served.health, served.travel):
         butler.will(ok())
     return served
 
 
 @pytest.mark.scenario("S3-102")
-async def test_a_butler_that_hangs_ends_with_the_wall_clock(house: House) -> None:
-    house.finance.will(after(asyncio.Event()))
-    stored = await house.says("finance", tier="interactive")
+async def test_a_butler_that_hangs_ends_with_the_wall_clock(fanout: FanoutSystem) -> None:
+    fanout.finance.will(after(asyncio.Event()))
+    stored = await fanout.says("finance", tier="interactive")
 
     told = stored["lifecycle_error"]
     assert (stored["lifecycle_state"], told["class"], told["retryable"]) == ("errored", "timeout", False)
     assert "the request's time was used up" in told["message"]
     assert WALL_CLOCK_S <= seconds(stored) < FAR_LESS_THAN_A_BUTLER_MAY_TAKE_S
-    assert await category(house.running, stored["request_id"]) == ["budget_exhausted"]
+    assert await category(fanout.running, stored["request_id"]) == ["budget_exhausted"]
 
 
 @pytest.mark.scenario("S3-102")
-async def test_repeats_end_with_the_wall_clock_too(house: House) -> None:
-    house.finance.will(error("target_unavailable", "not now", retryable=True))
-    stored = await house.says("finance", tier="interactive")
+async def test_repeats_end_with_the_wall_clock_too(fanout: FanoutSystem) -> None:
+    fanout.finance.will(error("target_unavailable", "not now", retryable=True))
+    stored = await fanout.says("finance", tier="interactive")
     assert (stored["lifecycle_state"], stored["lifecycle_error"]["class"]) == ("errored", "timeout")
     assert "the last try: not now" in stored["lifecycle_error"]["message"]
-    assert 1 < len(house.finance.got) < 10
+    assert 1 < len(fanout.finance.got) < 10
     assert seconds(stored) < FAR_LESS_THAN_A_BUTLER_MAY_TAKE_S
 
 
 @pytest.mark.scenario("S3-102")
-async def test_calls_of_one_request_are_counted_over_all_its_parts(house: House) -> None:
-    house.finance.will(error("target_unavailable", "not now", retryable=True), ok())
-    house.travel.will(after(asyncio.Event()))  # its one call is under way when the other wants a second
-    stored = await house.says("finance", "travel", tier="high_priority")
+async def test_calls_of_one_request_are_counted_over_all_its_parts(fanout: FanoutSystem) -> None:
+    fanout.finance.will(error("target_unavailable", "not now", retryable=True), ok())
+    fanout.travel.will(after(asyncio.Event()))  # its one call is under way when the other wants a second
+    stored = await fanout.says("finance", "travel", tier="high_priority")
 
-    assert (len(house.finance.got), len(house.travel.got)) == (1, 1)
+    assert (len(fanout.finance.got), len(fanout.travel.got)) == (1, 1)
     refused = stored["outcomes"]["finance"]["error"]
     assert (refused["class"], refused["retryable"]) == ("overload_rejected", False)
     assert "the request's calls were used up before finance was done; the last try: not now" in refused["message"]
     assert stored["lifecycle_state"] == "errored"
-    assert "budget_exhausted" in await category(house.running, stored["request_id"])
+    assert "budget_exhausted" in await category(fanout.running, stored["request_id"])
 
 
 @pytest.mark.scenario("S3-103")
-async def test_attempts_and_timeouts_differ_by_tier(house: House) -> None:
-    house.finance.will(error("target_unavailable", "not now", retryable=True))
-    await house.says("finance")
-    assert len(house.finance.got) == 2
+async def test_attempts_and_timeouts_differ_by_tier(fanout: FanoutSystem) -> None:
+    fanout.finance.will(error("target_unavailable", "not now", retryable=True))
+    await fanout.says("finance")
+    assert len(fanout.finance.got) == 2
 
-    house.finance.will(after(asyncio.Event()))
-    stored = await house.says("finance", tier="high_priority")
+    fanout.finance.will(after(asyncio.Event()))
+    stored = await fanout.says("finance", tier="high_priority")
     assert "the last try: finance gave no answer within 1.5 s" in stored["lifecycle_error"]["message"]
-    assert len(house.finance.got) == 2
+    assert len(fanout.finance.got) == 2
 
 
 @pytest.mark.scenario("S3-103")
-async def test_fanout_strictness_differs_by_tier(house: House) -> None:
-    house.health.will(error("validation_error", "not like this"))
-    lenient = await house.says("health", "finance")
+async def test_fanout_strictness_differs_by_tier(fanout: FanoutSystem) -> None:
+    fanout.health.will(error("validation_error", "not like this"))
+    lenient = await fanout.says("health", "finance")
     assert lenient["outcomes"]["finance"]["success"]
-    house.finance.will(ok())
-    strict = await house.says("health", "finance", tier="interactive")
+    fanout.finance.will(ok())
+    strict = await fanout.says("health", "finance", tier="interactive")
     assert strict["outcomes"]["finance"]["skipped"] == "stopped because health failed"
-    assert house.finance.got == []
+    assert fanout.finance.got == []
     assert (lenient["routing_output"]["plan"]["abort"], strict["routing_output"]["plan"]["abort"]) == (
         "continue",
         "on_required_failure",
@@ -162,9 +164,9 @@ async def test_fanout_strictness_differs_by_tier(house: House) -> None:
 
 
 @pytest.mark.scenario("S3-103")
-async def test_the_policy_of_a_request_is_on_record(house: House) -> None:
-    running = house.running
-    policies = [(await house.says("finance", tier="high_priority"))["routing_output"]["policy"] for _ in range(2)]
+async def test_the_policy_of_a_request_is_on_record(fanout: FanoutSystem) -> None:
+    running = fanout.running
+    policies = [(await fanout.says("finance", tier="high_priority"))["routing_output"]["policy"] for _ in range(2)]
     high = {
         "tier": "high_priority",
         "max_invocations": 2,
@@ -174,8 +176,8 @@ async def test_the_policy_of_a_request_is_on_record(house: House) -> None:
     }
     assert policies == [high, high], "the same tier is the same policy"
 
-    request_id = await house.hand_in("finance", tier="interactive")
-    await house.ended(request_id)
+    request_id = await fanout.hand_in("finance", tier="interactive")
+    await fanout.ended(request_id)
     quick = {
         "tier": "interactive",
         "wall_clock_s": WALL_CLOCK_S,

@@ -128,8 +128,8 @@ class ActivityReporter:
         self._queue.report(activity)
 
     async def _send(self, entries: Sequence[Activity]) -> None:
-        told = [_wire(entry) for entry in entries]
-        await self._transport.call("switchboard", "audit.record", {"entries": told})
+        documents = [_wire(entry) for entry in entries]
+        await self._transport.call("switchboard", "audit.record", {"entries": documents})
 
 
 def _wire(entry: Activity) -> dict[str, Any]:

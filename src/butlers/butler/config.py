@@ -81,10 +81,10 @@ class ScheduleSection(Section):
         return value
 
     @model_validator(mode="after")
-    def _says_what_to_run(self) -> ScheduleSection:
-        wanted, given = ("job_name", self.job_name) if self.dispatch_mode == "job" else ("prompt", self.prompt)
+    def _check_what_to_run(self) -> ScheduleSection:
+        needed, given = ("job_name", self.job_name) if self.dispatch_mode == "job" else ("prompt", self.prompt)
         if not given:
-            raise ValueError(f"dispatch_mode {self.dispatch_mode} needs {wanted}")
+            raise ValueError(f"dispatch_mode {self.dispatch_mode} needs {needed}")
         return self
 
 

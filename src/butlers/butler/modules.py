@@ -54,8 +54,8 @@ def in_dependency_order(
     names: Iterable[str], requires: Mapping[str, tuple[str, ...]] = REQUIRES, *, source: str = "butler.toml"
 ) -> list[str]:
     """The names so that each stands after what it needs; needs that are not loaded do not count."""
-    wanted = sorted(set(names))
-    graph = {name: [need for need in requires.get(name, ()) if need in wanted] for name in wanted}
+    loaded = sorted(set(names))
+    graph = {name: [need for need in requires.get(name, ()) if need in loaded] for name in loaded}
     try:
         return list(TopologicalSorter(graph).static_order())
     except CycleError as error:

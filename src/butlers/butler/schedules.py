@@ -198,9 +198,9 @@ class Scheduler:
         self._telemetry.count(SCHEDULE_RUNS, 1, outcome=outcome["status"])
         again = bool(outcome.get("error", {}).get("retryable"))
         await self._database.execute(self._queries.record_schedule_result, name, outcome, self._clock.now(), again)
-        told = f"{failure['class']}: {failure['message']}" if (failure := outcome.get("error")) else None
+        description = f"{failure['class']}: {failure['message']}" if (failure := outcome.get("error")) else None
         summary = {"schedule": name, "job_name": task["job_name"], "mode": outcome.get("mode")}
-        self._report("schedule", summary, result=outcome["status"], error=told)
+        self._report("schedule", summary, result=outcome["status"], error=description)
         return {"name": name, **outcome}
 
     async def _dispatch(self, task: Record) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class EndedSession:
     request_id: UUID | None
     runtime: str
     speaker: str
-    said: str  # what somebody wrote, or the task of an operator
+    text: str  # what somebody wrote, or the task of an operator
     answered: str
 
 
@@ -91,7 +91,7 @@ class Spawner:
         return await self._session(Prompt(system=task, text=data), data, trigger_source)
 
     async def _session(
-        self, prompt: Prompt, said: str, trigger_source: str, *, speaker: str = OWNER, request_id: UUID | None = None
+        self, prompt: Prompt, text: str, trigger_source: str, *, speaker: str = OWNER, request_id: UUID | None = None
     ) -> RuntimeResult:
         async with self._slots:
             session_id = self._new_id()
@@ -109,8 +109,8 @@ class Spawner:
             try:
                 result = await self._run(session_id, prompt)
             except ClassifiedError as error:
-                told = f"{error.error_class.value}: {error.message}"
-                self._report("session", summary, result="failed", error=told)
+                description = f"{error.error_class.value}: {error.message}"
+                self._report("session", summary, result="failed", error=description)
                 raise
             self._report("session", summary, result="completed", error=None)
         ended = EndedSession(
@@ -119,7 +119,7 @@ class Spawner:
             request_id=request_id,
             runtime=self.runtime_name,
             speaker=speaker,
-            said=said,
+            text=text,
             answered=result.text,
         )
         for observer in self._observers:

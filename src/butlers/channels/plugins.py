@@ -110,8 +110,8 @@ def choose(name: str, installed: Iterable[InstalledAdapter], settings: ChannelSe
 
 def problem_with(channel: object, settings: ChannelSettings) -> str | None:
     """What keeps an object from being the channel that was asked for."""
-    wanted = {"name": settings.channel, "identity_scope": settings.identity_scope}
-    for attribute, value in wanted.items():
+    expected = {"name": settings.channel, "identity_scope": settings.identity_scope}
+    for attribute, value in expected.items():
         if getattr(channel, attribute, None) != value:
             return f"its {attribute} must be {value!r}"
     if not isinstance(getattr(channel, "resumes", None), bool):

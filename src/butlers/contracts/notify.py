@@ -112,8 +112,8 @@ class NotifyEnvelope(Envelope):
             if answers:
                 raise NotFound.of("request_context.request_id", "no such request: there is nothing to answer")
             return self
-        said = self.request_context or NotifyContext()  # what it leaves out contradicts nothing
-        if answers and any(getattr(said, name) not in (None, getattr(record, name)) for name in _SOURCE):
+        claimed = self.request_context or NotifyContext()  # what it leaves out contradicts nothing
+        if answers and any(getattr(claimed, name) not in (None, getattr(record, name)) for name in _SOURCE):
             raise NotFound.of("request_context", "no such request: it is on record with other words about its source")
         return self.model_copy(update={"request_context": record})
 

@@ -141,7 +141,7 @@ def ports(settings: Settings, roster: Roster, simulated: Simulated, places: Plac
     running = places.running()
     ours = _ports_of(running)
     taken: dict[int, str] = {}
-    for name, number in _wanted_ports(settings, roster, simulated):
+    for name, number in _needed_ports(settings, roster, simulated):
         other = taken.setdefault(number, name)
         if other != name:
             remedy = f"give one of them another with --port {name}=NUMBER"
@@ -162,7 +162,7 @@ def _port(host: str, name: str, number: int) -> Check:
     return ok(f"port.{name}", f"{number} is free")
 
 
-def _wanted_ports(settings: Settings, roster: Roster, simulated: Simulated) -> Iterator[tuple[str, int]]:
+def _needed_ports(settings: Settings, roster: Roster, simulated: Simulated) -> Iterator[tuple[str, int]]:
     for name, config in sorted(roster.items(), key=lambda entry: entry[1].butler.port):
         yield name, settings.port(name, config.butler.port)
     for simulator in simulators().values():

@@ -278,13 +278,13 @@ def _programs(
     """Each program that an LLM needs runs, and has been signed in to. One that is not there is another check's word."""
     if settings.llm != "on":
         return
-    wanted = {
+    needed = {
         (kind, config.butler.runtime.command or DIALECTS[kind].executable)
         for config in roster.values()
         if (kind := config.butler.runtime.type) in DIALECTS
     }
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for checks in pool.map(lambda one: _program(DIALECTS[one[0]], one[1], environment), sorted(wanted)):
+        for checks in pool.map(lambda one: _program(DIALECTS[one[0]], one[1], environment), sorted(needed)):
             yield from checks
 
 

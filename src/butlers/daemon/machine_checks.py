@@ -77,8 +77,8 @@ def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
     found = ".".join(map(str, version))
     if version >= OLDEST_PYTHON:
         return ok("python", found)
-    wanted = ".".join(map(str, OLDEST_PYTHON))
-    return fail("python", f"{found} is too old", f"install Python {wanted} or newer and run scripts/install again")
+    needed = ".".join(map(str, OLDEST_PYTHON))
+    return fail("python", f"{found} is too old", f"install Python {needed} or newer and run scripts/install again")
 
 
 def data_directory(root: Path) -> Check:

@@ -136,10 +136,10 @@ def simulators_beside(
     settings: Settings, roster: Mapping[str, ButlerConfig], environment: Mapping[str, str], running: Mapping[str, Any]
 ) -> Simulated:
     """Told to, the simulators wherever the settings say; otherwise those that run here and are wanted."""
-    wanted, there = what_to_simulate(settings, roster, environment), running.get("simulators", {})
+    needed, there = what_to_simulate(settings, roster, environment), running.get("simulators", {})
     if settings.simulators == "on":
-        return wanted
-    return Simulated(name for name in wanted if all(door.name in there for door in simulators()[name].doors))
+        return needed
+    return Simulated(name for name in needed if all(door.name in there for door in simulators()[name].doors))
 
 
 def check_role(

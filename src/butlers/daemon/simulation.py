@@ -112,8 +112,8 @@ class SimulatorProcess:
                 line = await self._process.stdout.readline() if self._process.stdout else b""
         except TimeoutError:
             line = b""
-        if "ready" not in (said := _document(line)):
-            raise await self._failure(said.get("error", {}))
+        if "ready" not in (report := _document(line)):
+            raise await self._failure(report.get("error", {}))
 
     async def stop(self) -> None:
         process = self._process

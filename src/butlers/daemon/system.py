@@ -148,7 +148,7 @@ class System:
 
     async def notices(self) -> list[str]:
         """What the operator who started the system must know and do."""
-        return [told for butler in self.butlers for notice in butler.notices if (told := await notice()) is not None]
+        return [text for butler in self.butlers for notice in butler.notices if (text := await notice()) is not None]
 
     async def stop(self) -> None:
         """Drain and close; what does not finish in time is taken up again by the next start."""

@@ -79,7 +79,7 @@ class DeliveryExecutor(Protocol):
     def expect(self, delivery_id: UUID) -> OutcomeFuture:
         """Wait for a delivery's outcome; another process may make it, so the caller looks at the row now and then."""
 
-    def reserve_slots(self, wanted: int) -> ClaimSlots: ...
+    def reserve_slots(self, requested: int) -> ClaimSlots: ...
 
     def start_claimed(self, claimed: Sequence[ClaimedDelivery], *, reserved: int) -> None:
         """Start what is claimed and committed; the slots that were reserved are free again."""
@@ -108,7 +108,7 @@ class AdmissionBatch:
 
     def keep_shares(self, request: AdmissionRequest, shares: Mapping[str, Bucket], now: datetime) -> None:
         for layer, share in shares.items():
-            until = max(full_at(share, now), now + rules.WANTED_FOR)
+            until = max(full_at(share, now), now + rules.SHARE_HELD_FOR)
             self.buckets[f"share:{layer}/{request.origin}"] = (layer, request.origin, share, until)
 
     def count(self, new: NewDelivery, outcome: str, rule: str = "") -> None:

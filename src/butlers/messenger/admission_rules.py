@@ -39,7 +39,7 @@ from butlers.reliability.circuit_breaker import Breaker, BreakerState
 from butlers.reliability.error_budget import ADMISSION_FACTORS, ADMISSION_RULE, BudgetMode
 from butlers.reliability.token_bucket import Bucket, Draw, RefusedBy, refill, spend, take_all
 
-WANTED_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
+SHARE_HELD_FOR = timedelta(seconds=10)  # how long a share is kept for a butler that was refused
 GLOBAL = "global"
 _TICK_S = 2e-6  # what a datetime may lose of a wait
 _LOOK_AGAIN_S = 1.0  # the hint where the time until there is room is unknown

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from butlers.butler.approvals import Allowed, Hooks, MustWait, PendingAction, Wanted
+from butlers.butler.approvals import Allowed, GatedCall, Hooks, MustWait, PendingAction
 from butlers.butler.approvals.approvals import Approvals
 from butlers.channels.registry import outbound_names
 from butlers.clock import Clock
@@ -82,7 +82,7 @@ class Parking:
     async def _request(self, connection: Executor, new: NewDelivery, tool: str, now: datetime) -> Allowed | MustWait:
         return await self.approvals.request(
             connection,
-            Wanted(
+            GatedCall(
                 tool_name=tool,
                 tool_args=tool_args(new),
                 summary=_summary(new),
@@ -108,7 +108,7 @@ class Parking:
     async def _park_missing(self, connection: Executor, new: NewDelivery, now: datetime) -> Parked:
         ruling = await self.approvals.park(
             connection,
-            Wanted(
+            GatedCall(
                 tool_name=MISSING_IDENTIFIER,
                 tool_args=tool_args(new) | {"contact_id": str(new.notify.contact_id)},
                 summary=f"A contact has no {new.notify.delivery.channel} identifier; {_summary(new)}",

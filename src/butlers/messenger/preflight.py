@@ -74,7 +74,7 @@ class Preflight:
             return _invalid(error)
         state, decision = await self.admission.preview(new)
         if isinstance(decision, Refused) and decision.rule == "suppressed":
-            return self._facts(new, state) | _told("suppressed", rule=decision.rule, error=decision.error)
+            return self._facts(new, state) | _report("suppressed", rule=decision.rule, error=decision.error)
         if isinstance(decision, Refused) and isinstance(decision.error, ValidationError):
             return _invalid(decision.error, rule=decision.rule)
         answer = self._facts(new, state) | await self._described(new, decision)
@@ -113,14 +113,14 @@ class Preflight:
 
     async def _described(self, new: NewDelivery, decision: Known | Admitted | Refused) -> dict[str, Any]:
         if isinstance(decision, Known):
-            return _told("deduplicated", rule="idempotency", delivery_id=decision.delivery_id)
+            return _report("deduplicated", rule="idempotency", delivery_id=decision.delivery_id)
         if new.target is None:
-            return _told("pending_missing_identifier", rule="target")
+            return _report("pending_missing_identifier", rule="target")
         if await self._must_wait(new):
-            return _told("pending_approval", rule="approval")
+            return _report("pending_approval", rule="approval")
         if isinstance(decision, Refused):
-            return _told("rejected", rule=decision.rule, error=decision.error)
-        return _told("admitted")
+            return _report("rejected", rule=decision.rule, error=decision.error)
+        return _report("admitted")
 
     async def _must_wait(self, new: NewDelivery) -> bool:
         tool = next((name for name in ("notify", channel_tool(new.notify)) if name in self.approvals.gated), None)
@@ -135,7 +135,7 @@ class Preflight:
         return channel.problem(there.outgoing)
 
 
-def _told(
+def _report(
     outcome: str, *, rule: str | None = None, error: ClassifiedError | None = None, **more: Any
 ) -> dict[str, Any]:
     reasons = [{"rule": rule, **error.describe()}] if error else [{"rule": rule, "outcome": outcome}] if rule else []

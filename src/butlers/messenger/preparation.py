@@ -147,8 +147,8 @@ def reply_subject(*, own: str | None, parent: str | None, origin: str) -> str | 
 def reply_once(subject: str) -> str:
     """`Re:` exactly once and in front, tokens behind it, none of them twice."""
     tokens, rest = _leading(subject)
-    kept = [token for token in dict.fromkeys(tokens) if token not in rest]
-    return " ".join(["Re:", *kept, *([rest] if rest else [])])
+    unique = [token for token in dict.fromkeys(tokens) if token not in rest]
+    return " ".join(["Re:", *unique, *([rest] if rest else [])])
 
 
 def _leading(subject: str) -> tuple[list[str], str]:

@@ -131,9 +131,9 @@ class ReceiptIntake:
         schema: str,
         clock: Clock,
         new_id: Callable[[], UUID],
-        heard: Callable[[str, str], None] | None = None,  # is told channel and type of each new receipt
+        on_receipt: Callable[[str, str], None] | None = None,  # is told channel and type of each new receipt
     ) -> None:
-        self._heard = heard
+        self._on_receipt = on_receipt
         self._database = database
         self._queries = Queries.load("butlers.messenger.receipts", schema=schema)
         self._clock = clock
@@ -150,8 +150,8 @@ class ReceiptIntake:
             written = await connection.fetchval(self._queries.record_receipt, self._new_id(), *values)
             settled = known is None and await self._settle(connection, subject, receipt, now)
             suppressed = receipt.permanent and await self._suppress(connection, subject, receipt, now)
-        if written is not None and self._heard is not None:
-            self._heard(channel, receipt.receipt_type)
+        if written is not None and self._on_receipt is not None:
+            self._on_receipt(channel, receipt.receipt_type)
         log.info("receipt recorded", delivery_id=subject.id, channel=channel, outcome=receipt.receipt_type)
         if suppressed:
             log.warning("recipient suppressed", delivery_id=subject.id, channel=channel, reason="bounced")
@@ -218,8 +218,10 @@ class ReceiptIntake:
 
 def metadata_of(receipt: Receipt) -> dict[str, Any]:
     """What is kept of a receipt beside its own columns; `reported` tells it from what our worker wrote itself."""
-    kept = receipt.to_wire()
-    return {"reported": True} | {name: kept[name] for name in ("permanent", "reason", "occurred_at") if kept.get(name)}
+    fields = receipt.to_wire()
+    return {"reported": True} | {
+        name: fields[name] for name in ("permanent", "reason", "occurred_at") if fields.get(name)
+    }
 
 
 class _Refused(Exception):

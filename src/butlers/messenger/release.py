@@ -159,7 +159,7 @@ class Release:
         self.observer.replayed(new)
         log.info("dead letter replayed", delivery_id=new.id, caller=by, count=count)
         outcome = await self._soon(new.id)
-        return _told(outcome) | {
+        return _described(outcome) | {
             "dead_letter_id": dead_letter_id,
             "replay_of": new.replay_of,
             "replay_count": count,
@@ -201,7 +201,7 @@ class Release:
                 raise await self._why_not(connection, delivery_id)
             await self._settled(connection, row, word, by)
         log.info("uncertain delivery settled", delivery_id=delivery_id, decision=word, caller=by)
-        return _told(await self._soon(delivery_id))
+        return _described(await self._soon(delivery_id))
 
     async def _settled(self, connection: Executor, row: Record, word: Settlement, by: str) -> None:
         now, goes_on = self.clock.now(), word == "send_again"
@@ -245,7 +245,7 @@ def anything_left(outgoing: Outgoing, channel: Adapter | None, *, confirmed: int
     return not {*outgoing.parts_sent, confirmed} >= set(range(1, parts + 1))
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _described(outcome: Outcome) -> dict[str, Any]:
     return {
         "delivery_id": outcome.delivery_id,
         "status": outcome.status,

@@ -39,7 +39,7 @@ from butlers.telemetry.telemetry import Telemetry
 
 log = get_logger("butlers.retention")
 
-OUTCOMES_KEPT = timedelta(days=90)
+OUTCOME_RETENTION = timedelta(days=90)
 RETIRED_AT_ONCE = 1000  # as the query says
 BATCH = 1000
 Place: TypeAlias = tuple[datetime, UUID]  # the last row that was looked at
@@ -99,18 +99,18 @@ class Upkeep:
         keys_end = now - timedelta(days=self.retention.policy.dedupe_retention_days)
         while len(await self.database.fetch(self.queries.retire_keys, keys_end)) == RETIRED_AT_ONCE:
             pass
-        await self.database.execute(self.queries.forget_outcomes, now - OUTCOMES_KEPT)
+        await self.database.execute(self.queries.forget_outcomes, now - OUTCOME_RETENTION)
 
 
 def cutoffs(policy: DeliverySection, now: datetime) -> dict[str, datetime | None]:
     """By kind of record: what ended before this moment may go; None: nothing may. A dead letter answers for no key;
     deliveries and actions do, and are kept at least as long as that.
     """
-    kept, keys = policy.retention, policy.dedupe_retention_days
+    retention, keys = policy.retention, policy.dedupe_retention_days
     days = {
-        "dead_letter": kept.dead_letters_days,
-        "delivery": kept.deliveries_days and max(kept.deliveries_days, keys),
-        "action": kept.actions_days and max(kept.actions_days, keys),
+        "dead_letter": retention.dead_letters_days,
+        "delivery": retention.deliveries_days and max(retention.deliveries_days, keys),
+        "action": retention.actions_days and max(retention.actions_days, keys),
     }
     return {kind: now - timedelta(days=number) if number else None for kind, number in days.items()}
 

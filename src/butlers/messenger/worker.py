@@ -130,12 +130,12 @@ class DeliveryWorker:
     def expect(self, delivery_id: UUID) -> OutcomeFuture:
         return self._expected.setdefault(delivery_id, asyncio.get_running_loop().create_future())
 
-    def reserve_slots(self, wanted: int) -> ClaimSlots:
+    def reserve_slots(self, requested: int) -> ClaimSlots:
         """Slots that are free now, reserved until `start_claimed`."""
         room = self._room()
         # With few slots left, deliveries that wait already come first.
         scarce = self._held_up and room < self._policy.max_concurrent / 2
-        slots = 0 if self._closing or scarce else max(0, min(wanted, room))
+        slots = 0 if self._closing or scarce else max(0, min(requested, room))
         self._reserved += slots
         lease = timedelta(seconds=self._policy.lease.ttl)
         return ClaimSlots(

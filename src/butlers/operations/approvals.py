@@ -100,11 +100,11 @@ def _uses(rule: op.Document) -> str:
 
 
 def _constraints(rule: op.Document) -> str:
-    words = (f"{name}={_said(constraint)}" for name, constraint in rule["arg_constraints"].items())
+    words = (f"{name}={_constraint_text(constraint)}" for name, constraint in rule["arg_constraints"].items())
     return ", ".join(words) or "whatever the arguments"
 
 
-def _said(constraint: op.Document) -> str:
+def _constraint_text(constraint: op.Document) -> str:
     if constraint["type"] == "any":
         return "any"
     return f"{constraint['type']}:{json.dumps(constraint['value'], ensure_ascii=False)}"
@@ -259,8 +259,8 @@ def _parse_constraints(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     """By argument what each text says: NAME=exact:TEXT, NAME=json:VALUE, NAME=pattern:GLOB or NAME=any."""
     constraints: dict[str, dict[str, Any]] = {}
     for text in texts:
-        name, _, said = text.partition("=")
-        kind, colon, value = said.partition(":")
+        name, _, constraint = text.partition("=")
+        kind, colon, value = constraint.partition(":")
         if name and kind == "any" and not colon:
             constraints[name] = {"type": "any"}
         elif name and colon and kind in ("exact", "pattern"):
@@ -271,8 +271,8 @@ def _parse_constraints(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
             except ValueError:
                 raise ValidationError(f"{value!r} is not JSON") from None
         else:
-            wanted = "NAME=exact:TEXT, NAME=json:VALUE, NAME=pattern:GLOB or NAME=any"
-            raise ValidationError(f"--arg {text!r} must be {wanted}")
+            forms = "NAME=exact:TEXT, NAME=json:VALUE, NAME=pattern:GLOB or NAME=any"
+            raise ValidationError(f"--arg {text!r} must be {forms}")
     return constraints
 
 

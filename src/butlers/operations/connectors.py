@@ -159,7 +159,7 @@ class JobArguments(Value):
     job_id: UUID = Field(description="the job, by its id")
 
 
-class JobsWanted(Value):
+class JobListArguments(Value):
     connector_type: Identity | None = Field(default=None, description="only jobs of this kind of connector")
     endpoint_identity: Identity | None = Field(default=None, description="only jobs of this account")
     status: Status | None = Field(default=None, description="only jobs that stand so")
@@ -295,7 +295,7 @@ RESUME: Final = _change(JobAction.RESUME, "Queue a backfill job again that was p
 JOBS: Final = op.Operation(
     name="backfill.list",
     description="Backfill jobs and how far they are, newest first.",
-    arguments=JobsWanted,
+    arguments=JobListArguments,
     returns=JobList,
     hints=op.READS,
     routes=(op.get("/backfill", "Backfill jobs, newest first"),),

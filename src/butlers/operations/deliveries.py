@@ -178,8 +178,8 @@ def _try(system: op.System, given: op.Document) -> dict[str, Any]:
     if given["message"] == "-":
         return system.post("/api/deliveries/dry-run", sys.stdin.buffer.read())
     delivery = {"intent": "send"} | {name: given[name] for name in ("channel", "message", "recipient", "subject")}
-    said = {name: value for name, value in delivery.items() if value is not None}
-    envelope = {"schema_version": "notify.v1", "origin_butler": given["origin"], "delivery": said}
+    fields = {name: value for name, value in delivery.items() if value is not None}
+    envelope = {"schema_version": "notify.v1", "origin_butler": given["origin"], "delivery": fields}
     return system.post("/api/deliveries/dry-run", op.json_body(envelope))
 
 
@@ -194,8 +194,8 @@ def _with_note(system: op.System, given: op.Document, found: dict[str, Any]) -> 
     return found | {"note": f"no butler is called {origin!r}; there are {', '.join(names)}"}
 
 
-def _is_open(told: op.Document) -> bool:
-    return any(row["state"] != "closed" for row in told["channels"].values())
+def _is_open(answer: op.Document) -> bool:
+    return any(row["state"] != "closed" for row in answer["channels"].values())
 
 
 _reads = partial(op.Operation, hints=op.READS, butler=op.MESSENGER)
@@ -371,7 +371,7 @@ DRY_RUN: Final = _reads(
                 op.Option("subject", "For mail.", default=None),
             ),
             asks=_try,
-            failed=lambda told: told["outcome"] in ("invalid", "suppressed", "rejected"),
+            failed=lambda answer: answer["outcome"] in ("invalid", "suppressed", "rejected"),
         ),
     ),
 )

@@ -82,11 +82,11 @@ def fields(body: bytes, allowed: tuple[str, ...]) -> dict[str, Any]:
 
 def bad_parameters(problems: Sequence[Mapping[str, Any]]) -> ValidationError:
     """What FastAPI found wrong with an address, in the words of the other doors."""
-    fields = tuple(FieldError(field=str(problem["loc"][-1]), error=_said(problem)) for problem in problems)
+    fields = tuple(FieldError(field=str(problem["loc"][-1]), error=_message(problem)) for problem in problems)
     return ValidationError("; ".join(f"{f.field}: {f.error}" for f in fields) or "a parameter is wrong", fields=fields)
 
 
-def _said(problem: Mapping[str, Any]) -> str:
+def _message(problem: Mapping[str, Any]) -> str:
     match problem["type"]:
         case "uuid_parsing" | "uuid_type":
             return "must be a UUID"

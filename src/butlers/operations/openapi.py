@@ -84,10 +84,10 @@ class _Shared:
         names = {name: f"{owner}.{name}" for name in parts}
         for name, full in names.items():
             self._schemas[full] = _renamed(parts[name], names)
-        kept: Schema = _renamed({key: value for key, value in schema.items() if key != "$defs"}, names)
+        stripped: Schema = _renamed({key: value for key, value in schema.items() if key != "$defs"}, names)
         if owner == "Part":
-            return kept
-        self._schemas[owner] = kept
+            return stripped
+        self._schemas[owner] = stripped
         return {"$ref": _PLACE + owner}
 
     def read(self, schema: Schema) -> Schema:

@@ -51,8 +51,8 @@ def print_dead_letter(document: op.Document) -> Iterator[str]:
 
 def letter_line(row: op.Document) -> str:
     replayed = f", replayed {_times(row['replay_count'])}: {row['replay_outcome']}" if row["replay_count"] else ""
-    told = f"{row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
-    return f"letter   {row['id']} ({_part(row)}): {_stands(row)}{replayed}; {told}"
+    failure = f"{row['failure_category']}: {row['error_class']}: {row['failure_reason']}"
+    return f"letter   {row['id']} ({_part(row)}): {_stands(row)}{replayed}; {failure}"
 
 
 def letter_hints(row: op.Document) -> Iterator[str]:

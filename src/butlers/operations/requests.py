@@ -194,8 +194,8 @@ def _routing(routing: op.Document, *, ended: bool) -> Iterator[str]:
 
 def _versions(decision: op.Document) -> str:
     named = {"prompt": decision.get("prompt_version"), "model": decision.get("model_version")}
-    told = ", ".join(f"{name} {version}" for name, version in named.items() if version)
-    return f" [{told}]" if told else ""
+    versions = ", ".join(f"{name} {version}" for name, version in named.items() if version)
+    return f" [{versions}]" if versions else ""
 
 
 def _plan(decision: op.Document) -> Iterator[str]:
@@ -224,9 +224,9 @@ def _delivery(delivery: op.Document) -> Iterator[str]:
 def _interventions(document: op.Document) -> Iterator[str]:
     for action in document["overrides"]:
         problem = action["outcome_details"].get("problem")
-        told = f"{action['outcome']} ({problem})" if problem else action["outcome"]
+        outcome = f"{action['outcome']} ({problem})" if problem else action["outcome"]
         who = f"{action['operator']}, {op.when(action['performed_at'])}"
-        yield f"operator {who}: {action['action']}: {action['reason']} -> {told}"
+        yield f"operator {who}: {action['action']}: {action['reason']} -> {outcome}"
     if annotation := (document["override"] or {}).get("annotation"):
         yield f"note     {annotation}"
 

@@ -105,10 +105,10 @@ class ServiceLevelsResult(op.Result):
 
 def _extractions(document: op.Document) -> Iterator[str]:
     for row in document["extractions"]:
-        told = ", ".join(f"{name} {value}" for name, value in row["data"].items() if value not in (None, ""))
+        details = ", ".join(f"{name} {value}" for name, value in row["data"].items() if value not in (None, ""))
         kind, who = row["signal_type"], row["contact_hint"] or "-"
         created = op.when(row["created_at"])
-        yield f"{row['id']}  {created}  {row['status']:<9}  {row['confidence']:.2f}  {kind:<11}  {who}: {told}"
+        yield f"{row['id']}  {created}  {row['status']:<9}  {row['confidence']:.2f}  {kind:<11}  {who}: {details}"
 
 
 _acts = partial(op.Operation, hints=op.ACTS, roles=op.OPERATORS)

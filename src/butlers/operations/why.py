@@ -15,15 +15,15 @@ Answer = dict[str, Any]
 
 
 def _ask(system: System, given: Document) -> Answer:
-    wanted = as_uuid(given["identity"])
+    identity = as_uuid(given["identity"])
     found = (
-        _known(system, f"/api/deliveries/{wanted}/why")
-        or _of_request(system, wanted)
-        or _of_dead_letter(system, wanted)
-        or _of_action(system, wanted)
+        _known(system, f"/api/deliveries/{identity}/why")
+        or _of_request(system, identity)
+        or _of_dead_letter(system, identity)
+        or _of_action(system, identity)
     )
     if found is None:
-        raise ValidationError(f"{wanted}: no such delivery and no such request, dead letter or action")
+        raise ValidationError(f"{identity}: no such delivery and no such request, dead letter or action")
     return found
 
 

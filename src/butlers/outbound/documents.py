@@ -115,11 +115,11 @@ class PreferenceDocument(_Stored):
     quiet_hours: QuietHoursList | None = Field(default=None, alias="quietHours")
 
     def preferences(self) -> Preferences:
-        matrix = {event: _said(row) for event, row in self.notifications.matrix.items()}
+        matrix = {event: _opinions(row) for event, row in self.notifications.matrix.items()}
         return Preferences(matrix=matrix, quiet_hours=_quiet_hours(self.quiet_hours))
 
 
-def _said(row: Mapping[str, bool | None]) -> dict[str, bool]:
+def _opinions(row: Mapping[str, bool | None]) -> dict[str, bool]:
     return {channel: opinion for channel, opinion in row.items() if opinion is not None}
 
 

@@ -36,8 +36,8 @@ from butlers.reliability.retry import GiveUp, RetryPolicy, next_retry
 def resolve_channel(levels: Sequence[Opinions], enabled: Sequence[str]) -> str | None:
     """The channel, or None when every enabled one is refused; `levels` from the person to the system."""
     for depth, level in enumerate(levels):
-        wanted = (channel for channel in enabled if level.get(channel) is True)
-        if chosen := _first_not_refused(wanted, levels[:depth]):
+        preferred = (channel for channel in enabled if level.get(channel) is True)
+        if chosen := _first_not_refused(preferred, levels[:depth]):
             return chosen
     return _first_not_refused(enabled, levels)
 

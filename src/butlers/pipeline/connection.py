@@ -21,7 +21,7 @@ from butlers.storage import address as refusals
 from butlers.storage.address import check_encryption, describe_address
 
 _PATIENCE_S = 10  # for a server that does not answer at all
-_SERVER_SAID = re.compile(r"FATAL:\s+(.+)")
+_SERVER_MESSAGE = re.compile(r"FATAL:\s+(.+)")
 
 
 def connect(dsn: str, *, autocommit: bool = False) -> Connection:
@@ -69,19 +69,19 @@ def _with_patience(dsn: str) -> str:
     return f"{dsn.rstrip('?')}{'&' if query else '?'}connect_timeout={_PATIENCE_S}"
 
 
-def _unusable(dsn: str, said: str) -> ConfigurationError:
+def _unusable(dsn: str, message: str) -> ConfigurationError:
     """What libpq says about a connection, in the words of `storage/address.py`."""
-    if "does not exist" in said and "database" in said:
+    if "does not exist" in message and "database" in message:
         return refusals.missing_database(dsn)
-    if "authentication failed" in said or "no password supplied" in said:
+    if "authentication failed" in message or "no password supplied" in message:
         return refusals.wrong_password(dsn)
-    if "certificate" in said:
+    if "certificate" in message:
         return refusals.untrusted_certificate(dsn, "certificate verify failed")
-    if "does not support SSL" in said:
+    if "does not support SSL" in message:
         return refusals.no_encryption(dsn)
-    if "too many clients" in said or "too many connections" in said or "remaining connection slots" in said:
+    if "too many clients" in message or "too many connections" in message or "remaining connection slots" in message:
         return refusals.too_many_connections(dsn)
-    if "pg_hba.conf" in said or 'role "' in said:
-        return refusals.not_let_in(dsn, wants_encryption="no encryption" in said and "[local]" not in said)
-    told = _SERVER_SAID.search(said)
-    return refusals.unreachable(dsn, f"the server answers: {told[1].strip()}" if told else "no server answers there")
+    if "pg_hba.conf" in message or 'role "' in message:
+        return refusals.not_let_in(dsn, wants_encryption="no encryption" in message and "[local]" not in message)
+    fatal = _SERVER_MESSAGE.search(message)
+    return refusals.unreachable(dsn, f"the server answers: {fatal[1].strip()}" if fatal else "no server answers there")

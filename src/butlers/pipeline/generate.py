@@ -65,7 +65,7 @@ def heartbeats(spark: SparkSession, plan: FleetPlan, day: date) -> DataFrame:
     tasks = max(2, plan.connectors * USUAL_BEATS_A_DAY // _ROWS_A_TASK)
     number = (day - plan.start).days
     connectors = spark.range(0, plan.connectors, 1, tasks).select(sf.col("id").alias("connector"))
-    return _contract(_told(_lived(_beats(connectors, plan, number), plan), plan), plan)
+    return _contract(_reported(_lived(_beats(connectors, plan, number), plan), plan), plan)
 
 
 def logged_heartbeats(spark: SparkSession, plan: FleetPlan, day: date) -> DataFrame:
@@ -114,11 +114,11 @@ def _lived(beats: DataFrame, plan: FleetPlan) -> DataFrame:
 
 def _arrives(plan: FleetPlan) -> Column:
     silent = sf.floor(sf.col("beat") / _SILENT_BEATS)
-    heard = sf.pmod(sf.xxhash64(sf.lit(plan.seed), sf.lit("silent"), "connector", silent), sf.lit(40)) != 0
-    return heard & (_dice(plan, "lost", "connector", "beat", sides=100) != 0)
+    sending = sf.pmod(sf.xxhash64(sf.lit(plan.seed), sf.lit("silent"), "connector", silent), sf.lit(40)) != 0
+    return sending & (_dice(plan, "lost", "connector", "beat", sides=100) != 0)
 
 
-def _told(lives: DataFrame, plan: FleetPlan) -> DataFrame:
+def _reported(lives: DataFrame, plan: FleetPlan) -> DataFrame:
     """What each heartbeat says, and when it comes."""
     beat_us = sf.col("beat") * sf.col("interval_s") * _MICROS
     sent_us = sf.lit(_epoch_s(plan.start) * _MICROS) + beat_us + sf.col("noise")
@@ -137,12 +137,12 @@ def _told(lives: DataFrame, plan: FleetPlan) -> DataFrame:
     )
 
 
-def _contract(told: DataFrame, plan: FleetPlan) -> DataFrame:
+def _contract(reported: DataFrame, plan: FleetPlan) -> DataFrame:
     """The columns of `connector_heartbeat_log`."""
     kind = sf.pmod(sf.col("connector"), sf.lit(len(CONNECTOR_TYPES)))
     state = _dice(plan, "state", "connector", "beat", sides=11)
     error = sf.when(state == 0, "the source does not answer").otherwise(sf.lit(None).cast("string"))
-    return told.select(
+    return reported.select(
         _uuid(plan, "heartbeat", "connector", "beat", "n").alias("id"),
         sf.element_at(sf.array(*map(sf.lit, CONNECTOR_TYPES)), (kind + 1).cast("int")).alias("connector_type"),
         sf.format_string("box-%d@example.org", "connector").alias("endpoint_identity"),

@@ -69,12 +69,12 @@ async def run_in_process(
     )
     try:
         async with asyncio.timeout(limit_s):
-            said, complained = await child.communicate()
+            stdout, stderr = await child.communicate()
     except TimeoutError:
         raise TimeoutExceeded(f"the job {job} was not done after {limit_s:g} seconds and was ended") from None
     finally:
         await _end(child)
-    return understood(job, said.decode(errors="replace"), complained.decode(errors="replace"))
+    return understood(job, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
@@ -89,13 +89,13 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     await child.wait()
 
 
-def understood(job: str, said: str, complained: str) -> dict[str, Any]:
+def understood(job: str, stdout: str, stderr: str) -> dict[str, Any]:
     """What a child's output means to its parent."""
-    lines = said.strip().splitlines()
+    lines = stdout.strip().splitlines()
     try:
         document: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise InternalError(f"the job {job} died: {_last_lines(complained)}") from None
+        raise InternalError(f"the job {job} died: {_last_lines(stderr)}") from None
     error = document.get("error")
     if not error:
         return document

@@ -80,10 +80,10 @@ def _watch(spark: SparkSession, tell: Callable[[Standing], None], ended: threadi
 
 @contextmanager
 def _bar(name: str, stream: IO[str]) -> Iterator[Callable[[Standing], None]]:
-    shown = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    shown = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
     with Progress(*shown, TimeElapsedColumn(), console=Console(file=stream), transient=True) as progress:
-        bar = progress.add_task(name, total=None, said="starting")
-        yield lambda now: progress.update(bar, total=now.tasks, completed=now.tasks_done, said=str(now))
+        bar = progress.add_task(name, total=None, status="starting")
+        yield lambda now: progress.update(bar, total=now.tasks, completed=now.tasks_done, status=str(now))
 
 
 @contextmanager

@@ -108,11 +108,11 @@ def check_request(request: RunRequest, now: datetime) -> Job:
 
 
 def _must_fit(job: Job, window: Window, now: datetime) -> None:
-    told = f"must not be after now ({now.isoformat(timespec='seconds')})"
+    reason = f"must not be after now ({now.isoformat(timespec='seconds')})"
     if job.tense is Tense.OVER and window.end > now:
-        raise invalid("to", f"{told}: {job.name} is about the past")
+        raise invalid("to", f"{reason}: {job.name} is about the past")
     if job.tense is Tense.STARTED and window.start > now:
-        raise invalid("from", f"{told}: there is nothing to read yet")
+        raise invalid("from", f"{reason}: there is nothing to read yet")
 
 
 def check_session(session: SessionSettings) -> None:
@@ -165,8 +165,8 @@ def _named(problem: Exception) -> ButlersError:
     """The failure in a few words; Spark's own are a page, of which the first line says what happened."""
     if isinstance(problem, ButlersError):
         return problem
-    said = str(problem)
-    error = reported(said) or InternalError(f"Spark gave the job up: {essence(said)}")
+    text = str(problem)
+    error = reported(text) or InternalError(f"Spark gave the job up: {essence(text)}")
     error.__cause__ = problem
     return error
 

@@ -97,8 +97,8 @@ class OpenRun:
         self._cursor.execute(self._queries.name_application, (str(self._run.run_id), app_id))
 
     def finish(self, ending: Ending) -> None:
-        said = ending.describe() | {"run_id": str(self._run.run_id)}
-        self._cursor.execute(self._queries.finish, (json.dumps(said),))
+        document = ending.describe() | {"run_id": str(self._run.run_id)}
+        self._cursor.execute(self._queries.finish, (json.dumps(document),))
 
 
 class Runs:

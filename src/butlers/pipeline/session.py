@@ -319,9 +319,9 @@ def essence(text: str) -> str:
 
 
 def _unusable(option: str, settings: SessionSettings, error: BaseException) -> ConfigurationError:
-    said = str(error).replace(settings.remote or settings.shown, settings.shown)
+    message = str(error).replace(settings.remote or settings.shown, settings.shown)
     return ConfigurationError(
-        f"Spark does not start there: {essence(said)}",
+        f"Spark does not start there: {essence(message)}",
         source=option,
         key=settings.shown,
         remedy="correct the address, or leave it out to run on this machine",
@@ -339,20 +339,20 @@ def noted() -> Iterator[Callable[[], bool]]:
     """The process goes on, and can ask whether it was told to end; told again, it ends. Signals come to the main thread
     only.
     """
-    told = threading.Event()
+    stopping = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield told.is_set
+        yield stopping.is_set
         return
 
     def note(number: int, frame: FrameType | None) -> None:
         handler = before[number]
-        if told.is_set() and callable(handler) and number != signal.SIGHUP:  # a terminal that closes says it twice
+        if stopping.is_set() and callable(handler) and number != signal.SIGHUP:  # a terminal that closes says it twice
             handler(number, frame)
-        told.set()
+        stopping.set()
 
     before = {int(number): signal.signal(number, note) for number in stop_signals()}
     try:
-        yield told.is_set
+        yield stopping.is_set
     finally:
         for number, handler in before.items():
             if signal.getsignal(number) is note:  # Spark has a handler of its own for ctrl-C, which ends its jobs

@@ -39,7 +39,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._in_message = False  # between its first byte and its last
         self._without_content = 0  # bytes that brought neither the end of a head nor anything of a body: trailers
         self._drained = 0  # bytes of the body of a request that is answered already
-        self._heard_at = self._clock.monotonic()
+        self._last_activity = self._clock.monotonic()
         self._unread = 0  # bytes of an answer that the client has not taken
 
     # --- what the loop tells -----------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class BoundedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.app_state = with_account(self.app_state, transport)
-        self._heard_at = self._head_since = self._clock.monotonic()
+        self._last_activity = self._head_since = self._clock.monotonic()
         self._address = self.client[0] if self.client else ""
         if not self._book.enter(self, self._address):
             self._refuse(503, OverloadRejected("too many connections are open", retry_after=1.0))
@@ -59,9 +59,9 @@ class BoundedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._heard_at = self._clock.monotonic()
+        self._last_activity = self._clock.monotonic()
         if not self._in_message and self._head_since is None:
-            self._head_since, self._head_bytes = self._heard_at, 0
+            self._head_since, self._head_bytes = self._last_activity, 0
         if not self._at_work():
             self._book.waits(self, self._address)
         self._count(len(data))
@@ -89,7 +89,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._heard_at = self._clock.monotonic()
+        self._last_activity = self._clock.monotonic()
         self._book.waits(self, self._address)
 
     def resume_writing(self) -> None:
@@ -100,7 +100,7 @@ class BoundedHttp(HttpToolsProtocol):
     # --- what the parser tells ---------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._in_message, self._head_since = True, self._heard_at
+        self._in_message, self._head_since = True, self._last_activity
         self._head_bytes = self._field_bytes = self._fields = self._drained = 0
         super().on_message_begin()
 
@@ -136,7 +136,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self.transport.is_closing() and not self._at_work():
-            self._heard_at = self._clock.monotonic()
+            self._last_activity = self._clock.monotonic()
             self._book.waits(self, self._address)
 
     # --- limits ------------------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ class BoundedHttp(HttpToolsProtocol):
         now = self._clock.monotonic()
         unread = self.transport.get_write_buffer_size()
         if unread != self._unread:
-            self._unread, self._heard_at = unread, now
-        silent, limits = now - self._heard_at, self._limits
+            self._unread, self._last_activity = unread, now
+        silent, limits = now - self._last_activity, self._limits
         if unread or self.transport.is_closing():
             if silent > (_LINGER_S if self.transport.is_closing() else limits.body_idle_s):
                 self.transport.abort()
@@ -192,7 +192,7 @@ class BoundedHttp(HttpToolsProtocol):
             self.cycle.message_event.set()
         self._unset_keepalive_if_required()
         self._book.leave(self, self._address)
-        self._heard_at = self._clock.monotonic()
+        self._last_activity = self._clock.monotonic()
         self.transport.close()
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from butlers.clock import Clock, SystemClock
 
-KEPT_BACK = 512  # file descriptors for the database, files, pipes, and calls of our own
+RESERVED_FILES = 512  # file descriptors for the database, files, pipes, and calls of our own
 FEWEST = 64  # connections, on a machine that gives hardly any descriptors
-WANTED_FILES = 16_384
+TARGET_FILES = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class DoorLimits:
 
     def within(self, files: int) -> DoorLimits:
         """The same, with no more connections than there are file descriptors."""
-        most = max(FEWEST, files - KEPT_BACK)
+        most = max(FEWEST, files - RESERVED_FILES)
         return replace(self, connections=min(self.connections, most), per_address=min(self.per_address, most))
 
 
-def raise_file_limit(wanted: int = WANTED_FILES) -> int:
+def raise_file_limit(target: int = TARGET_FILES) -> int:
     """Allow this process more open files, as far as the machine lets us; returns how many it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    goal = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    goal = target if hard == resource.RLIM_INFINITY else min(target, hard)
     if soft == resource.RLIM_INFINITY or soft >= goal:
         return goal if soft == resource.RLIM_INFINITY else soft
     try:

@@ -40,12 +40,12 @@ async def ensure_month_partitions(
     connection: Executor, schema: str, table: str, first_month: date, months_ahead: int
 ) -> list[MonthPartition]:
     """Make the partitions of a month and of the months after it; returns the ones that were missing."""
-    wanted = [_partition(table, add_months(first_month, ahead)) for ahead in range(months_ahead + 1)]
-    if not _missing(wanted, await list_month_partitions(connection, schema, table)):
+    needed = [_partition(table, add_months(first_month, ahead)) for ahead in range(months_ahead + 1)]
+    if not _missing(needed, await list_month_partitions(connection, schema, table)):
         return []
     async with connection.transaction():
         await _take_turn(connection, schema, table)
-        missing = _missing(wanted, await list_month_partitions(connection, schema, table))
+        missing = _missing(needed, await list_month_partitions(connection, schema, table))
         for partition in missing:
             await _create(connection, schema, table, partition)
     return missing
@@ -108,8 +108,8 @@ async def _take_turn(connection: Executor, schema: str, table: str) -> None:
     await connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", key)
 
 
-def _missing(wanted: list[MonthPartition], present: list[MonthPartition]) -> list[MonthPartition]:
-    return [partition for partition in wanted if partition not in present]
+def _missing(needed: list[MonthPartition], present: list[MonthPartition]) -> list[MonthPartition]:
+    return [partition for partition in needed if partition not in present]
 
 
 def _partition(table: str, month: date) -> MonthPartition:

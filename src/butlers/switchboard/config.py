@@ -32,7 +32,7 @@ class RuleSection(Section):
     never: list[str] = Field(default=[], description="butlers that do not get it, whoever suggests them")
 
     @model_validator(mode="after")
-    def _says_something(self) -> RuleSection:
+    def _check_rule(self) -> RuleSection:
         if not (self.channel or self.sender or self.endpoint or self.words):
             raise ValueError("needs a condition: channel, sender, endpoint or words")
         if (self.target is None) == (not self.never):

@@ -76,7 +76,7 @@ class ButlerRegistered(Result):
     name: str = Field(description="the butler's name")
 
 
-class HeartbeatHeard(Result):
+class HeartbeatReceived(Result):
     status: str = Field(description="ok")
     registered: bool = Field(description="false: the butler is not known and must register")
 
@@ -193,7 +193,7 @@ class Registry:
             Tool(
                 name="butler.heartbeat",
                 description="A sign of life of the calling butler.",
-                returns=HeartbeatHeard,
+                returns=HeartbeatReceived,
                 hints=ADDS_ONCE,
                 handler=self._heartbeat,
                 roles=frozenset({Role.BUTLER}),

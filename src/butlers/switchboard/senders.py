@@ -38,7 +38,7 @@ _LONGEST_COMMAND = 40  # characters
 
 
 CODES_AN_HOUR = 10  # for strangers, all together: a crowd of them must not make the bot write to a crowd
-KEPT = timedelta(days=90)  # a refused sender that is silent for so long is forgotten
+REFUSAL_RETENTION = timedelta(days=90)  # a refused sender that is silent for so long is forgotten
 MOST_REFUSED = 10_000  # rows
 LONGEST_NAME = 200  # characters of a display name that a list shows
 
@@ -147,7 +147,7 @@ class SenderRecords:
         return wire({"senders": [dict(row) for row in rows], "next_cursor": cursor})
 
     async def forget_old(self) -> None:
-        await self.database.execute(self.queries.forget_refusals, self.clock.now() - KEPT, MOST_REFUSED)
+        await self.database.execute(self.queries.forget_refusals, self.clock.now() - REFUSAL_RETENTION, MOST_REFUSED)
 
     # --- let in ------------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class SenderRecords:
             return None
         return row["id"], row["code"]
 
-    async def told(self, pairing_id: UUID) -> None:
+    async def record_offer(self, pairing_id: UUID) -> None:
         await self.database.execute(self.queries.pairing_told, pairing_id, self.clock.now())
 
     async def approve(self, code: str, *, by: str, event: str | None = None) -> dict[str, Any] | None:

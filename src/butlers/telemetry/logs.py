@@ -186,7 +186,7 @@ def configure_logging(
     handler = _handler(target, max_bytes, keep)
     handler.setFormatter(JsonLines(Redaction(secrets)))
     handler.addFilter(_is_ours_or_important)
-    handler.addFilter(Repeats(_said))
+    handler.addFilter(Repeats(_repeat_key))
     root = logging.getLogger()
     for previous in [h for h in root.handlers if isinstance(h.formatter, JsonLines)]:
         root.removeHandler(previous)
@@ -303,12 +303,12 @@ def _fields(record: logging.LogRecord) -> dict[str, Field]:
     return fields
 
 
-def _said(record: logging.LogRecord) -> Hashable:
+def _repeat_key(record: logging.LogRecord) -> Hashable:
     """What makes two lines the same: everything but numbers, which tell how often or how long."""
-    told = tuple((name, str(value)) for name, value in sorted(_fields(record).items()) if name not in NUMBERS)
+    fields = tuple((name, str(value)) for name, value in sorted(_fields(record).items()) if name not in NUMBERS)
     error = record.exc_info[1] if record.exc_info else None
     cause = (_type_name(error), own_words(error)) if error is not None else None
-    return (record.name, record.levelno, str(record.msg), str(record.args), told, cause)
+    return (record.name, record.levelno, str(record.msg), str(record.args), fields, cause)
 
 
 def _is_ours_or_important(record: logging.LogRecord) -> bool:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from butlers.butler.approvals import Allowed, MustWait, Wanted, migrations
+from butlers.butler.approvals import Allowed, GatedCall, MustWait, migrations
 from butlers.butler.approvals.approvals import Approvals
 from butlers.clock import Clock, ManualClock
 from butlers.ids import Uuid7Factory
@@ -39,7 +39,7 @@ class Desk:
         async with self.database.transaction() as connection:
             return await self.approvals.request(
                 connection,
-                Wanted(
+                GatedCall(
                     tool_name=tool_name,
                     tool_args=tool_args,
                     summary="a summary",

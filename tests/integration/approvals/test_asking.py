@@ -8,7 +8,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from butlers.butler.approvals import Allowed, MustWait, Wanted
+from butlers.butler.approvals import Allowed, GatedCall, MustWait
 from butlers.errors import ValidationError
 from tests.integration.approvals.conftest import SCHEMA, Desk
 
@@ -68,7 +68,7 @@ async def test_a_use_comes_and_goes_with_the_callers_transaction(desk: Desk):
         async with desk.database.transaction() as connection:
             allowed = await desk.approvals.request(
                 connection,
-                Wanted(
+                GatedCall(
                     tool_name="send",
                     tool_args={},
                     summary="",
@@ -119,7 +119,7 @@ async def test_no_rule_allows_what_is_parked(desk: Desk):
     async with desk.database.transaction() as connection:
         parked = await desk.approvals.park(
             connection,
-            Wanted(
+            GatedCall(
                 tool_name="send",
                 tool_args={"contact": "ann"},
                 summary="no address",

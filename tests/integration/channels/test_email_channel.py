@@ -30,7 +30,7 @@ PASSWORD = ACCOUNTS[BUTLER]
 
 
 @dataclass(slots=True)
-class Witness:
+class RecordingWire:
     """A wire that remembers when the message left."""
 
     left: list[int] = field(default_factory=list)
@@ -80,10 +80,10 @@ def outgoing(**fields: Any) -> Outgoing:
 
 async def attempt(
     mail: MailSimulator, message: Outgoing, timeout_s: float = 5.0, **more: Any
-) -> tuple[AttemptResult, Witness]:
-    witness = Witness()
-    result = await channel(mail, **more).attempt(message, timeout_s=timeout_s, wire=witness)
-    return result, witness
+) -> tuple[AttemptResult, RecordingWire]:
+    wire = RecordingWire()
+    result = await channel(mail, **more).attempt(message, timeout_s=timeout_s, wire=wire)
+    return result, wire
 
 
 def failed(result: AttemptResult) -> NotSent:
@@ -92,22 +92,22 @@ def failed(result: AttemptResult) -> NotSent:
 
 
 async def test_a_mail_is_accepted_and_the_answer_is_evidence(mail: MailSimulator) -> None:
-    result, witness = await attempt(mail, outgoing(message=".\n..dots"))
+    result, wire = await attempt(mail, outgoing(message=".\n..dots"))
     assert isinstance(result, Sent)
     (accepted,) = mail.store.accepted
     assert (accepted.envelope_from, accepted.recipients[0].address) == (BUTLER, OWNER)
     assert f"Message-ID: {result.provider_delivery_id}\r\n".encode() in accepted.raw
     assert accepted.raw.endswith(b"\r\n\r\n.\r\n..dots\r\n")
     assert result.response == {"phase": "dot", "code": 250, "enhanced": "2.0.0"}
-    assert witness.left == [1]
+    assert wire.left == [1]
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_AFTER, FaultKind.DROP_BEFORE])
 async def test_a_lost_answer_is_uncertain_and_the_sent_folder_knows(mail: MailSimulator, kind: FaultKind) -> None:
     message = outgoing()
     mail.faults.add(fault("dot", kind))
-    result, witness = await attempt(mail, message)
-    assert (failed(result).certainty, failed(result).answered, witness.left) == (Certainty.UNCERTAIN, False, [1])
+    result, wire = await attempt(mail, message)
+    assert (failed(result).certainty, failed(result).answered, wire.left) == (Certainty.UNCERTAIN, False, [1])
     assert failed(result).response == {"phase": "dot", "code": None, "enhanced": None}
     asked = channel(mail, imap=mailbox(mail), sent_folder="Sent")
     arrived = message_id("key", sender=BUTLER) if kind is FaultKind.DROP_AFTER else None
@@ -129,8 +129,8 @@ async def test_a_resend_after_a_lost_answer_is_the_same_bytes(mail: MailSimulato
 @pytest.mark.parametrize("phase", ["connect", "ehlo", "mail", "rcpt", "data"])
 async def test_a_connection_lost_before_the_message_left_is_certainly_not_sent(mail: MailSimulator, phase: str) -> None:
     mail.faults.add(fault(phase, FaultKind.DROP_BEFORE))
-    result, witness = await attempt(mail, outgoing())
-    assert (failed(result).certainty, failed(result).error.retryable, witness.left) == (Certainty.NOT_SENT, True, [])
+    result, wire = await attempt(mail, outgoing())
+    assert (failed(result).certainty, failed(result).error.retryable, wire.left) == (Certainty.NOT_SENT, True, [])
     assert failed(result).response["phase"] == phase
     assert mail.store.accepted == ()
 

@@ -62,7 +62,7 @@ class Door:
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class MailSystem:
     mail: MailSimulator
     control: httpx2.AsyncClient
     database: Database
@@ -134,7 +134,7 @@ def _channel(mail: MailSimulator) -> EmailChannel:
 
 
 @pytest.fixture
-async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def system(postgres_server: EmbeddedPostgres) -> AsyncIterator[MailSystem]:
     clock, door = SystemClock(), Door()
     async with (
         serve_mail("127.0.0.1", 0, 0, None, clock=clock, accounts=ACCOUNTS) as mail,
@@ -154,7 +154,7 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
             receipts=receipts,
             transport=door,
         )
-        yield World(
+        yield MailSystem(
             mail=mail,
             control=control,
             database=database,
@@ -169,25 +169,25 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
 # --- searching and reading -------------------------------------------------------------------------------------------
 
 
-async def found(world: World, **arguments: Any) -> list[str]:
-    page = await world.call("email_search_inbox", **arguments)
+async def found(system: MailSystem, **arguments: Any) -> list[str]:
+    page = await system.call("email_search_inbox", **arguments)
     return [message["subject"] for message in page["messages"]]
 
 
-async def test_the_inbox_is_searched(world: World) -> None:
-    await world.arrives(1, "about apples")
-    await world.arrives(2, "about pears", **{"from": "zoe@far.example"})
-    await world.arrives(3, "about Äpfel", subject="Grüße, Ann", headers={"From": "Jörg <joerg@far.example>"})
-    assert await found(world) == ["Grüße, Ann", "Letter 2", "Letter 1"]
-    assert await found(world, query="apples") == ["Letter 1"]
-    assert await found(world, sender="zoe@far") == ["Letter 2"]
-    assert await found(world, subject="letter") == ["Letter 2", "Letter 1"]
-    assert await found(world, query="apples", subject="Letter 2") == []
-    assert await found(world, query='quote " and \\ backslash') == []
-    now = world.mail.store.clock.now()
-    assert len(await found(world, since=(now - timedelta(minutes=1)).isoformat())) == 3
-    assert await found(world, since=(now + timedelta(minutes=1)).isoformat()) == []
-    page = await world.call("email_search_inbox", limit=1, subject="Letter 2")
+async def test_the_inbox_is_searched(system: MailSystem) -> None:
+    await system.arrives(1, "about apples")
+    await system.arrives(2, "about pears", **{"from": "zoe@far.example"})
+    await system.arrives(3, "about Äpfel", subject="Grüße, Ann", headers={"From": "Jörg <joerg@far.example>"})
+    assert await found(system) == ["Grüße, Ann", "Letter 2", "Letter 1"]
+    assert await found(system, query="apples") == ["Letter 1"]
+    assert await found(system, sender="zoe@far") == ["Letter 2"]
+    assert await found(system, subject="letter") == ["Letter 2", "Letter 1"]
+    assert await found(system, query="apples", subject="Letter 2") == []
+    assert await found(system, query='quote " and \\ backslash') == []
+    now = system.mail.store.clock.now()
+    assert len(await found(system, since=(now - timedelta(minutes=1)).isoformat())) == 3
+    assert await found(system, since=(now + timedelta(minutes=1)).isoformat()) == []
+    page = await system.call("email_search_inbox", limit=1, subject="Letter 2")
     (message,) = page["messages"]
     assert message["from"] == "zoe@far.example"
     assert message["message_id"] == "<2@far.example>"
@@ -195,64 +195,64 @@ async def test_the_inbox_is_searched(world: World) -> None:
     assert message["size"] > 100
 
 
-async def test_words_beyond_ascii_are_found(world: World) -> None:
-    await world.arrives(1, "plain", subject="Grüße aus Köln")
-    await world.arrives(2, "plain", subject="Grüße aus Bonn")
-    assert await found(world, subject="Köln") == ["Grüße aus Köln"]
-    assert await found(world, subject="Grüße", query="Bonn") == ["Grüße aus Bonn"]
+async def test_words_beyond_ascii_are_found(system: MailSystem) -> None:
+    await system.arrives(1, "plain", subject="Grüße aus Köln")
+    await system.arrives(2, "plain", subject="Grüße aus Bonn")
+    assert await found(system, subject="Köln") == ["Grüße aus Köln"]
+    assert await found(system, subject="Grüße", query="Bonn") == ["Grüße aus Bonn"]
 
 
-async def test_pages_follow_each_other_while_mail_comes_in(world: World) -> None:
+async def test_pages_follow_each_other_while_mail_comes_in(system: MailSystem) -> None:
     for number in range(1, 6):
-        await world.arrives(number)
+        await system.arrives(number)
     seen: list[int] = []
     cursor: str | None = None
     while True:
-        page = await world.call("email_search_inbox", limit=2, **({"cursor": cursor} if cursor else {}))
+        page = await system.call("email_search_inbox", limit=2, **({"cursor": cursor} if cursor else {}))
         seen += [message["uid"] for message in page["messages"]]
-        await world.arrives(100 + len(seen))
+        await system.arrives(100 + len(seen))
         if (cursor := page["next_cursor"]) is None:
             break
     assert seen == [5, 4, 3, 2, 1]
 
 
-async def test_a_cursor_of_another_numbering_is_refused(world: World) -> None:
+async def test_a_cursor_of_another_numbering_is_refused(system: MailSystem) -> None:
     for number in range(3):
-        await world.arrives(number)
-    cursor = (await world.call("email_search_inbox", limit=1))["next_cursor"]
-    world.mail.store.renew_uidvalidity(BUTLER)
+        await system.arrives(number)
+    cursor = (await system.call("email_search_inbox", limit=1))["next_cursor"]
+    system.mail.store.renew_uidvalidity(BUTLER)
     for wrong in (cursor, "nonsense", "1-1"):
         with pytest.raises(ValidationError) as refused:
-            await world.call("email_search_inbox", cursor=wrong)
+            await system.call("email_search_inbox", cursor=wrong)
         assert refused.value.fields[0].field == "cursor"
 
 
-async def test_only_unread_mail_is_shown_when_asked(world: World) -> None:
-    first, _second = await world.arrives(1), await world.arrives(2)
-    world.mail.store.set_flags(BUTLER, "INBOX", first, ["\\Seen"])
-    assert await found(world, unseen=True) == ["Letter 2"]
-    page = await world.call("email_search_inbox")
+async def test_only_unread_mail_is_shown_when_asked(system: MailSystem) -> None:
+    first, _second = await system.arrives(1), await system.arrives(2)
+    system.mail.store.set_flags(BUTLER, "INBOX", first, ["\\Seen"])
+    assert await found(system, unseen=True) == ["Letter 2"]
+    page = await system.call("email_search_inbox")
     assert [message["seen"] for message in page["messages"]] == [False, True]
 
 
-async def test_a_mail_is_read_and_stays_unread(world: World) -> None:
-    await world.arrives(1, "the text\nof two lines", in_reply_to="<0@far.example>", headers={"X-Test": "yes"})
-    by_uid = await world.call("email_read_message", uid=1)
-    assert by_uid == await world.call("email_read_message", message_id="<1@far.example>")
+async def test_a_mail_is_read_and_stays_unread(system: MailSystem) -> None:
+    await system.arrives(1, "the text\nof two lines", in_reply_to="<0@far.example>", headers={"X-Test": "yes"})
+    by_uid = await system.call("email_read_message", uid=1)
+    assert by_uid == await system.call("email_read_message", message_id="<1@far.example>")
     assert (by_uid["text"], by_uid["truncated"], by_uid["attachments"]) == ("the text\nof two lines", False, [])
     assert (by_uid["headers"]["x-test"], by_uid["headers"]["in-reply-to"]) == (["yes"], ["<0@far.example>"])
-    assert await found(world, unseen=True) == ["Letter 1"]
+    assert await found(system, unseen=True) == ["Letter 1"]
 
 
-async def test_attachments_are_named_and_measured(world: World) -> None:
+async def test_attachments_are_named_and_measured(system: MailSystem) -> None:
     raw = (
         b"From: a@far.example\r\nMessage-ID: <7@far.example>\r\nMIME-Version: 1.0\r\n"
         b"Content-Type: multipart/mixed; boundary=m\r\n\r\n--m\r\nContent-Type: text/plain\r\n\r\nsee there\r\n"
         b"--m\r\nContent-Type: application/pdf\r\nContent-Disposition: attachment; filename=bill.pdf\r\n"
         b"Content-Transfer-Encoding: base64\r\n\r\naGVsbG8=\r\n--m--\r\n"
     )
-    await world.control.post(f"/messages/raw?to={BUTLER}&from={STRANGER}", content=raw)
-    mail = await world.call("email_read_message", uid=1)
+    await system.control.post(f"/messages/raw?to={BUTLER}&from={STRANGER}", content=raw)
+    mail = await system.call("email_read_message", uid=1)
     assert mail["text"] == "see there"
     assert mail["attachments"] == [{"filename": "bill.pdf", "media_type": "application/pdf", "size_bytes": 5}]
 
@@ -273,100 +273,100 @@ async def test_attachments_are_named_and_measured(world: World) -> None:
         ("email_check_and_route_inbox", {"limit": 0}, "limit"),
     ],
 )
-async def test_bad_arguments_are_refused(world: World, tool: str, arguments: dict[str, Any], wrong: str) -> None:
+async def test_bad_arguments_are_refused(system: MailSystem, tool: str, arguments: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValidationError) as refused:
-        await world.call(tool, **arguments)
+        await system.call(tool, **arguments)
     assert [field.field for field in refused.value.fields] == [wrong]
 
 
-async def test_only_messenger_and_the_operator_may_read(world: World) -> None:
+async def test_only_messenger_and_the_operator_may_read(system: MailSystem) -> None:
     for caller in (None, Caller(name="health", role=Role.BUTLER), Caller(name="c", role=Role.CONNECTOR)):
         with pytest.raises(ValidationError):
-            await world.tools.call("email_search_inbox", caller, {})
-    await world.tools.call("email_search_inbox", Caller(name="messenger", role=Role.BUTLER), {})
+            await system.tools.call("email_search_inbox", caller, {})
+    await system.tools.call("email_search_inbox", Caller(name="messenger", role=Role.BUTLER), {})
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DROP_BEFORE, FaultKind.NO, FaultKind.BAD, FaultKind.DROP_AFTER])
-async def test_a_mailbox_that_fails_is_a_typed_error(world: World, kind: FaultKind) -> None:
-    await world.arrives(1)
+async def test_a_mailbox_that_fails_is_a_typed_error(system: MailSystem, kind: FaultKind) -> None:
+    await system.arrives(1)
     for command in ("CONNECT", "LOGIN", "EXAMINE", "SEARCH", "FETCH"):
-        world.mail.faults.add(MailFault(server=Server.IMAP, moment=command, kind=kind))
+        system.mail.faults.add(MailFault(server=Server.IMAP, moment=command, kind=kind))
         with pytest.raises(TargetUnavailable):
-            await world.call("email_search_inbox")
-        assert world.mail.faults.waiting() == (), command
-    assert await found(world) == ["Letter 1"]
+            await system.call("email_search_inbox")
+        assert system.mail.faults.waiting() == (), command
+    assert await found(system) == ["Letter 1"]
 
 
 # --- handing mail on -------------------------------------------------------------------------------------------------
 
 
-async def test_new_mail_is_handed_in_once(world: World) -> None:
-    await world.arrives(1, "hello there", headers={"References": "<root@far.example> <0@far.example>"})
-    await world.arrives(2)
-    assert await world.route() == {"routed": 2}
-    assert await world.route() == {}
-    first = IngestEnvelope.parse(world.door.accepted["<1@far.example>"])
+async def test_new_mail_is_handed_in_once(system: MailSystem) -> None:
+    await system.arrives(1, "hello there", headers={"References": "<root@far.example> <0@far.example>"})
+    await system.arrives(2)
+    assert await system.route() == {"routed": 2}
+    assert await system.route() == {}
+    first = IngestEnvelope.parse(system.door.accepted["<1@far.example>"])
     assert (first.source.channel, first.source.provider, first.source.endpoint_identity) == ("email", "imap", BUTLER)
     assert (first.event.external_thread_id, first.sender.identity) == ("<root@far.example>", STRANGER)
     assert first.payload.normalized_text == "Letter 1\n\nhello there"
     assert first.payload.raw["headers"]["message-id"] == "<1@far.example>"
-    assert world.door.accepted["<2@far.example>"]["event"]["external_thread_id"] == "<2@far.example>"
-    await world.arrives(3)
-    assert await world.route() == {"routed": 1}
+    assert system.door.accepted["<2@far.example>"]["event"]["external_thread_id"] == "<2@far.example>"
+    await system.arrives(3)
+    assert await system.route() == {"routed": 1}
 
 
-async def test_a_limit_leaves_the_rest_for_next_time(world: World) -> None:
+async def test_a_limit_leaves_the_rest_for_next_time(system: MailSystem) -> None:
     for number in range(25):
-        await world.arrives(number)
-    assert await world.route(limit=12) == {"routed": 12}
-    assert await world.route(limit=500) == {"routed": 13}
-    assert list(world.door.accepted) == [f"<{number}@far.example>" for number in range(25)]
+        await system.arrives(number)
+    assert await system.route(limit=12) == {"routed": 12}
+    assert await system.route(limit=500) == {"routed": 13}
+    assert list(system.door.accepted) == [f"<{number}@far.example>" for number in range(25)]
 
 
-async def test_the_checkpoint_waits_for_switchboard(world: World) -> None:
+async def test_the_checkpoint_waits_for_switchboard(system: MailSystem) -> None:
     for number in (1, 2):
-        await world.arrives(number)
-    world.door.refusal = TargetUnavailable("away")
-    assert await world.route() == {"failed": 1}
-    assert await world.route() == {"failed": 1}
-    world.door.refusal = None
-    assert await world.route() == {"routed": 2}
+        await system.arrives(number)
+    system.door.refusal = TargetUnavailable("away")
+    assert await system.route() == {"failed": 1}
+    assert await system.route() == {"failed": 1}
+    system.door.refusal = None
+    assert await system.route() == {"routed": 2}
 
 
-async def test_a_mail_that_is_refused_for_good_does_not_block_the_others(world: World) -> None:
-    await world.arrives(1)
-    world.door.refusal = ValidationError("never")
-    assert await world.route() == {"failed": 1}
-    world.door.refusal = None
-    await world.arrives(2)
-    assert await world.route() == {"routed": 1}
+async def test_a_mail_that_is_refused_for_good_does_not_block_the_others(system: MailSystem) -> None:
+    await system.arrives(1)
+    system.door.refusal = ValidationError("never")
+    assert await system.route() == {"failed": 1}
+    system.door.refusal = None
+    await system.arrives(2)
+    assert await system.route() == {"routed": 1}
 
 
-async def test_new_numbers_mean_looking_again_and_nothing_is_handed_in_twice(world: World) -> None:
+async def test_new_numbers_mean_looking_again_and_nothing_is_handed_in_twice(system: MailSystem) -> None:
     for number in (1, 2):
-        await world.arrives(number)
-    await world.route()
-    world.mail.store.renew_uidvalidity(BUTLER)
-    await world.arrives(3)
-    assert await world.route() == {"routed": 1, "duplicates": 2}
-    assert await world.route() == {}
+        await system.arrives(number)
+    await system.route()
+    system.mail.store.renew_uidvalidity(BUTLER)
+    await system.arrives(3)
+    assert await system.route() == {"routed": 1, "duplicates": 2}
+    assert await system.route() == {}
 
 
-async def test_our_own_mail_is_not_handed_in(world: World) -> None:
-    await world.arrives(1, headers={"From": f"The Butler <{BUTLER.upper()}>"})
-    assert await world.route() == {"skipped": 1}
+async def test_our_own_mail_is_not_handed_in(system: MailSystem) -> None:
+    await system.arrives(1, headers={"From": f"The Butler <{BUTLER.upper()}>"})
+    assert await system.route() == {"skipped": 1}
 
 
-async def test_mail_without_a_name_or_sense_is_handed_in_all_the_same(world: World) -> None:
+async def test_mail_without_a_name_or_sense_is_handed_in_all_the_same(system: MailSystem) -> None:
     for raw in (b"\r\n", b"garbage without any header", b"Subject: \xff\xfe\x00\r\n\r\n\x00"):
-        await world.control.post(f"/messages/raw?to={BUTLER}&from={STRANGER}", content=raw)
-    assert await world.route() == {"routed": 3}
+        await system.control.post(f"/messages/raw?to={BUTLER}&from={STRANGER}", content=raw)
+    assert await system.route() == {"routed": 3}
 
 
-async def test_two_looks_at_once_hand_in_once(world: World) -> None:
+async def test_two_looks_at_once_hand_in_once(system: MailSystem) -> None:
     for number in range(5):
-        await world.arrives(number)
-    both = await asyncio.gather(world.route(), world.route())
+        await system.arrives(number)
+    both = await asyncio.gather(system.route(), system.route())
     assert sorted(both, key=len) == [{}, {"routed": 5}]
 
 
@@ -374,85 +374,85 @@ async def test_two_looks_at_once_hand_in_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_bounce_becomes_a_receipt_and_silences_the_address(world: World, whole: bool) -> None:
-    delivery = await world.sent("ann")
-    await world.reported(1, status="5.1.1", whole=whole)
-    assert await world.route() == {"bounces": 1}
-    assert await world.receipts(delivery) == ["bounced", "sent"]
-    assert await world.suppressed() == [("ann@far.example", "provider")]
-    assert world.door.accepted == {}
+async def test_a_bounce_becomes_a_receipt_and_silences_the_address(system: MailSystem, whole: bool) -> None:
+    delivery = await system.sent("ann")
+    await system.reported(1, status="5.1.1", whole=whole)
+    assert await system.route() == {"bounces": 1}
+    assert await system.receipts(delivery) == ["bounced", "sent"]
+    assert await system.suppressed() == [("ann@far.example", "provider")]
+    assert system.door.accepted == {}
 
 
-async def test_a_bounce_that_comes_again_changes_nothing(world: World) -> None:
-    delivery = await world.sent("ann")
-    await world.reported(1)
-    await world.reported(1)
-    assert await world.route() == {"bounces": 1, "duplicates": 1}
-    assert await world.receipts(delivery) == ["bounced", "sent"]
+async def test_a_bounce_that_comes_again_changes_nothing(system: MailSystem) -> None:
+    delivery = await system.sent("ann")
+    await system.reported(1)
+    await system.reported(1)
+    assert await system.route() == {"bounces": 1, "duplicates": 1}
+    assert await system.receipts(delivery) == ["bounced", "sent"]
 
 
-async def test_a_full_mailbox_bounces_and_silences_nobody(world: World) -> None:
-    delivery = await world.sent("ann")
-    await world.reported(1, status="5.2.2")
-    assert await world.route() == {"bounces": 1}
-    assert (await world.receipts(delivery), await world.suppressed()) == (["bounced", "sent"], [])
+async def test_a_full_mailbox_bounces_and_silences_nobody(system: MailSystem) -> None:
+    delivery = await system.sent("ann")
+    await system.reported(1, status="5.2.2")
+    assert await system.route() == {"bounces": 1}
+    assert (await system.receipts(delivery), await system.suppressed()) == (["bounced", "sent"], [])
 
 
-async def test_a_delivery_report_is_a_receipt_too_and_a_delay_is_none(world: World) -> None:
-    delivery = await world.sent("ann")
-    await world.reported(1, action="delayed", status="4.4.1")
-    assert await world.route() == {"skipped": 1}
-    await world.reported(1, action="delivered", status="2.0.0")
-    assert await world.route() == {"bounces": 1}
-    assert await world.receipts(delivery) == ["delivered", "sent"]
+async def test_a_delivery_report_is_a_receipt_too_and_a_delay_is_none(system: MailSystem) -> None:
+    delivery = await system.sent("ann")
+    await system.reported(1, action="delayed", status="4.4.1")
+    assert await system.route() == {"skipped": 1}
+    await system.reported(1, action="delivered", status="2.0.0")
+    assert await system.route() == {"bounces": 1}
+    assert await system.receipts(delivery) == ["delivered", "sent"]
 
 
-async def test_a_bounce_settles_a_mail_whose_answer_was_lost(world: World) -> None:
-    delivery = await world.sent("ann", status="uncertain", receipt=False)
-    await world.rows.attempt(delivery, "uncertain")
-    await world.reported(1, status="5.1.1")
-    assert await world.route() == {"bounces": 1}
-    assert await world.receipts(delivery) == ["bounced"]
-    status = await world.database.fetchval("select status from messenger.delivery_requests where id = $1", delivery)
+async def test_a_bounce_settles_a_mail_whose_answer_was_lost(system: MailSystem) -> None:
+    delivery = await system.sent("ann", status="uncertain", receipt=False)
+    await system.rows.attempt(delivery, "uncertain")
+    await system.reported(1, status="5.1.1")
+    assert await system.route() == {"bounces": 1}
+    assert await system.receipts(delivery) == ["bounced"]
+    status = await system.database.fetchval("select status from messenger.delivery_requests where id = $1", delivery)
     assert status == "failed"
 
 
-async def test_a_report_about_a_mail_of_somebody_else_is_neither_receipt_nor_mail(world: World) -> None:
-    delivery = await world.sent("ann")
-    await world.database.execute("delete from messenger.delivery_receipts")
-    await world.reported(1)
-    assert await world.route() == {"skipped": 1}
-    assert (await world.receipts(delivery), await world.suppressed(), world.door.accepted) == ([], [], {})
+async def test_a_report_about_a_mail_of_somebody_else_is_neither_receipt_nor_mail(system: MailSystem) -> None:
+    delivery = await system.sent("ann")
+    await system.database.execute("delete from messenger.delivery_receipts")
+    await system.reported(1)
+    assert await system.route() == {"skipped": 1}
+    assert (await system.receipts(delivery), await system.suppressed(), system.door.accepted) == ([], [], {})
 
 
-async def test_the_watch_reads_bounces_and_leaves_the_rest_to_the_router(world: World) -> None:
-    delivery = await world.sent("ann")
-    await world.arrives(1)
-    await world.reported(1)
-    await world.arrives(2)
-    assert await world.watch.run_once() == {"recorded": 1, "repeated": 0, "undecided": 0, "unknown": 0}
-    assert await world.receipts(delivery) == ["bounced", "sent"]
-    assert world.door.accepted == {}
-    assert sum((await world.watch.run_once()).values()) == 0
-    assert await world.route() == {"routed": 2, "duplicates": 1}
-    world.mail.store.renew_uidvalidity(BUTLER)
-    assert (await world.watch.run_once())["repeated"] == 1
+async def test_the_watch_reads_bounces_and_leaves_the_rest_to_the_router(system: MailSystem) -> None:
+    delivery = await system.sent("ann")
+    await system.arrives(1)
+    await system.reported(1)
+    await system.arrives(2)
+    assert await system.watch.run_once() == {"recorded": 1, "repeated": 0, "undecided": 0, "unknown": 0}
+    assert await system.receipts(delivery) == ["bounced", "sent"]
+    assert system.door.accepted == {}
+    assert sum((await system.watch.run_once()).values()) == 0
+    assert await system.route() == {"routed": 2, "duplicates": 1}
+    system.mail.store.renew_uidvalidity(BUTLER)
+    assert (await system.watch.run_once())["repeated"] == 1
 
 
-async def test_the_watch_finds_what_it_missed_while_the_mailbox_was_away(world: World) -> None:
-    delivery = await world.sent("ann")
-    await world.reported(1)
+async def test_the_watch_finds_what_it_missed_while_the_mailbox_was_away(system: MailSystem) -> None:
+    delivery = await system.sent("ann")
+    await system.reported(1)
     for command, times in (("LOGIN", 3), ("FETCH", 2)):  # each look asks again for one mail, and what there is
-        world.mail.faults.add(MailFault(server=Server.IMAP, moment=command, kind=FaultKind.DROP_BEFORE, times=times))
+        system.mail.faults.add(MailFault(server=Server.IMAP, moment=command, kind=FaultKind.DROP_BEFORE, times=times))
         with pytest.raises(TargetUnavailable):
-            await world.watch.run_once()
-    assert (await world.watch.run_once())["recorded"] == 1
-    assert await world.receipts(delivery) == ["bounced", "sent"]
+            await system.watch.run_once()
+    assert (await system.watch.run_once())["recorded"] == 1
+    assert await system.receipts(delivery) == ["bounced", "sent"]
 
 
-async def test_the_simulator_reports_only_on_what_it_accepted_from_a_local_sender(world: World) -> None:
-    assert (await world.control.post("/accepted/1/report", json={})).status_code == 404
-    await world.sent("ann")
+async def test_the_simulator_reports_only_on_what_it_accepted_from_a_local_sender(system: MailSystem) -> None:
+    assert (await system.control.post("/accepted/1/report", json={})).status_code == 404
+    await system.sent("ann")
     for body in ({"status": "nonsense"}, {"action": "eaten"}, {"recipient": "nobody"}, {"unknown": 1}):
-        assert (await world.control.post("/accepted/1/report", json=body)).status_code == 422, body
-    assert len(world.mail.store.messages(BUTLER)) == 0
+        assert (await system.control.post("/accepted/1/report", json=body)).status_code == 422, body
+    assert len(system.mail.store.messages(BUTLER)) == 0

@@ -31,7 +31,7 @@ TOO_MUCH = "a\n" * 1_000_000  # takes more memory to take apart than the reader'
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class MailSystem:
     mail: MailSimulator
     control: httpx2.AsyncClient
     dsn: str
@@ -75,7 +75,7 @@ class World:
 
 
 @pytest.fixture
-async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def system(postgres_server: EmbeddedPostgres) -> AsyncIterator[MailSystem]:
     door = Door()
     async with (
         serve_mail("127.0.0.1", 0, 0, None, clock=SystemClock(), accounts=ACCOUNTS) as mail,
@@ -84,122 +84,124 @@ async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
         await Database.connect(dsn, max_size=3) as database,
         mail_reader(database, mail.imap_port, door) as tools,
     ):
-        yield World(mail=mail, control=control, dsn=dsn, database=database, tools=tools, door=door)
+        yield MailSystem(mail=mail, control=control, dsn=dsn, database=database, tools=tools, door=door)
 
 
-async def test_a_mail_that_cannot_be_taken_apart_is_quarantined_and_the_others_are_served(world: World) -> None:
-    await world.arrives("before")
-    await world.arrives("hostile", TOO_MUCH)
-    await world.arrives("behind")
-    assert await world.route() == {"routed": 2, "failed": 1}
-    assert world.door.accepted == ["before", "behind"]
-    (mail,) = await world.quarantined()
+async def test_a_mail_that_cannot_be_taken_apart_is_quarantined_and_the_others_are_served(system: MailSystem) -> None:
+    await system.arrives("before")
+    await system.arrives("hostile", TOO_MUCH)
+    await system.arrives("behind")
+    assert await system.route() == {"routed": 2, "failed": 1}
+    assert system.door.accepted == ["before", "behind"]
+    (mail,) = await system.quarantined()
     assert mail["attempts"] == 3
     assert mail["reason"] == "it could not be taken apart: it needed more than 64 MiB of memory"
-    assert await world.route() == {}
+    assert await system.route() == {}
 
 
-async def test_a_mail_that_kills_the_process_is_quarantined_after_three_deaths(world: World) -> None:
-    await world.arrives("hostile", POISON)
-    await world.arrives("behind")
-    assert [await world.process_reads() for _ in range(3)] == [9, 9, 9]
-    assert await world.counted() == [3]
-    assert await world.process_reads() == 0
-    (mail,) = await world.quarantined()
+async def test_a_mail_that_kills_the_process_is_quarantined_after_three_deaths(system: MailSystem) -> None:
+    await system.arrives("hostile", POISON)
+    await system.arrives("behind")
+    assert [await system.process_reads() for _ in range(3)] == [9, 9, 9]
+    assert await system.counted() == [3]
+    assert await system.process_reads() == 0
+    (mail,) = await system.quarantined()
     assert mail["reason"] == "the process that worked on it ended before it was done"
-    assert await world.route() == {}  # the checkpoint is behind both: the fourth process handed the other one in
+    assert await system.route() == {}  # the checkpoint is behind both: the fourth process handed the other one in
 
 
-async def test_a_mail_whose_handling_fails_unexpectedly_is_quarantined(world: World) -> None:
-    await world.arrives("hostile")
-    assert await world.fails_three_times() == {"failed": 1}
-    assert [mail["reason"] for mail in await world.quarantined()] == ["its handling raised RuntimeError"]
+async def test_a_mail_whose_handling_fails_unexpectedly_is_quarantined(system: MailSystem) -> None:
+    await system.arrives("hostile")
+    assert await system.fails_three_times() == {"failed": 1}
+    assert [mail["reason"] for mail in await system.quarantined()] == ["its handling raised RuntimeError"]
 
 
-async def test_what_is_not_the_fault_of_the_mail_does_not_count(world: World) -> None:
-    await world.arrives("patient")
-    world.door.refusal = TargetUnavailable("Switchboard is away")
+async def test_what_is_not_the_fault_of_the_mail_does_not_count(system: MailSystem) -> None:
+    await system.arrives("patient")
+    system.door.refusal = TargetUnavailable("Switchboard is away")
     for _ in range(4):
-        assert await world.route() == {"failed": 1}
-    world.door.refusal, world.door.opens = None, asyncio.Event()
+        assert await system.route() == {"failed": 1}
+    system.door.refusal, system.door.opens = None, asyncio.Event()
     for _ in range(4):
-        world.door.reached.clear()
-        stopped = asyncio.create_task(world.route())
+        system.door.reached.clear()
+        stopped = asyncio.create_task(system.route())
         async with asyncio.timeout(30):
-            await world.door.reached.wait()
+            await system.door.reached.wait()
         stopped.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stopped
-    assert await world.counted() == [0]
-    world.door.opens.set()
-    assert await world.route() == {"routed": 1}
-    assert await world.counted() == []
+    assert await system.counted() == [0]
+    system.door.opens.set()
+    assert await system.route() == {"routed": 1}
+    assert await system.counted() == []
 
 
 async def test_a_parser_that_does_not_start_quarantines_nobody(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: MailSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        await world.arrives(f"innocent {number}")
+        await system.arrives(f"innocent {number}")
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", str(tmp_path / "gone"))
         for _ in range(4):
-            assert await world.route() == {"failed": 1}  # the look ends with the first mail
-    assert await world.quarantined() == []
-    assert await world.counted() == [0]
-    assert await world.route() == {"routed": 3}
-    assert world.door.accepted == [f"innocent {number}" for number in range(3)]
+            assert await system.route() == {"failed": 1}  # the look ends with the first mail
+    assert await system.quarantined() == []
+    assert await system.counted() == [0]
+    assert await system.route() == {"routed": 3}
+    assert system.door.accepted == [f"innocent {number}" for number in range(3)]
 
 
-async def test_an_operator_has_a_quarantined_mail_tried_again(world: World) -> None:
-    await world.arrives("later")
-    await world.fails_three_times()
-    (mail,) = await world.quarantined()
-    world.door.refusal = TargetUnavailable("Switchboard is away")
+async def test_an_operator_has_a_quarantined_mail_tried_again(system: MailSystem) -> None:
+    await system.arrives("later")
+    await system.fails_three_times()
+    (mail,) = await system.quarantined()
+    system.door.refusal = TargetUnavailable("Switchboard is away")
     with pytest.raises(TargetUnavailable):
-        await world.tools.call("email_retry_quarantined", OPERATOR, {"mail": mail["mail"]})
-    assert len(await world.quarantined()) == 1  # an attempt that fails loses nothing
-    world.door.refusal = None
-    answer = await world.tools.call("email_retry_quarantined", OPERATOR, {"mail": mail["mail"]})
+        await system.tools.call("email_retry_quarantined", OPERATOR, {"mail": mail["mail"]})
+    assert len(await system.quarantined()) == 1  # an attempt that fails loses nothing
+    system.door.refusal = None
+    answer = await system.tools.call("email_retry_quarantined", OPERATOR, {"mail": mail["mail"]})
     assert (answer["handled"], answer["routed"], answer["retried_by"]) == (True, 1, "operator")
-    assert world.door.accepted == ["later"]
-    assert await world.quarantined() == []
+    assert system.door.accepted == ["later"]
+    assert await system.quarantined() == []
     for wrong in (mail["mail"], "nonsense", "1-99999999999999999999999"):
         with pytest.raises(ValidationError):
-            await world.tools.call("email_retry_quarantined", OPERATOR, {"mail": wrong})
+            await system.tools.call("email_retry_quarantined", OPERATOR, {"mail": wrong})
 
 
-async def test_quarantined_mails_are_listed_page_by_page(world: World) -> None:
+async def test_quarantined_mails_are_listed_page_by_page(system: MailSystem) -> None:
     for number in range(3):
-        await world.arrives(f"hostile {number}")
-        await world.fails_three_times()
-    first = await world.tools.call("email_list_quarantined", OPERATOR, {"limit": 2})
-    rest = await world.tools.call("email_list_quarantined", OPERATOR, {"cursor": first["next_cursor"]})
+        await system.arrives(f"hostile {number}")
+        await system.fails_three_times()
+    first = await system.tools.call("email_list_quarantined", OPERATOR, {"limit": 2})
+    rest = await system.tools.call("email_list_quarantined", OPERATOR, {"cursor": first["next_cursor"]})
     assert [mail["uid"] for mail in first["mails"] + rest["mails"]] == [3, 2, 1]
     assert rest["next_cursor"] is None
     with pytest.raises(ValidationError):
-        await world.tools.call("email_list_quarantined", OPERATOR, {"cursor": "x"})
+        await system.tools.call("email_list_quarantined", OPERATOR, {"cursor": "x"})
 
 
-async def test_a_mail_that_the_server_does_not_hand_over_is_quarantined_and_the_others_are_served(world: World) -> None:
-    async with broken_mailbox(BROKEN) as port, mail_reader(world.database, port, world.door) as tools:
+async def test_a_mail_that_the_server_does_not_hand_over_is_quarantined_and_the_others_are_served(
+    system: MailSystem,
+) -> None:
+    async with broken_mailbox(BROKEN) as port, mail_reader(system.database, port, system.door) as tools:
         for _ in range(2):
             with pytest.raises(TargetUnavailable):
                 await tools.call("email_check_and_route_inbox", OPERATOR, {})
-        assert (await world.counted(), world.door.accepted) == ([2], ["mail 1"])
+        assert (await system.counted(), system.door.accepted) == ([2], ["mail 1"])
         await tools.call("email_check_and_route_inbox", OPERATOR, {})
-        assert world.door.accepted == ["mail 1", "mail 3"]
+        assert system.door.accepted == ["mail 1", "mail 3"]
         (mail,) = (await tools.call("email_list_quarantined", OPERATOR, {}))["mails"]
         assert mail["mail"] == f"7-{BROKEN}"
         assert mail["reason"].startswith("the server does not hand it over: ")
 
 
-async def test_a_server_that_hands_over_nothing_is_no_fault_of_its_mails(world: World) -> None:
-    async with broken_mailbox(*range(1, 4)) as port, mail_reader(world.database, port, world.door) as tools:
+async def test_a_server_that_hands_over_nothing_is_no_fault_of_its_mails(system: MailSystem) -> None:
+    async with broken_mailbox(*range(1, 4)) as port, mail_reader(system.database, port, system.door) as tools:
         for _ in range(5):
             with pytest.raises(TargetUnavailable):
                 await tools.call("email_check_and_route_inbox", OPERATOR, {})
-        assert (await world.counted(), world.door.accepted) == ([], [])
+        assert (await system.counted(), system.door.accepted) == ([], [])
 
 
 BROKEN = 2  # a UID that the server below lists and does not hand over

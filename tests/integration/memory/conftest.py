@@ -40,7 +40,7 @@ class Unreadable:
         return await LocalReader().read(episodes)
 
 
-class World:
+class MemorySystem:
     """A memory, and hands to use it."""
 
     def __init__(self, database: Database) -> None:
@@ -99,6 +99,6 @@ class World:
 
 
 @pytest.fixture
-async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def system(postgres_server: EmbeddedPostgres) -> AsyncIterator[MemorySystem]:
     async with cloned_database(postgres_server, [migrations(SCHEMA)]) as database:
-        yield World(database)
+        yield MemorySystem(database)

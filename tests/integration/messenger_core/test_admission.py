@@ -279,9 +279,9 @@ class Hand:
     def expect(self, delivery_id: UUID) -> OutcomeFuture:
         return asyncio.get_running_loop().create_future()
 
-    def reserve_slots(self, wanted: int) -> ClaimSlots:
+    def reserve_slots(self, requested: int) -> ClaimSlots:
         token = UUID(int=len(self.handed) + 1)
-        return ClaimSlots(count=wanted, token=token, worker="w", expires_at=START, channels={"telegram.bot"})
+        return ClaimSlots(count=requested, token=token, worker="w", expires_at=START, channels={"telegram.bot"})
 
     def start_claimed(self, claimed: Sequence[ClaimedDelivery], *, reserved: int) -> None:
         self.handed += [delivery.id for delivery in claimed]

@@ -149,9 +149,9 @@ async def test_a_worker_with_idle_hands_gets_nothing_of_a_channel_it_does_not_se
         reserve = ours.reserve_slots
 
         def serving(
-            wanted: int, reserve: Callable[[int], ClaimSlots] = reserve, channels: set[str] = channels
+            requested: int, reserve: Callable[[int], ClaimSlots] = reserve, channels: set[str] = channels
         ) -> ClaimSlots:
-            return replace(reserve(wanted), channels=channels)
+            return replace(reserve(requested), channels=channels)
 
         ours.reserve_slots = serving  # type: ignore[method-assign]
         entry = await core.admission(executor=ours).submit(core.new(target))

@@ -1,4 +1,4 @@
-"""A world of rows for each test."""
+"""Stored rows for each test."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database
-from tests.integration.messenger_tools.stored_state import TABLES, World
+from tests.integration.messenger_tools.stored_state import TABLES, StoredState
 
 
 @pytest.fixture
-async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def state(postgres_server: EmbeddedPostgres) -> AsyncIterator[StoredState]:
     async with cloned_database(postgres_server, TABLES, max_size=4) as database:
-        yield World(database=database)
+        yield StoredState(database=database)

@@ -38,7 +38,7 @@ LIMITS = {
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class StoredState:
     database: Database
     clock: ManualClock = field(default_factory=lambda: ManualClock(START))
     lineage: Any = None  # what Switchboard knows: an answer, or the error it raises

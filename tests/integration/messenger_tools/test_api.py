@@ -19,7 +19,7 @@ from butlers.operations.http import HttpDoor, add_operations
 from butlers.operations.operation import Role
 from butlers.operations.table import OPERATIONS
 from butlers.switchboard.ingress.api import OperationCalls, may_decide
-from tests.integration.messenger_tools.stored_state import SWITCHBOARD, World
+from tests.integration.messenger_tools.stored_state import SWITCHBOARD, StoredState
 
 ROLES = {"operator": Role.OPERATOR, "health": Role.BUTLER, "phone": Role.CLIENT}
 
@@ -27,8 +27,8 @@ ROLES = {"operator": Role.OPERATOR, "health": Role.BUTLER, "phone": Role.CLIENT}
 class Line:
     """Switchboard's transport: Messenger's tools as Switchboard calls them, or what stands in for them."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, state: StoredState) -> None:
+        self._state = state
         self.answers: dict[str, Any] = {}
         self.heard: list[tuple[str, dict[str, Any]]] = []
 
@@ -40,7 +40,7 @@ class Line:
                 raise answer
             return dict(answer)
         try:
-            return await self._world.tools.call(tool, SWITCHBOARD, dict(arguments))
+            return await self._state.tools.call(tool, SWITCHBOARD, dict(arguments))
         except ClassifiedError as error:  # as it comes over MCP
             raise from_wire_document(error.to_wire()) from None
 
@@ -49,8 +49,8 @@ class Line:
 
 
 @pytest.fixture
-def line(world: World) -> Line:
-    return Line(world)
+def line(state: StoredState) -> Line:
+    return Line(state)
 
 
 @pytest.fixture
@@ -72,26 +72,26 @@ async def http(line: Line) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_deliveries_are_listed_filtered_and_paged(world: World, http: httpx2.AsyncClient):
-    made = [await world.delivery(status=status) for status in ("delivered", "failed", "failed")]
+async def test_deliveries_are_listed_filtered_and_paged(state: StoredState, http: httpx2.AsyncClient):
+    made = [await state.delivery(status=status) for status in ("delivered", "failed", "failed")]
     page = (await http.get("/deliveries", params={"status": "failed", "limit": 1})).json()
     assert [row["id"] for row in page["deliveries"]] == [str(made[2])]
     rest = (await http.get("/deliveries", params={"status": "failed", "cursor": page["next_cursor"]})).json()
     assert ([row["id"] for row in rest["deliveries"]], rest["next_cursor"]) == ([str(made[1])], None)
 
 
-async def test_fixed_names_are_not_taken_for_ids(world: World, http: httpx2.AsyncClient):
+async def test_fixed_names_are_not_taken_for_ids(state: StoredState, http: httpx2.AsyncClient):
     for path in ("/deliveries/stats", "/deliveries/queue", "/deliveries/limits", "/deliveries/circuits"):
         assert (await http.get(path)).status_code == 200, path
-    delivery = await world.delivery()
+    delivery = await state.delivery()
     for path in ("", "/attempts", "/why"):
         answer = await http.get(f"/deliveries/{delivery}{path}")
         assert (answer.status_code, answer.json()["delivery_id"]) == (200, str(delivery))
 
 
-async def test_the_trace_of_a_request_is_served(world: World, http: httpx2.AsyncClient):
-    request = world.new_id()
-    await world.delivery(request_id=request)
+async def test_the_trace_of_a_request_is_served(state: StoredState, http: httpx2.AsyncClient):
+    request = state.new_id()
+    await state.delivery(request_id=request)
     trace = (await http.get(f"/deliveries/trace/{request}")).json()
     assert (trace["request_id"], len(trace["deliveries"])) == (str(request), 1)
 
@@ -124,8 +124,8 @@ async def test_wrong_parameters_are_422(http: httpx2.AsyncClient, path: str):
     assert (await http.get(path)).status_code == 422, path
 
 
-async def test_a_person_sets_aside_looks_and_discards(world: World, http: httpx2.AsyncClient):
-    delivery = await world.delivery(status="pending")
+async def test_a_person_sets_aside_looks_and_discards(state: StoredState, http: httpx2.AsyncClient):
+    delivery = await state.delivery(status="pending")
     answer = await http.post(f"/deliveries/{delivery}/quarantine", json={"reason": "wrong person"})
     letter = answer.json()["dead_letter_id"]
     assert [row["id"] for row in (await http.get("/dead-letters")).json()["dead_letters"]] == [letter]
@@ -150,8 +150,8 @@ async def test_recipients_are_suppressed_and_released(http: httpx2.AsyncClient):
     assert (await http.delete("/recipients", params=target)).status_code == 404
 
 
-async def test_whoever_is_no_person_may_not_decide(world: World, http: httpx2.AsyncClient):
-    delivery = await world.delivery(status="pending")
+async def test_whoever_is_no_person_may_not_decide(state: StoredState, http: httpx2.AsyncClient):
+    delivery = await state.delivery(status="pending")
     for path in (
         f"/deliveries/{delivery}/settle",
         f"/deliveries/{delivery}/quarantine",
@@ -163,7 +163,7 @@ async def test_whoever_is_no_person_may_not_decide(world: World, http: httpx2.As
         assert (answer.status_code, answer.json()["error"]["class"]) == (403, "validation_error"), path
     answer = await http.delete("/recipients?channel=email&target=a", headers={"x-caller": "health"})
     assert answer.status_code == 403
-    assert (await world.row("delivery_requests", delivery))["status"] == "pending"
+    assert (await state.row("delivery_requests", delivery))["status"] == "pending"
 
 
 async def test_who_may_only_hand_in_messages_may_not_read(http: httpx2.AsyncClient):

@@ -36,7 +36,7 @@ async def test_every_door_is_healthy_and_has_metrics(running: Instance):
             assert "# TYPE" in metrics.text
 
 
-async def test_the_mail_world_is_moved_at_either_control_port(running: Instance):
+async def test_the_simulated_mail_is_changed_at_either_control_port(running: Instance):
     letter = {"from": "friend@elsewhere.example", "to": "owner@butlers.example", "subject": "hi", "text": "hello"}
     await running.post("telegram_simulator", "/control/mail/messages", letter)
     mailbox = await running.get("mail_control", "/control/mail/mailboxes/owner@butlers.example")

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.chaos import ground_truth
 from benchmarks.chaos.assessment import Assessment, Attempt, Kill, Row, assess, percentile
 from benchmarks.chaos.caller import Caller, Unanswered
-from benchmarks.chaos.messages import make_wishes, number_in
+from benchmarks.chaos.messages import make_requests, number_in
 from benchmarks.chaos.report import Plan, make_report
 
 REPOSITORY = Path(__file__).parents[3]
@@ -189,9 +189,9 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert percentile([], 0.5) is None
 
 
-def test_every_wish_names_its_number_where_the_provider_shows_it() -> None:
-    wishes = make_wishes(300, dice=random.Random(1), new_id=uuid4, now=T0)
-    assert [number_in(wish.notify["delivery"]["message"]) for wish in wishes] == list(range(300))
-    assert {wish.channel for wish in wishes} == {"telegram", "email"}
-    assert {wish.notify["delivery"]["intent"] for wish in wishes} == {"send", "reply"}
-    assert len({wish.key for wish in wishes}) == 300
+def test_every_request_names_its_number_where_the_provider_shows_it() -> None:
+    requests = make_requests(300, dice=random.Random(1), new_id=uuid4, now=T0)
+    assert [number_in(request.notify["delivery"]["message"]) for request in requests] == list(range(300))
+    assert {request.channel for request in requests} == {"telegram", "email"}
+    assert {request.notify["delivery"]["intent"] for request in requests} == {"send", "reply"}
+    assert len({request.key for request in requests}) == 300

@@ -29,7 +29,7 @@ HOURLY = ScheduleSection(name="hourly", cron="0 * * * *", dispatch_mode="job", j
 OTHER = ScheduleSection(name="other", cron="0 * * * *", dispatch_mode="job", job_name="more_work")
 
 
-class World:
+class SchedulerSystem:
     def __init__(self, database: Database, telemetry: Telemetry) -> None:
         self.database = database
         self.telemetry = telemetry
@@ -76,44 +76,44 @@ class World:
 
 
 @pytest.fixture
-async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def system(postgres_server: EmbeddedPostgres) -> AsyncIterator[SchedulerSystem]:
     base = MigrationSet(schema=SCHEMA, package="butlers.butler", component="butler")
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(cloned_database(postgres_server, [base]))
         telemetry = Telemetry.create("general", "test-1", clock=ManualClock(START))
         stack.callback(telemetry.shutdown)
-        yield World(database, telemetry)
+        yield SchedulerSystem(database, telemetry)
 
 
-async def test_a_run_is_recorded(world: World) -> None:
-    scheduler = world.scheduler()
+async def test_a_run_is_recorded(system: SchedulerSystem) -> None:
+    scheduler = system.scheduler()
     await scheduler.sync([HOURLY])
     assert await scheduler.tick() == []
-    world.until(12)
+    system.until(12)
     assert await scheduler.tick() == [{"name": "hourly", "status": "ok", "mode": "native", "result": {"run": 1}}]
-    row = await world.row()
-    assert (row["last_run_at"], row["next_run_at"]) == (world.clock.now(), world.clock.now() + timedelta(hours=1))
+    row = await system.row()
+    assert (row["last_run_at"], row["next_run_at"]) == (system.clock.now(), system.clock.now() + timedelta(hours=1))
     assert row["last_result"] == {"status": "ok", "mode": "native", "result": {"run": 1}}
 
 
-async def test_many_processes_run_one_tick_once(world: World) -> None:
-    processes = [world.scheduler() for _ in range(6)]
+async def test_many_processes_run_one_tick_once(system: SchedulerSystem) -> None:
+    processes = [system.scheduler() for _ in range(6)]
     await processes[0].sync([HOURLY])
     for hour in (12, 13, 14):
-        world.until(hour)
+        system.until(hour)
         await asyncio.gather(*(process.tick() for process in processes for _ in range(2)))
-    assert [moment.hour for moment in world.ran] == [12, 13, 14]
+    assert [moment.hour for moment in system.ran] == [12, 13, 14]
 
 
-async def test_missed_ticks_are_run_once(world: World) -> None:
-    await world.scheduler().sync([HOURLY])
-    world.until(9, 30, day=5)  # the machine slept for days
-    scheduler = world.scheduler()
+async def test_missed_ticks_are_run_once(system: SchedulerSystem) -> None:
+    await system.scheduler().sync([HOURLY])
+    system.until(9, 30, day=5)  # the machine slept for days
+    scheduler = system.scheduler()
     await scheduler.sync([HOURLY])  # and was started again
     for _ in range(3):
         await scheduler.tick()
-    assert len(world.ran) == 1
-    assert (await world.row())["next_run_at"] == datetime(2026, 6, 5, 10, tzinfo=UTC)
+    assert len(system.ran) == 1
+    assert (await system.row())["next_run_at"] == datetime(2026, 6, 5, 10, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -121,43 +121,43 @@ async def test_missed_ticks_are_run_once(world: World) -> None:
     [(TargetUnavailable("away"), "target_unavailable"), (RuntimeError("a secret"), "internal_error")],
 )
 async def test_a_failed_job_is_logged_and_runs_at_the_next_tick(
-    world: World, error: Exception, error_class: str, caplog: pytest.LogCaptureFixture
+    system: SchedulerSystem, error: Exception, error_class: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = True
 
     async def work(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if failing:
             raise error
-        return await world.work(arguments)
+        return await system.work(arguments)
 
-    scheduler = world.scheduler(work=work)
+    scheduler = system.scheduler(work=work)
     await scheduler.sync([HOURLY])
-    world.until(12)
+    system.until(12)
     [outcome] = await scheduler.tick()
     assert (outcome["status"], outcome["error"]["class"]) == ("error", error_class)
-    assert (await world.row())["last_result"]["error"]["class"] == error_class
-    assert "a secret" not in str((await world.row())["last_result"])
+    assert (await system.row())["last_result"]["error"]["class"] == error_class
+    assert "a secret" not in str((await system.row())["last_result"])
     assert [record.getMessage() for record in caplog.records] == ["schedule failed"]
     assert await scheduler.tick() == []  # not in a burst
     failing = False
-    world.until(13)
+    system.until(13)
     [outcome] = await scheduler.tick()
     assert outcome["status"] == "ok"
-    assert (await world.row())["last_result"]["status"] == "ok"
+    assert (await system.row())["last_result"]["status"] == "ok"
 
 
-async def test_a_failing_job_does_not_keep_others_from_running(world: World) -> None:
+async def test_a_failing_job_does_not_keep_others_from_running(system: SchedulerSystem) -> None:
     async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise RuntimeError("broken")
 
-    scheduler = world.scheduler(work=work, more_work=world.work)
+    scheduler = system.scheduler(work=work, more_work=system.work)
     await scheduler.sync([HOURLY, OTHER])
-    world.until(12)
+    system.until(12)
     outcomes = {outcome["name"]: outcome["status"] for outcome in await scheduler.tick()}
     assert outcomes == {"hourly": "error", "other": "ok"}
 
 
-async def test_a_process_that_stops_skips_only_what_was_under_way(world: World) -> None:
+async def test_a_process_that_stops_skips_only_what_was_under_way(system: SchedulerSystem) -> None:
     """Nothing is moved on before its turn comes."""
     begun = asyncio.Event()
 
@@ -166,18 +166,18 @@ async def test_a_process_that_stops_skips_only_what_was_under_way(world: World) 
         await asyncio.Event().wait()
         raise AssertionError("never")
 
-    first = world.scheduler(work=endless, more_work=endless)
+    first = system.scheduler(work=endless, more_work=endless)
     await first.sync([HOURLY, OTHER])
-    world.until(12)
+    system.until(12)
     ticking = asyncio.create_task(first.tick())
     await begun.wait()
     ticking.cancel()
     await asyncio.gather(ticking, return_exceptions=True)
-    ran = await world.scheduler(more_work=world.work).tick()
+    ran = await system.scheduler(more_work=system.work).tick()
     assert len(ran) == 1
 
 
-async def test_a_long_job_keeps_nobody_waiting_and_does_not_overtake_itself(world: World) -> None:
+async def test_a_long_job_keeps_nobody_waiting_and_does_not_overtake_itself(system: SchedulerSystem) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
     long_runs = 0
 
@@ -188,17 +188,17 @@ async def test_a_long_job_keeps_nobody_waiting_and_does_not_overtake_itself(worl
         await may_end.wait()
         return {}
 
-    scheduler = world.scheduler(work=long, more_work=world.work)
+    scheduler = system.scheduler(work=long, more_work=system.work)
     await scheduler.sync([HOURLY, OTHER])
-    world.until(12)
+    system.until(12)
     hands = [asyncio.create_task(scheduler.tick())]
     await begun.wait()
     await scheduler.tick()
     for hour in (13, 14):
-        world.until(hour)
+        system.until(hour)
         await scheduler.tick()
     assert long_runs == 1
-    assert len(world.ran) == 3
+    assert len(system.ran) == 3
     may_end.set()
     await asyncio.gather(*hands)
     await scheduler.tick()
@@ -216,7 +216,7 @@ async def asleep(clock: ManualClock) -> None:
 
 
 @pytest.fixture
-async def at_work(world: World) -> AsyncIterator[Callable[[Scheduler], None]]:
+async def at_work(system: SchedulerSystem) -> AsyncIterator[Callable[[Scheduler], None]]:
     """Starts a worker, which ends with the test."""
     workers: list[asyncio.Task[None]] = []
     yield lambda scheduler: workers.append(asyncio.create_task(scheduler.run()))
@@ -225,26 +225,8 @@ async def at_work(world: World) -> AsyncIterator[Callable[[Scheduler], None]]:
     await asyncio.gather(*workers, return_exceptions=True)
 
 
-async def test_a_worker_wakes_when_a_schedule_is_due(world: World, at_work: Callable[[Scheduler], None]) -> None:
-    done = asyncio.Event()
-
-    async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
-        done.set()
-        return {}
-
-    scheduler = world.scheduler(work=work)
-    await scheduler.sync([HOURLY])
-    at_work(scheduler)
-    await asleep(world.clock)
-    assert not done.is_set()
-    world.until(12)
-    async with asyncio.timeout(30):
-        await done.wait()
-
-
-@pytest.mark.parametrize("same_process", [True, False])
-async def test_a_new_schedule_wakes_the_worker(
-    world: World, at_work: Callable[[Scheduler], None], same_process: bool
+async def test_a_worker_wakes_when_a_schedule_is_due(
+    system: SchedulerSystem, at_work: Callable[[Scheduler], None]
 ) -> None:
     done = asyncio.Event()
 
@@ -252,18 +234,40 @@ async def test_a_new_schedule_wakes_the_worker(
         done.set()
         return {}
 
-    scheduler = world.scheduler(work=work)
+    scheduler = system.scheduler(work=work)
+    await scheduler.sync([HOURLY])
     at_work(scheduler)
-    await asleep(world.clock)
-    maker = scheduler if same_process else world.scheduler(work=work)
-    await maker.create(name="once", cron=None, run_at=world.clock.now(), job_name="work")
-    if not same_process:
-        world.clock.advance(LOOK_S)
+    await asleep(system.clock)
+    assert not done.is_set()
+    system.until(12)
     async with asyncio.timeout(30):
         await done.wait()
 
 
-async def test_a_long_run_keeps_no_other_worker_waiting(world: World, at_work: Callable[[Scheduler], None]) -> None:
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_a_new_schedule_wakes_the_worker(
+    system: SchedulerSystem, at_work: Callable[[Scheduler], None], same_process: bool
+) -> None:
+    done = asyncio.Event()
+
+    async def work(_arguments: Mapping[str, Any]) -> dict[str, Any]:
+        done.set()
+        return {}
+
+    scheduler = system.scheduler(work=work)
+    at_work(scheduler)
+    await asleep(system.clock)
+    maker = scheduler if same_process else system.scheduler(work=work)
+    await maker.create(name="once", cron=None, run_at=system.clock.now(), job_name="work")
+    if not same_process:
+        system.clock.advance(LOOK_S)
+    async with asyncio.timeout(30):
+        await done.wait()
+
+
+async def test_a_long_run_keeps_no_other_worker_waiting(
+    system: SchedulerSystem, at_work: Callable[[Scheduler], None]
+) -> None:
     done = asyncio.Event()
 
     async def endless(_arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,30 +278,30 @@ async def test_a_long_run_keeps_no_other_worker_waiting(world: World, at_work: C
         done.set()
         return {}
 
-    scheduler = world.scheduler(work=endless, more_work=work)
+    scheduler = system.scheduler(work=endless, more_work=work)
     await scheduler.sync([HOURLY, OTHER])
     for _ in range(2):
         at_work(scheduler)
-    await asleep(world.clock)
-    world.until(12)
+    await asleep(system.clock)
+    system.until(12)
     async with asyncio.timeout(30):
         await done.wait()
 
 
-async def test_a_schedule_without_native_code_is_a_prompt_under_its_name(world: World) -> None:
+async def test_a_schedule_without_native_code_is_a_prompt_under_its_name(system: SchedulerSystem) -> None:
     entry = ScheduleSection(name="digest", cron="0 * * * *", dispatch_mode="job", job_name="no_such_job")
-    scheduler = world.scheduler()
+    scheduler = system.scheduler()
     await scheduler.sync([entry])
-    world.until(12)
+    system.until(12)
     [outcome] = await scheduler.tick()
     assert (outcome["mode"], outcome["status"]) == ("runtime", "skipped")
-    assert await world.database.fetchval(f"SELECT trigger_source FROM {SCHEMA}.sessions") == "schedule:digest"
+    assert await system.database.fetchval(f"SELECT trigger_source FROM {SCHEMA}.sessions") == "schedule:digest"
 
 
 # --- sessions that are observed --------------------------------------------------------------------------------------
 
 
-async def test_sessions_are_told_and_a_failing_observer_spoils_nothing(world: World) -> None:
+async def test_sessions_are_told_and_a_failing_observer_spoils_nothing(system: SchedulerSystem) -> None:
     heard: list[EndedSession] = []
 
     async def broken(_session: EndedSession) -> None:
@@ -306,10 +310,10 @@ async def test_sessions_are_told_and_a_failing_observer_spoils_nothing(world: Wo
     async def listening(session: EndedSession) -> None:
         heard.append(session)
 
-    spawner = world.spawner()
+    spawner = system.spawner()
     spawner.observe(broken)
     spawner.observe(listening)
     result = await spawner.instruct("Sum up the week.", trigger_source="trigger:operator")
     [session] = heard
-    assert (session.said, session.answered, session.speaker) == ("Sum up the week.", result.text, "owner")
-    assert await world.database.fetchval(f"SELECT id FROM {SCHEMA}.sessions") == session.session_id
+    assert (session.text, session.answered, session.speaker) == ("Sum up the week.", result.text, "owner")
+    assert await system.database.fetchval(f"SELECT id FROM {SCHEMA}.sessions") == session.session_id

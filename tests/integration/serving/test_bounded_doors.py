@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from butlers.serving.connections import KEPT_BACK, Connections, DoorLimits, raise_file_limit
+from butlers.serving.connections import RESERVED_FILES, Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 
 HOST = "127.0.0.1"
@@ -32,7 +32,7 @@ SMALL = DoorLimits(
 
 
 @dataclass
-class House:
+class BoundedServer:
     port: int
     connections: Connections
     gate: asyncio.Event
@@ -76,9 +76,9 @@ async def until(look: Callable[[], Awaitable[Any] | Any]) -> None:
 
 
 @asynccontextmanager
-async def serving(limits: DoorLimits = SMALL) -> AsyncIterator[House]:
+async def serving(limits: DoorLimits = SMALL) -> AsyncIterator[BoundedServer]:
     listener = listen(HOST, 0, source="test", remedy="none")
-    house = House(port=listener.getsockname()[1], connections=Connections(limits), gate=asyncio.Event())
+    server = BoundedServer(port=listener.getsockname()[1], connections=Connections(limits), gate=asyncio.Event())
 
     async def hello(_request: Request) -> Response:
         return JSONResponse({"hello": "world"})
@@ -87,15 +87,15 @@ async def serving(limits: DoorLimits = SMALL) -> AsyncIterator[House]:
         try:
             return JSONResponse({"bytes": len(await request.body())})
         except ClientDisconnect:
-            house.gone.append("body")
+            server.gone.append("body")
             raise
 
     async def early(_request: Request) -> Response:
         return JSONResponse({"read": False}, status_code=413)
 
     async def waits(_request: Request) -> Response:
-        house.inside.append("here")
-        await house.gate.wait()
+        server.inside.append("here")
+        await server.gate.wait()
         return JSONResponse({"waited": True})
 
     async def large(_request: Request) -> Response:
@@ -103,19 +103,19 @@ async def serving(limits: DoorLimits = SMALL) -> AsyncIterator[House]:
 
     routes = [Route("/hello", hello), Route("/waits", waits), Route("/large", large)]
     routes += [Route("/takes", takes, methods=["POST"]), Route("/early", early, methods=["POST"])]
-    server = GuestServer(Starlette(routes=routes), grace_s=1, connections=house.connections)
-    await server.open(listener)
+    guest = GuestServer(Starlette(routes=routes), grace_s=1, connections=server.connections)
+    await guest.open(listener)
     try:
-        yield house
+        yield server
     finally:
-        house.gate.set()
-        await server.close()
+        server.gate.set()
+        await guest.close()
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    async with serving() as house:
-        yield house
+async def server() -> AsyncIterator[BoundedServer]:
+    async with serving() as server:
+        yield server
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
@@ -132,17 +132,17 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("raw", TOO_LARGE.values(), ids=TOO_LARGE.keys())
-async def test_a_head_that_is_too_large_is_431(house: House, raw: bytes) -> None:
-    status, body = await house.send(raw)
+async def test_a_head_that_is_too_large_is_431(server: BoundedServer, raw: bytes) -> None:
+    status, body = await server.send(raw)
     assert (status, body["error"]["class"]) == (431, "validation_error")
-    assert await house.works()
+    assert await server.works()
 
 
-async def test_a_target_that_is_too_long_is_414(house: House) -> None:
-    assert (await house.send(b"GET /hello?" + b"a" * 600 + b" HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 414
+async def test_a_target_that_is_too_long_is_414(server: BoundedServer) -> None:
+    assert (await server.send(b"GET /hello?" + b"a" * 600 + b" HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 414
 
 
-async def test_what_fits_is_served_however_it_is_cut(house: House) -> None:
+async def test_what_fits_is_served_however_it_is_cut(server: BoundedServer) -> None:
     raw = (
         b"GET /hello?"
         + b"a" * 400
@@ -152,7 +152,7 @@ async def test_what_fits_is_served_however_it_is_cut(house: House) -> None:
         + b"c" * 3_000
         + b"\r\n\r\n"
     )
-    reader, writer = await house.connect()
+    reader, writer = await server.connect()
     for part in (raw[:7], raw[7:300], raw[300:2_000], raw[2_000:]):
         writer.write(part)
         await writer.drain()
@@ -161,9 +161,9 @@ async def test_what_fits_is_served_however_it_is_cut(house: House) -> None:
     writer.close()
 
 
-async def test_a_header_of_many_megabytes_is_not_kept(house: House) -> None:
+async def test_a_header_of_many_megabytes_is_not_kept(server: BoundedServer) -> None:
     """200 MB were accepted once. What is read of them is little more than the limit."""
-    reader, writer = await house.connect()
+    reader, writer = await server.connect()
     writer.write(b"GET /hello HTTP/1.1\r\nhost: x\r\nx: ")
     sent = 0
     try:
@@ -172,7 +172,7 @@ async def test_a_header_of_many_megabytes_is_not_kept(house: House) -> None:
                 writer.write(b"a" * 65_536)
                 await writer.drain()
                 sent += 65_536
-                assert await house.works()
+                assert await server.works()
     except ConnectionError:
         pass
     assert sent < 20 * 2**20  # the rest of it stayed in the buffers of two sockets
@@ -180,17 +180,17 @@ async def test_a_header_of_many_megabytes_is_not_kept(house: House) -> None:
 
 
 @pytest.mark.parametrize("trailer", [b"t: " + b"a" * 100_000, b"t: a\r\n" * 5_000])
-async def test_trailers_are_bounded_like_heads(house: House, trailer: bytes) -> None:
+async def test_trailers_are_bounded_like_heads(server: BoundedServer, trailer: bytes) -> None:
     head = b"POST /waits HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
-    reader, writer = await house.connect()
+    reader, writer = await server.connect()
     writer.write(head + trailer)
     async with asyncio.timeout(DEADLINE_S):
         assert b"HTTP/1.1 4" in await reader.read(100)
     writer.close()
 
 
-async def test_what_is_no_http_is_400_with_a_class(house: House) -> None:
-    status, body = await house.send(b"\x16\x03\x01 hello\r\n\r\n")
+async def test_what_is_no_http_is_400_with_a_class(server: BoundedServer) -> None:
+    status, body = await server.send(b"\x16\x03\x01 hello\r\n\r\n")
     assert (status, body["error"]["class"]) == (400, "validation_error")
 
 
@@ -198,20 +198,20 @@ async def test_what_is_no_http_is_400_with_a_class(house: House) -> None:
 
 
 @pytest.mark.parametrize("half", [b"", b"GET /hel", b"GET /hello HTTP/1.1\r\nhost: x\r\nx: y", b"\r\n\r\n"])
-async def test_half_a_request_is_408_and_ends(house: House, half: bytes) -> None:
-    reader, writer = await house.connect()
+async def test_half_a_request_is_408_and_ends(server: BoundedServer, half: bytes) -> None:
+    reader, writer = await server.connect()
     writer.write(half)
     status, body = await answer(reader)
     assert (status, body["error"]["class"], body["error"]["retryable"]) == (408, "timeout", True)
     async with asyncio.timeout(DEADLINE_S):
         assert await reader.read() == b""
-    await until(lambda: len(house.connections) == 0)
+    await until(lambda: len(server.connections) == 0)
     writer.close()
 
 
-async def test_a_head_that_drips_is_408(house: House) -> None:
+async def test_a_head_that_drips_is_408(server: BoundedServer) -> None:
     """Each byte is on time; the head is not."""
-    reader, writer = await house.connect()
+    reader, writer = await server.connect()
     status = asyncio.create_task(answer(reader))
     async with asyncio.timeout(DEADLINE_S):
         while not status.done():
@@ -221,8 +221,8 @@ async def test_a_head_that_drips_is_408(house: House) -> None:
     writer.close()
 
 
-async def test_a_head_that_drips_after_a_good_request_is_408(house: House) -> None:
-    reader, writer = await house.connect()
+async def test_a_head_that_drips_after_a_good_request_is_408(server: BoundedServer) -> None:
+    reader, writer = await server.connect()
     writer.write(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
     assert (await answer(reader))[0] == 200
     writer.write(b"GET /hello HTTP/1.1\r\nhost:")
@@ -230,19 +230,21 @@ async def test_a_head_that_drips_after_a_good_request_is_408(house: House) -> No
     writer.close()
 
 
-async def test_a_body_that_stops_is_408_and_the_handler_is_told(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    status, body = await house.send(b"POST /takes HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
+async def test_a_body_that_stops_is_408_and_the_handler_is_told(
+    server: BoundedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, body = await server.send(b"POST /takes HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nhalf")
     assert (status, body["error"]["class"]) == (408, "timeout")
-    await until(lambda: house.gone == ["body"])
+    await until(lambda: server.gone == ["body"])
     assert not caplog.records  # nothing went wrong here
 
 
-async def test_a_slow_handler_is_not_hurried(house: House) -> None:
-    reader, writer = await house.connect()
+async def test_a_slow_handler_is_not_hurried(server: BoundedServer) -> None:
+    reader, writer = await server.connect()
     writer.write(b"GET /waits HTTP/1.1\r\nhost: x\r\n\r\n")
-    await until(lambda: house.inside)
-    await until(lambda: _elapsed(house))  # more than twice as long as a client may be silent
-    house.gate.set()
+    await until(lambda: server.inside)
+    await until(lambda: _elapsed(server))  # more than twice as long as a client may be silent
+    server.gate.set()
     assert (await answer(reader))[0] == 200
     writer.close()
 
@@ -250,44 +252,44 @@ async def test_a_slow_handler_is_not_hurried(house: House) -> None:
 _BEGAN: dict[int, float] = {}
 
 
-def _elapsed(house: House) -> bool:
+def _elapsed(server: BoundedServer) -> bool:
     now = asyncio.get_running_loop().time()
-    return now - _BEGAN.setdefault(id(house), now) > 2 * SMALL.body_idle_s
+    return now - _BEGAN.setdefault(id(server), now) > 2 * SMALL.body_idle_s
 
 
-async def test_an_answer_that_nobody_reads_does_not_hold_a_place(house: House) -> None:
-    _, writer = await house.connect()
+async def test_an_answer_that_nobody_reads_does_not_hold_a_place(server: BoundedServer) -> None:
+    _, writer = await server.connect()
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-    await until(lambda: len(house.connections) == 1)
-    await until(lambda: len(house.connections) == 0)
+    await until(lambda: len(server.connections) == 1)
+    await until(lambda: len(server.connections) == 0)
     writer.close()
 
 
-async def test_an_early_answer_is_seen_by_a_client_that_still_writes(house: House) -> None:
+async def test_an_early_answer_is_seen_by_a_client_that_still_writes(server: BoundedServer) -> None:
     """The body is larger than a head may be, and it is no head."""
     async with httpx2.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
         for _ in range(3):
-            response = await client.post(f"{house.url}/early", content=b"a" * 3_000_000)
+            response = await client.post(f"{server.url}/early", content=b"a" * 3_000_000)
             assert (response.status_code, response.json()) == (413, {"read": False})
 
 
-async def test_large_bodies_and_many_requests_on_one_connection_are_served(house: House) -> None:
+async def test_large_bodies_and_many_requests_on_one_connection_are_served(server: BoundedServer) -> None:
     async with httpx2.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
         for size in (0, 1, 4_095, 70_000, 3_000_000):
-            response = await client.post(f"{house.url}/takes", content=b"a" * size)
+            response = await client.post(f"{server.url}/takes", content=b"a" * size)
             assert response.json() == {"bytes": size}
-        assert len(house.connections) == 1
+        assert len(server.connections) == 1
 
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(500):
             yield b"a" * 10
 
     async with httpx2.AsyncClient(trust_env=False, timeout=DEADLINE_S) as client:
-        assert (await client.post(f"{house.url}/takes", content=pieces())).json() == {"bytes": 5_000}
+        assert (await client.post(f"{server.url}/takes", content=pieces())).json() == {"bytes": 5_000}
 
 
-async def test_pipelined_requests_are_answered_in_order(house: House) -> None:
-    reader, writer = await house.connect()
+async def test_pipelined_requests_are_answered_in_order(server: BoundedServer) -> None:
+    reader, writer = await server.connect()
     writer.write(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n" * 200)
     for _ in range(200):
         assert (await answer(reader))[0] == 200
@@ -299,48 +301,48 @@ async def test_pipelined_requests_are_answered_in_order(house: House) -> None:
 
 async def test_half_requests_give_way_to_whoever_behaves() -> None:
     """Ten times as many as there are places, and a normal caller is answered between any two."""
-    async with serving(DoorLimits(per_address=20, connections=40)) as house, AsyncExitStack() as stack:
+    async with serving(DoorLimits(per_address=20, connections=40)) as server, AsyncExitStack() as stack:
         for number in range(200):
-            _, writer = await house.connect()
+            _, writer = await server.connect()
             stack.callback(writer.close)
             writer.write(b"GET /hello HTTP/1.1\r\nhost:")
-            assert len(house.connections) <= 20
+            assert len(server.connections) <= 20
             if number % 10 == 0:
-                assert await house.works()
-        assert house.connections.gave_way >= 180
-        assert await house.works()
+                assert await server.works()
+        assert server.connections.gave_way >= 180
+        assert await server.works()
 
 
 async def test_bodies_that_never_come_give_way_too() -> None:
-    async with serving(DoorLimits(per_address=20, connections=40)) as house, AsyncExitStack() as stack:
+    async with serving(DoorLimits(per_address=20, connections=40)) as server, AsyncExitStack() as stack:
         for number in range(100):
-            _, writer = await house.connect()
+            _, writer = await server.connect()
             stack.callback(writer.close)
             writer.write(b"POST /takes HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n")
             if number % 10 == 0:
-                assert await house.works()
-        assert len(house.connections) <= 20
+                assert await server.works()
+        assert len(server.connections) <= 20
 
 
-def _inside(house: House, count: int) -> bool:
-    return len(house.inside) == count
+def _inside(server: BoundedServer, count: int) -> bool:
+    return len(server.inside) == count
 
 
-async def test_requests_at_work_are_never_interrupted_and_the_next_one_is_503(house: House) -> None:
+async def test_requests_at_work_are_never_interrupted_and_the_next_one_is_503(server: BoundedServer) -> None:
     busy = []
     for number in range(SMALL.per_address):
-        reader, writer = await house.connect()
+        reader, writer = await server.connect()
         writer.write(b"GET /waits HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        await until(functools.partial(_inside, house, number + 1))
+        await until(functools.partial(_inside, server, number + 1))
         busy.append((reader, writer))
-    status, body = await house.send(b"")
+    status, body = await server.send(b"")
     assert (status, body["error"]["class"], body["error"]["retryable"]) == (503, "overload_rejected", True)
-    house.gate.set()
+    server.gate.set()
     for reader, writer in busy:
         assert (await answer(reader))[0] == 200
         writer.close()
-    await until(lambda: len(house.connections) == 0)
-    assert await house.works()
+    await until(lambda: len(server.connections) == 0)
+    assert await server.works()
 
 
 async def test_one_address_does_not_take_the_places_of_others() -> None:
@@ -369,18 +371,18 @@ async def test_one_address_does_not_take_the_places_of_others() -> None:
 
 
 async def test_two_hundred_callers_at_once_are_served_by_the_usual_limits() -> None:
-    async with serving(DoorLimits()) as house, AsyncExitStack() as stack:
-        held = [await house.connect() for _ in range(300)]
+    async with serving(DoorLimits()) as server, AsyncExitStack() as stack:
+        held = [await server.connect() for _ in range(300)]
         for _, writer in held:
             stack.callback(writer.close)
             writer.write(b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n")
         assert {(await answer(reader))[0] for reader, _ in held} == {200}
-        assert (house.connections.gave_way, house.connections.turned_away) == (0, 0)
+        assert (server.connections.gave_way, server.connections.turned_away) == (0, 0)
 
 
 def test_there_are_never_more_connections_than_file_descriptors() -> None:
     allowed = raise_file_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == allowed
-    assert DoorLimits(connections=10**6, per_address=10**6).within(2_048).connections == 2_048 - KEPT_BACK
+    assert DoorLimits(connections=10**6, per_address=10**6).within(2_048).connections == 2_048 - RESERVED_FILES
     assert DoorLimits().within(100).connections == 64
     assert DoorLimits().within(100_000) == DoorLimits()

@@ -76,7 +76,7 @@ async def simulators() -> AsyncIterator[Simulators]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_no_page_moves_a_simulated_world(simulators: Simulators, name: str) -> None:
+async def test_no_page_changes_a_simulator(simulators: Simulators, name: str) -> None:
     client, (path, fault) = simulators.clients[name], FAULTS[name]
     for headers in FOREIGN:
         refused = await client.post(path, json=fault, headers=headers)

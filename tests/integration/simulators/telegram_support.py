@@ -78,14 +78,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def says(world: SimulatedTelegram, text: str, user_id: int = 5, **more: Any) -> Posted:
+def says(telegram: SimulatedTelegram, text: str, user_id: int = 5, **more: Any) -> Posted:
     """A user's message, without HTTP."""
     sender = User(id=user_id, first_name="Ann")
     wish: dict[str, Any] = {"chat_id": user_id, "sender": sender, "text": text, **more}
-    return post(world, next(iter(world.state.bots.values())), Post(**wish))
+    return post(telegram, next(iter(telegram.state.bots.values())), Post(**wish))
 
 
-def calls(world: SimulatedTelegram, method: str, **params: Any) -> Any:
+def calls(telegram: SimulatedTelegram, method: str, **params: Any) -> Any:
     """A bot's call, without HTTP."""
-    bot = next(iter(world.state.bots.values()))
-    return METHODS[method](Call(world=world, bot=bot, params=Params(params)))
+    bot = next(iter(telegram.state.bots.values()))
+    return METHODS[method](Call(world=telegram, bot=bot, params=Params(params)))

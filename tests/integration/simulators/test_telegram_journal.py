@@ -31,32 +31,32 @@ def journal_at(path: Path) -> Iterator[Journal]:
         journal.close()
 
 
-def lived_in(world: SimulatedTelegram) -> None:
+def lived_in(telegram: SimulatedTelegram) -> None:
     """A bit of everything that changes a world."""
-    bot = world.add_bot(TOKEN, "unit_bot")
-    asked = says(world, "hi").message
-    says(world, "hi!", edit_of=asked.message_id)
-    sent = calls(world, "sendMessage", chat_id=5, text="ho *ho*", parse_mode="Markdown", reply_to_message_id=1)
-    calls(world, "editMessageText", chat_id=5, message_id=sent["message_id"], text="ha")
-    calls(world, "setMessageReaction", chat_id=5, message_id=1, reaction=[{"type": "emoji", "emoji": "👀"}])
-    gone = calls(world, "sendMessage", chat_id=-77, text="gone soon")
-    calls(world, "deleteMessage", chat_id=-77, message_id=gone["message_id"])
-    migrate(world, bot, -77, None)
-    set_blocked(world, bot, 9, blocked=True)
-    calls(world, "setWebhook", url="http://127.0.0.1:1/", secret_token="s", allowed_updates=["message"])
-    world.commit({"change": "updates_dropped", "bot": bot.id, "count": 1})
-    world.commit({"change": "settings_changed", "settings": {"strict_chats": True}})
+    bot = telegram.add_bot(TOKEN, "unit_bot")
+    asked = says(telegram, "hi").message
+    says(telegram, "hi!", edit_of=asked.message_id)
+    sent = calls(telegram, "sendMessage", chat_id=5, text="ho *ho*", parse_mode="Markdown", reply_to_message_id=1)
+    calls(telegram, "editMessageText", chat_id=5, message_id=sent["message_id"], text="ha")
+    calls(telegram, "setMessageReaction", chat_id=5, message_id=1, reaction=[{"type": "emoji", "emoji": "👀"}])
+    gone = calls(telegram, "sendMessage", chat_id=-77, text="gone soon")
+    calls(telegram, "deleteMessage", chat_id=-77, message_id=gone["message_id"])
+    migrate(telegram, bot, -77, None)
+    set_blocked(telegram, bot, 9, blocked=True)
+    calls(telegram, "setWebhook", url="http://127.0.0.1:1/", secret_token="s", allowed_updates=["message"])
+    telegram.commit({"change": "updates_dropped", "bot": bot.id, "count": 1})
+    telegram.commit({"change": "settings_changed", "settings": {"strict_chats": True}})
     for number, times in enumerate((1, 2, None), start=1):
         fault = {"fault_id": number, "method": "getMe", "kind": "delay", "times": times}
-        world.commit({"change": "fault_added", "fault": fault})
-    world.faults.take(of_get_me)
+        telegram.commit({"change": "fault_added", "fault": fault})
+    telegram.faults.take(of_get_me)
 
 
 def of_get_me(fault: BotFault) -> bool:
     return fault.hits("getMe", None)
 
 
-def test_a_replayed_world_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
+def test_a_replayed_state_equals_the_one_that_wrote_it(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "telegram.jsonl"
     with journal_at(path) as journal:
         lived_in(first := SimulatedTelegram(clock=ManualClock(), journal=journal))
@@ -81,11 +81,11 @@ def test_how_many_calls_a_fault_still_lets_pass_is_remembered(tmp_path: Path) ->
 def test_a_torn_last_line_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "telegram.jsonl"
     with journal_at(path) as journal:
-        world = SimulatedTelegram(clock=ManualClock(), journal=journal)
-        world.add_bot(TOKEN, "unit_bot")
-        says(world, "whole")
+        telegram = SimulatedTelegram(clock=ManualClock(), journal=journal)
+        telegram.add_bot(TOKEN, "unit_bot")
+        says(telegram, "whole")
         whole = path.read_bytes()
-        says(world, "torn")
+        says(telegram, "torn")
     complete = path.read_bytes()
     for cut in range(len(whole), len(complete), 9):
         path.write_bytes(complete[:cut])
@@ -100,10 +100,10 @@ def test_writing_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     path.write_bytes(b'{"changes":[]}\n{"chan')
     for text in ("one", "two"):
         with journal_at(path) as journal:
-            world = SimulatedTelegram(clock=ManualClock(), journal=journal)
-            world.add_bot(TOKEN, "unit_bot")
-            says(world, text)
-    assert [m.text for m in world.state.bots[42].chats[5].messages.values()] == ["one", "two"]
+            telegram = SimulatedTelegram(clock=ManualClock(), journal=journal)
+            telegram.add_bot(TOKEN, "unit_bot")
+            says(telegram, text)
+    assert [m.text for m in telegram.state.bots[42].chats[5].messages.values()] == ["one", "two"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ async def test_partitions_that_are_not_months_are_left_alone(database: Database)
         assert await drop_month_partitions_before(connection, SCHEMA, TABLE, date(2030, 1, 1)) == []
 
 
-async def test_many_processes_may_keep_house_at_once(database: Database):
+async def test_many_processes_may_make_partitions_at_once(database: Database):
     made = await asyncio.gather(*(ensure(database, date(2026, 1, 1), 5) for _ in range(6)))
 
     assert sorted(name for names in made for name in names) == [f"message_inbox_p20260{n}" for n in range(1, 7)]

@@ -44,7 +44,7 @@ class WatchedInbox(RouteInbox):
         return await super().outcome(key)
 
 
-class World:
+class InboxSystem:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.begun = asyncio.Event()
@@ -78,12 +78,12 @@ class World:
 
 
 @pytest.fixture
-async def world(postgres_server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def system(postgres_server: EmbeddedPostgres) -> AsyncIterator[InboxSystem]:
     async with (
         cloned_database_uri(postgres_server, [base_migrations(SCHEMA)]) as dsn,
         await Database.connect(dsn, max_size=3) as database,
     ):
-        yield World(database)
+        yield InboxSystem(database)
 
 
 def envelope() -> RouteEnvelope:
@@ -106,27 +106,27 @@ def envelope() -> RouteEnvelope:
     )
 
 
-async def test_a_caller_that_still_waits_does_not_have_the_work_begun_again(world: World) -> None:
-    caller = asyncio.create_task(world.inbox.handle(envelope()))
+async def test_a_caller_that_still_waits_does_not_have_the_work_begun_again(system: InboxSystem) -> None:
+    caller = asyncio.create_task(system.inbox.handle(envelope()))
     async with asyncio.timeout(30):
-        await world.begun.wait()
-    await world.inbox.drain(0)
-    world.begun.clear()
-    await world.caller_looks_again()
-    assert await world.attempts() == [0]
-    assert not world.begun.is_set()
+        await system.begun.wait()
+    await system.inbox.drain(0)
+    system.begun.clear()
+    await system.caller_looks_again()
+    assert await system.attempts() == [0]
+    assert not system.begun.is_set()
     caller.cancel()
 
 
-async def test_a_claim_that_the_stop_overtook_is_given_back(world: World) -> None:
-    world.inbox.held = asyncio.Event()
-    caller = asyncio.create_task(world.inbox.handle(envelope()))
+async def test_a_claim_that_the_stop_overtook_is_given_back(system: InboxSystem) -> None:
+    system.inbox.held = asyncio.Event()
+    caller = asyncio.create_task(system.inbox.handle(envelope()))
     async with asyncio.timeout(30):
-        await world.inbox.claimed.wait()
-    assert await world.attempts() == [1]
-    await world.inbox.drain(0)
-    world.inbox.held.set()
-    await world.caller_looks_again()
-    assert await world.attempts() == [0]
-    assert not world.begun.is_set()
+        await system.inbox.claimed.wait()
+    assert await system.attempts() == [1]
+    await system.inbox.drain(0)
+    system.inbox.held.set()
+    await system.caller_looks_again()
+    assert await system.attempts() == [0]
+    assert not system.begun.is_set()
     caller.cancel()

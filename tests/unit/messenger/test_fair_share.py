@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butlers.messenger.admission_rules import WANTED_FOR, Admitted, Refused
+from butlers.messenger.admission_rules import SHARE_HELD_FOR, Admitted, Refused
 
 from .admission_door import Door, limits
 from .given import START as NOW
@@ -81,7 +81,7 @@ def test_a_promise_nobody_comes_back_for_is_forgotten() -> None:
     shared = door()
     assert shared.admitted(NOISY, NOW, tries=100) == 60
     assert not shared.is_admitted(QUIET, NOW)
-    seconds = WANTED_FOR.total_seconds()
+    seconds = SHARE_HELD_FOR.total_seconds()
     assert shared.admitted(NOISY, at(seconds), tries=100) == seconds
 
 

@@ -21,7 +21,7 @@ OUTGOING = Outgoing(delivery_id=OURS, idempotency_key="key", intent="send", targ
 
 
 def judged(status: int, said: Any = None, **more: Any) -> AttemptResult:
-    return result_of(Answer(status=status, said=said, **more), OUTGOING)
+    return result_of(Answer(status=status, body=said, **more), OUTGOING)
 
 
 def refused(status: int, said: Any = None, **more: Any) -> NotSent:
@@ -183,7 +183,7 @@ names = st.sampled_from(["id", "delivery_id", "error", "scope"])
 
 @given(st.integers(200, 599), st.dictionaries(names, json_like) | st.none() | json_like)
 def test_no_answer_whatever_breaks_the_judge(status: int, said: Any) -> None:
-    result = result_of(Answer(status=status, said=decoded(json.dumps(said).encode())), OUTGOING)
+    result = result_of(Answer(status=status, body=decoded(json.dumps(said).encode())), OUTGOING)
     assert isinstance(result, Sent | NotSent)
     if isinstance(result, Sent):
         assert "\x00" not in result.provider_delivery_id

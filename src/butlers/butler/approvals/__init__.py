@@ -41,7 +41,7 @@ def migrations(schema: str) -> MigrationSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class GatedCall:
     """A gated call that a caller asks for."""
 
     tool_name: str

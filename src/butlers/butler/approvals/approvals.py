@@ -13,11 +13,11 @@ from butlers.butler.approvals import (
     EXPIRY,
     NO_ACTION,
     Allowed,
+    GatedCall,
     Hooks,
     Journal,
     MustWait,
     PendingAction,
-    Wanted,
     refusal,
 )
 from butlers.butler.approvals.rules import RuleBook
@@ -108,21 +108,19 @@ class Approvals:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def request(self, connection: Executor, wanted: Wanted, *, now: datetime) -> Allowed | MustWait:
+    async def request(self, connection: Executor, call: GatedCall, *, now: datetime) -> Allowed | MustWait:
         """May it happen? In the caller's transaction: a use of a rule and a new action come and go with it."""
         # What waits already goes on waiting: if a newer rule let a repeat pass, approving it would act twice.
-        if (known := await self._known(connection, wanted.key)) is not None:
+        if (known := await self._known(connection, call.key)) is not None:
             return known
-        rule_id = await self.rules.spend(
-            connection, wanted.tool_name, wanted.tool_args, actor=wanted.requested_by, now=now
-        )
+        rule_id = await self.rules.spend(connection, call.tool_name, call.tool_args, actor=call.requested_by, now=now)
         if rule_id is not None:
             return Allowed(rule_id=rule_id)
-        return await self._insert(connection, wanted, event="requested", now=now)
+        return await self._insert(connection, call, event="requested", now=now)
 
-    async def park(self, connection: Executor, wanted: Wanted, *, now: datetime) -> MustWait:
+    async def park(self, connection: Executor, call: GatedCall, *, now: datetime) -> MustWait:
         """An action that no rule may allow."""
-        return await self._insert(connection, wanted, event="parked", now=now)
+        return await self._insert(connection, call, event="parked", now=now)
 
     async def preview(self, tool_name: str, tool_args: Mapping[str, Any]) -> Allowed | MustWait:
         """What `request` would say to a new call, without a trace of having asked."""
@@ -135,28 +133,28 @@ class Approvals:
         """Undo the use of a rule whose call was refused later."""
         await self.rules.give_back(connection, rule_id)
 
-    async def _insert(self, connection: Executor, wanted: Wanted, *, event: str, now: datetime) -> MustWait:
+    async def _insert(self, connection: Executor, call: GatedCall, *, event: str, now: datetime) -> MustWait:
         action_id, expires_at = self.new_id(), now + self._expiry
-        if wanted.not_after is not None:
-            expires_at = min(expires_at, wanted.not_after)
+        if call.not_after is not None:
+            expires_at = min(expires_at, call.not_after)
         inserted = await connection.fetchval(
             self.queries.insert_action,
             action_id,
-            wanted.key,
-            wanted.tool_name,
-            wanted.tool_args,
-            wanted.summary,
+            call.key,
+            call.tool_name,
+            call.tool_args,
+            call.summary,
             event == "parked",
-            wanted.subject_id,
-            wanted.requested_by,
-            wanted.requested_role,
+            call.subject_id,
+            call.requested_by,
+            call.requested_role,
             now,
             expires_at,
         )
         if inserted is None:
-            return await self._existing(connection, wanted.key)
+            return await self._existing(connection, call.key)
         await self.journal.record(
-            connection, event, at=now, actor=wanted.requested_by, tool_name=wanted.tool_name, action_id=action_id
+            connection, event, at=now, actor=call.requested_by, tool_name=call.tool_name, action_id=action_id
         )
         return MustWait(action_id=action_id, expires_at=expires_at, created=True)
 

@@ -93,10 +93,10 @@ def _holds(constraint: Mapping[str, Any], name: str, tool_args: Mapping[str, Any
         return True
     if name not in tool_args:
         return False
-    given, wanted = tool_args[name], constraint.get("value")
+    given, expected = tool_args[name], constraint.get("value")
     if constraint["type"] == "exact":
-        return same(given, wanted)
-    return isinstance(given, str) and isinstance(wanted, str) and fnmatchcase(given, wanted)
+        return same(given, expected)
+    return isinstance(given, str) and isinstance(expected, str) and fnmatchcase(given, expected)
 
 
 def same(one: Any, other: Any) -> bool:

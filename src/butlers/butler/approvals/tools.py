@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from butlers.butler.approvals import Allowed, MustWait, Wanted
+from butlers.butler.approvals import Allowed, GatedCall, MustWait
 from butlers.butler.approvals.approvals import Approvals
 from butlers.butler.approvals.runner import KEY, ActionRunner
 from butlers.butler.core_tools import wire
@@ -163,7 +163,7 @@ def _asking(tool: Tool, approvals: Approvals) -> Callable[[Caller, Any], Awaitab
         async with approvals.database.transaction() as connection:
             answer = await approvals.request(
                 connection,
-                Wanted(
+                GatedCall(
                     tool_name=tool.name,
                     tool_args=tool_args,
                     summary=summary_of(tool.name, tool_args),
@@ -175,7 +175,7 @@ def _asking(tool: Tool, approvals: Approvals) -> Callable[[Caller, Any], Awaitab
             )
         if isinstance(answer, Allowed):
             return await _call_by_rule(tool, caller, arguments, approvals, answer)
-        return await _told_to_wait(approvals, answer)
+        return await _waiting_result(approvals, answer)
 
     return ask
 
@@ -197,12 +197,12 @@ async def _call_by_rule(
         raise
 
 
-async def _told_to_wait(approvals: Approvals, answer: MustWait) -> dict[str, Any]:
+async def _waiting_result(approvals: Approvals, answer: MustWait) -> dict[str, Any]:
     status = "pending_approval" if answer.status == "pending" else answer.status
-    told = {"status": status, "action_id": str(answer.action_id), "expires_at": answer.expires_at.isoformat()}
+    result = {"status": status, "action_id": str(answer.action_id), "expires_at": answer.expires_at.isoformat()}
     if answer.status == "executed" and answer.action_id is not None:
-        told |= (await approvals.actions.show(answer.action_id))["result"] or {}
-    return told
+        result |= (await approvals.actions.show(answer.action_id))["result"] or {}
+    return result
 
 
 def summary_of(name: str, tool_args: Mapping[str, Any]) -> str:

@@ -137,7 +137,7 @@ class UpdateArguments(EventArguments):
     allow_conflict: bool = Field(default=False, description="move it even where the time is taken")
 
     @model_validator(mode="after")
-    def _says_what(self) -> Self:
+    def _check_change(self) -> Self:
         if (self.start is None) != (self.end is None):
             raise ValueError("start and end are changed together")
         if self.start is not None and self.end is not None:

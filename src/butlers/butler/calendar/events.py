@@ -66,19 +66,21 @@ class Taken:
     alternatives: tuple[Slot, ...] = ()  # as long as the wanted one, nearest first, none overlaps another
 
 
-def decide(wanted: Slot, busy: Sequence[Busy], *, policy: Policy, hours: WorkingHours, now: datetime) -> Taken | None:
+def decide(
+    requested: Slot, busy: Sequence[Busy], *, policy: Policy, hours: WorkingHours, now: datetime
+) -> Taken | None:
     """None: nothing stands against it."""
-    conflicts = tuple(taken for taken in busy if taken.slot.overlaps(wanted))
+    conflicts = tuple(taken for taken in busy if taken.slot.overlaps(requested))
     if not conflicts or policy == "allow":
         return None
     if policy == "reject":
         return Taken(conflicts)
-    return Taken(conflicts, _alternatives(wanted, [taken.slot for taken in busy], hours, now))
+    return Taken(conflicts, _alternatives(requested, [taken.slot for taken in busy], hours, now))
 
 
-def search_window(wanted: Slot) -> Slot:
+def search_window(slot: Slot) -> Slot:
     """What must be known of the calendar to decide about a slot."""
-    return Slot(wanted.start - SEARCH, wanted.end + SEARCH)
+    return Slot(slot.start - SEARCH, slot.end + SEARCH)
 
 
 def free_gaps(window: Slot, busy: Iterable[Slot], *, hours: WorkingHours, now: datetime) -> Iterator[Slot]:
@@ -90,11 +92,11 @@ def free_gaps(window: Slot, busy: Iterable[Slot], *, hours: WorkingHours, now: d
         yield from _without(Slot(max(open_hours.start, since), min(open_hours.end, window.end)), taken)
 
 
-def _alternatives(wanted: Slot, busy: list[Slot], hours: WorkingHours, now: datetime) -> tuple[Slot, ...]:
-    gaps = free_gaps(search_window(wanted), busy, hours=hours, now=now)
-    fitting = (slot for gap in gaps for slot in _quarter_hours(gap, wanted.length))
+def _alternatives(requested: Slot, busy: list[Slot], hours: WorkingHours, now: datetime) -> tuple[Slot, ...]:
+    gaps = free_gaps(search_window(requested), busy, hours=hours, now=now)
+    fitting = (slot for gap in gaps for slot in _quarter_hours(gap, requested.length))
     chosen: list[Slot] = []
-    for slot in sorted(fitting, key=lambda slot: (abs(slot.start - wanted.start), slot.start)):
+    for slot in sorted(fitting, key=lambda slot: (abs(slot.start - requested.start), slot.start)):
         if not any(slot.overlaps(other) for other in chosen):
             chosen.append(slot)
         if len(chosen) == SUGGESTIONS:

@@ -100,69 +100,69 @@ class CalendarTools:
         return self._connected
 
     @tool("calendar_list_events", "Events within a window, in order; pages by page_token.", EventList, READS_OUTSIDE)
-    async def _list(self, _caller: Caller, wanted: ListArguments) -> dict[str, Any]:
+    async def _list(self, _caller: Caller, arguments: ListArguments) -> dict[str, Any]:
         page = await self._calendar.list_events(
-            wanted.window, limit=wanted.limit, page_token=wanted.page_token, query=wanted.query
+            arguments.window, limit=arguments.limit, page_token=arguments.page_token, query=arguments.query
         )
         return {"events": [shown(event) for event in page.events], "next_page_token": page.next_page_token}
 
     @tool("calendar_get_event", "One event.", EventResult, READS_OUTSIDE)
-    async def _get(self, _caller: Caller, wanted: EventArguments) -> dict[str, Any]:
-        return {"event": shown(await self._calendar.get(wanted.event_id))}
+    async def _get(self, _caller: Caller, arguments: EventArguments) -> dict[str, Any]:
+        return {"event": shown(await self._calendar.get(arguments.event_id))}
 
     @tool("calendar_find_free_slots", "Free times within the working hours.", FreeSlots, READS_OUTSIDE)
-    async def _free(self, _caller: Caller, wanted: FreeSlotsArguments) -> dict[str, Any]:
-        window, zone = wanted.window, await self._calendar.time_zone()
+    async def _free(self, _caller: Caller, arguments: FreeSlotsArguments) -> dict[str, Any]:
+        window, zone = arguments.window, await self._calendar.time_zone()
         busy = await self._calendar.free_busy(window)
         gaps = free_gaps(window, busy, hours=self._policy.hours(zone), now=self._clock.now())
-        long_enough = [gap for gap in gaps if gap.length.total_seconds() >= wanted.duration_minutes * 60]
+        long_enough = [gap for gap in gaps if gap.length.total_seconds() >= arguments.duration_minutes * 60]
         return {
             "time_zone": zone.key,
-            "slots": [shown_slot(gap, zone) for gap in long_enough[: wanted.limit]],
-            "more": len(long_enough) > wanted.limit,
+            "slots": [shown_slot(gap, zone) for gap in long_enough[: arguments.limit]],
+            "more": len(long_enough) > arguments.limit,
         }
 
     @tool("calendar_create_event", "Make an event; a taken time is answered with suggestions.", EventWritten, SENDS)
-    async def _create(self, _caller: Caller, wanted: CreateArguments) -> dict[str, Any]:
-        key, body = wanted.idempotency_key, _body(wanted)
+    async def _create(self, _caller: Caller, arguments: CreateArguments) -> dict[str, Any]:
+        key, body = arguments.idempotency_key, _body(arguments)
         event_id = event_id_of(f"{self._butler}:{key}") if key else self._new_id().hex
         async with self._writing:
             if key and (known := await self._calendar.find(event_id)):
                 return {"status": "exists", "event": shown(same_request(known, body))}
-            slot = slot_between(wanted.start, wanted.end, await self._calendar.time_zone())
-            if wanted.takes_time and (refused := await self._refusal(slot, wanted.allow_conflict)):
+            slot = slot_between(arguments.start, arguments.end, await self._calendar.time_zone())
+            if arguments.takes_time and (refused := await self._refusal(slot, arguments.allow_conflict)):
                 return refused
             event, new = await self._calendar.insert(event_id, body)
         log.info("calendar event created", butler=self._butler, duplicate=not new)
         return {"status": "created" if new else "exists", "event": shown(event)}
 
     @tool("calendar_update_event", "Change an event; moved to a taken time, it stays.", EventWritten, CHANGES_OUTSIDE)
-    async def _update(self, _caller: Caller, wanted: UpdateArguments) -> dict[str, Any]:
+    async def _update(self, _caller: Caller, arguments: UpdateArguments) -> dict[str, Any]:
         async with self._writing:
-            present = await self._calendar.get(wanted.event_id)
+            present = await self._calendar.get(arguments.event_id)
             if is_cancelled(present):
                 raise invalid("event_id", "the event has been deleted")
-            slot = await self._newly_taken(present, wanted)
-            if slot and (refused := await self._refusal(slot, wanted.allow_conflict, without=wanted.event_id)):
+            slot = await self._newly_taken(present, arguments)
+            if slot and (refused := await self._refusal(slot, arguments.allow_conflict, without=arguments.event_id)):
                 return refused
-            etag = wanted.etag or present["etag"]
-            event = await self._calendar.patch(wanted.event_id, _changes(wanted), etag=etag)
+            etag = arguments.etag or present["etag"]
+            event = await self._calendar.patch(arguments.event_id, _changes(arguments), etag=etag)
         log.info("calendar event updated", butler=self._butler)
         return {"status": "updated", "event": shown(event)}
 
     @tool("calendar_delete_event", "Delete an event.", EventDeleted, CHANGES_OUTSIDE)
-    async def _delete(self, _caller: Caller, wanted: DeleteArguments) -> dict[str, Any]:
-        await self._calendar.delete(wanted.event_id, etag=wanted.etag)
+    async def _delete(self, _caller: Caller, arguments: DeleteArguments) -> dict[str, Any]:
+        await self._calendar.delete(arguments.event_id, etag=arguments.etag)
         log.info("calendar event deleted", butler=self._butler)
-        return {"status": "deleted", "event_id": wanted.event_id}
+        return {"status": "deleted", "event_id": arguments.event_id}
 
-    async def _newly_taken(self, present: Event, wanted: UpdateArguments) -> Slot | None:
+    async def _newly_taken(self, present: Event, arguments: UpdateArguments) -> Slot | None:
         """The time that a change would take up and that the event does not have yet."""
         took = takes_time(present)
-        takes = took if wanted.busy is None else wanted.busy
+        takes = took if arguments.busy is None else arguments.busy
         zone = await self._calendar.time_zone()
-        if takes and wanted.start is not None and wanted.end is not None:
-            return slot_between(wanted.start, wanted.end, zone)
+        if takes and arguments.start is not None and arguments.end is not None:
+            return slot_between(arguments.start, arguments.end, zone)
         return slot_of(present, zone) if takes and not took else None
 
     async def _refusal(self, slot: Slot, allow: bool, *, without: str | None = None) -> dict[str, Any] | None:
@@ -182,22 +182,22 @@ class CalendarTools:
         }
 
 
-def _body(wanted: CreateArguments) -> Event:
-    texts = {name: value for name in _TEXTS if (value := getattr(wanted, name)) is not None}
+def _body(arguments: CreateArguments) -> Event:
+    texts = {name: value for name in _TEXTS if (value := getattr(arguments, name)) is not None}
     return texts | {
-        "start": moment_to_wire(wanted.start, wanted.time_zone),
-        "end": moment_to_wire(wanted.end, wanted.time_zone),
-        "transparency": _transparency(wanted.takes_time),
+        "start": moment_to_wire(arguments.start, arguments.time_zone),
+        "end": moment_to_wire(arguments.end, arguments.time_zone),
+        "transparency": _transparency(arguments.takes_time),
     }
 
 
-def _changes(wanted: UpdateArguments) -> Event:
-    changes: Event = {name: value for name in _TEXTS if (value := getattr(wanted, name)) is not None}
-    for name, moment in (("start", wanted.start), ("end", wanted.end)):
+def _changes(arguments: UpdateArguments) -> Event:
+    changes: Event = {name: value for name in _TEXTS if (value := getattr(arguments, name)) is not None}
+    for name, moment in (("start", arguments.start), ("end", arguments.end)):
         if moment is not None:
-            changes[name] = moment_to_patch(moment, wanted.time_zone)
-    if wanted.busy is not None:
-        changes["transparency"] = _transparency(wanted.busy)
+            changes[name] = moment_to_patch(moment, arguments.time_zone)
+    if arguments.busy is not None:
+        changes["transparency"] = _transparency(arguments.busy)
     return changes
 
 

@@ -95,8 +95,8 @@ class LocalReader:
 
 def facts_of(episode: Episode) -> list[NewFact]:
     return [
-        NewFact(**asdict(said), origin="local", observed_at=episode.created_at, source_episode_id=episode.id)
-        for said in statements(episode.content, episode.speaker)
+        NewFact(**asdict(statement), origin="local", observed_at=episode.created_at, source_episode_id=episode.id)
+        for statement in statements(episode.content, episode.speaker)
     ]
 
 

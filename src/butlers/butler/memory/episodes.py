@@ -178,24 +178,24 @@ def _claims_on(episodes: Sequence[Episode], token: UUID) -> list[Claim]:
     return [Claim(key=(episode.id,), token=token) for episode in episodes]
 
 
-SCHEDULED, TOLD, CORRECTED = 0.3, 0.5, 0.7  # importance
+SCHEDULED, STATED, CORRECTED = 0.3, 0.5, 0.7  # importance
 
 
 def importance_of(session: EndedSession) -> float:
     """Routine is worth little, a correction much, and a statement as much as it is sure."""
-    usual = SCHEDULED if session.trigger_source.startswith("schedule:") else TOLD
-    return importance(session.said, session.speaker, usual=usual)
+    usual = SCHEDULED if session.trigger_source.startswith("schedule:") else STATED
+    return importance(session.text, session.speaker, usual=usual)
 
 
-def importance(said: str, speaker: str, *, usual: float = TOLD) -> float:
+def importance(text: str, speaker: str, *, usual: float = STATED) -> float:
     """Of something that somebody said."""
-    told = [statement.confidence for statement in statements(said, speaker)]
-    return max(usual, CORRECTED if corrections(said) else 0.0, *told, 0.0)
+    confidences = [statement.confidence for statement in statements(text, speaker)]
+    return max(usual, CORRECTED if corrections(text) else 0.0, *confidences, 0.0)
 
 
 def is_worth_keeping(session: EndedSession) -> bool:
     """Without a model nobody carries a schedule's prompt out: nothing happened."""
-    if session.trigger_source.startswith(OF_ITSELF) or not session.said.strip():
+    if session.trigger_source.startswith(OF_ITSELF) or not session.text.strip():
         return False
     return session.runtime != "local" or not session.trigger_source.startswith("schedule:")
 
@@ -210,7 +210,7 @@ class EpisodeRecorder:
             return
         episode = NewEpisode(
             source=session.trigger_source,
-            content=shortened(session.said),
+            content=shortened(session.text),
             speaker=shortened(session.speaker, MAX_NAME),
             answer=shortened(session.answered) or None,
             importance=importance_of(session),

@@ -119,8 +119,8 @@ def statements(text: str, speaker: str) -> list[Statement]:
     for sentence in plain_sentences(text):
         for form, read in PATTERNS:
             match = form.search(sentence)
-            said = read(match, speaker) if match is not None else ()
-            if found := [s for s in said if len(s.subject) <= MAX_NAME >= len(s.predicate)]:
+            candidates = read(match, speaker) if match is not None else ()
+            if found := [s for s in candidates if len(s.subject) <= MAX_NAME >= len(s.predicate)]:
                 result += found
                 break  # the first form that fits: a sentence is read once
     return result

@@ -122,8 +122,8 @@ class Recall:
         for row in rows:
             sure = confidence_of(kind, row, now)
             value = score(matched=row["matched"], asked=asked, confidence=sure, since=row["since"], now=now)
-            kept = {name: row[name] for name in row.keys() if name != "matched"}  # noqa: SIM118 - a record's own keys
-            yield {"kind": kind, **kept, "effective_confidence": round(sure, 4), "score": round(value, 6)}
+            columns = {name: row[name] for name in row.keys() if name != "matched"}  # noqa: SIM118 - a record's own keys
+            yield {"kind": kind, **columns, "effective_confidence": round(sure, 4), "score": round(value, 6)}
 
 
 def confidence_of(kind: Kind, row: Record, now: datetime) -> float:

@@ -25,14 +25,14 @@ MAX_PAGE = 50
 MAX_OFFSET = 600  # three kinds of candidates
 
 
-def _says_something(text: str) -> str:
+def _not_empty(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
     return text.strip()
 
 
-Content = Annotated[str, StringConstraints(max_length=MAX_CONTENT), AfterValidator(_says_something)]
-Name = Annotated[str, StringConstraints(max_length=MAX_NAME), AfterValidator(_says_something)]
+Content = Annotated[str, StringConstraints(max_length=MAX_CONTENT), AfterValidator(_not_empty)]
+Name = Annotated[str, StringConstraints(max_length=MAX_NAME), AfterValidator(_not_empty)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 

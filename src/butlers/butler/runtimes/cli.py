@@ -181,8 +181,8 @@ class CliRuntime:
             if finished.exit_code == 0:
                 raise InternalError(f"{self.name} printed something that is not its format") from malformed
         if finished.exit_code != 0:
-            said = reading.failure or finished.stderr.decode("utf-8", errors="replace")
-            raise self._failed(f"exited with {finished.exit_code}", said)
+            output = reading.failure or finished.stderr.decode("utf-8", errors="replace")
+            raise self._failed(f"exited with {finished.exit_code}", output)
         return reading
 
     def _answer(self, reading: Reading) -> str:
@@ -193,9 +193,9 @@ class CliRuntime:
             raise InternalError(f"{self.name} ended without an answer")
         return answer
 
-    def _failed(self, what: str, said: str) -> TargetUnavailable:
+    def _failed(self, what: str, output: str) -> TargetUnavailable:
         for cause in _CAUSES:
-            if cause.pattern.search(said):
+            if cause.pattern.search(output):
                 explained = cause.explanation.format(login=self.dialect.login)
                 return TargetUnavailable(f"{self.name} {what}: {explained}", retryable=cause.retryable)
         return TargetUnavailable(f"{self.name} {what}")
@@ -203,8 +203,8 @@ class CliRuntime:
 
 def probe(hidden: Iterable[Path]) -> str:
     """What keeps this machine from hiding folders from sessions; empty: nothing."""
-    told = json.dumps({"hidden": [str(folder) for folder in hidden], "argv": [], "probe": True})
-    command = [sys.executable, "-I", "-S", confine.__file__, told]
+    request = json.dumps({"hidden": [str(folder) for folder in hidden], "argv": [], "probe": True})
+    command = [sys.executable, "-I", "-S", confine.__file__, request]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)  # noqa: S603  our own
     except (OSError, subprocess.SubprocessError) as error:
@@ -213,8 +213,8 @@ def probe(hidden: Iterable[Path]) -> str:
 
 
 def _confined(argv: list[str], hidden: tuple[Path, ...]) -> list[str]:
-    told = json.dumps({"hidden": [str(folder.absolute()) for folder in hidden], "argv": argv})
-    return [sys.executable, "-I", "-S", confine.__file__, told]
+    request = json.dumps({"hidden": [str(folder.absolute()) for folder in hidden], "argv": argv})
+    return [sys.executable, "-I", "-S", confine.__file__, request]
 
 
 def _check_started(finished: Finished) -> None:
@@ -265,7 +265,7 @@ _CAUSES = (
 
 
 DRAIN_S = 1.0  # for what is still in the pipes when the group is dead
-KEPT_STDERR = 16 * 1024
+STDERR_TAIL = 16 * 1024
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
@@ -329,7 +329,7 @@ class _Conversation(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == _STDERR:
             self.stderr += data
-            del self.stderr[:-KEPT_STDERR]
+            del self.stderr[:-STDERR_TAIL]
         elif len(self.stdout) + len(data) > self._stdout_limit:
             self.overflowed = True
             self.settled.set()

@@ -79,13 +79,13 @@ def confine(folders: list[str]) -> str | None:
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
-    failure = confine(told["hidden"])
-    if told.get("probe"):
+    request = json.loads(sys.argv[1])
+    failure = confine(request["hidden"])
+    if request.get("probe"):
         sys.stdout.write(failure or "")
         return
     try:
-        os.execv(told["argv"][0], told["argv"])  # noqa: S606  the program that butler.toml names
+        os.execv(request["argv"][0], request["argv"])  # noqa: S606  the program that butler.toml names
     except OSError as error:
         sys.stderr.write(f"errno {error.errno}\n")
         sys.exit(CANNOT_START)

@@ -40,8 +40,8 @@ class Reading:
         self.answer = text
         self.failure = None
 
-    def fail(self, said: object) -> None:
-        self.failure = said if isinstance(said, str) else json.dumps(said)
+    def fail(self, message: object) -> None:
+        self.failure = message if isinstance(message, str) else json.dumps(message)
 
     def use(self, *, input_tokens: int, output_tokens: int) -> None:
         self.input_tokens = (self.input_tokens or 0) + input_tokens
@@ -114,9 +114,9 @@ def _read_message(reading: Reading, message: dict[str, object], *, is_main: bool
     for block in content:
         if block.get("type") == "tool_use":
             reading.call(block.get("id"))
-    said = "".join(text(block.get("text")) for block in content if block.get("type") == "text")
-    if is_main and said:
-        reading.say(said)
+    joined = "".join(text(block.get("text")) for block in content if block.get("type") == "text")
+    if is_main and joined:
+        reading.say(joined)
     model = text(message.get("model"))
     if is_main and model and model != _SYNTHETIC:
         reading.model = model

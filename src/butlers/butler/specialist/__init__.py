@@ -217,5 +217,5 @@ class SignalRecorder:
 
 def as_note(signal_type: str, contact_hint: str | None, data: Mapping[str, Any]) -> str:
     """A signal as a line that people read and a question finds."""
-    told = ", ".join(f"{name} {value}" for name, value in data.items() if value not in (None, ""))
-    return f"{contact_hint or 'Somebody'}: {signal_type.replace('_', ' ')} ({told})"
+    details = ", ".join(f"{name} {value}" for name, value in data.items() if value not in (None, ""))
+    return f"{contact_hint or 'Somebody'}: {signal_type.replace('_', ' ')} ({details})"

@@ -91,19 +91,19 @@ def _is_author(sender: str, raw: Any, written: Sequence[str]) -> bool:
 
 def _passes(results: Sequence[Result], method: str, property_: str, domain: str, *, exact: bool) -> bool:
     """Whether this method passed for the domain. Of several signatures one is enough; the others decide alone."""
-    said = [result for result in results if result.method == method]
-    if method != "dkim" and len({result.outcome for result in said}) > 1:
+    reported = [result for result in results if result.method == method]
+    if method != "dkim" and len({result.outcome for result in reported}) > 1:
         return False
     return any(
         result.outcome == "pass" and _aligned(result.properties.get(property_, ""), domain, exact=exact)
-        for result in said
+        for result in reported
     )
 
 
 def _aligned(named: str, domain: str, *, exact: bool) -> bool:
     found = named.rpartition("@")[2].strip(".").casefold()
-    wanted = domain.strip(".").casefold()
-    return found == wanted or (not exact and "." in found and wanted.endswith(f".{found}"))
+    expected = domain.strip(".").casefold()
+    return found == expected or (not exact and "." in found and expected.endswith(f".{found}"))
 
 
 def _result(part: str) -> Result | None:
@@ -113,15 +113,15 @@ def _result(part: str) -> Result | None:
         return None
     properties: dict[str, str] = {}
     for word in words[1:]:
-        name, equals, told = word.partition("=")
+        name, equals, value = word.partition("=")
         if equals:
-            properties.setdefault(name.casefold(), told)
+            properties.setdefault(name.casefold(), value)
     return Result(method=method.partition("/")[0].casefold(), outcome=outcome.casefold(), properties=properties)
 
 
 def _plain(value: str) -> str:
     """Without comments; what is quoted loses its quotes and everything in it that could mean something outside."""
-    kept: list[str] = []
+    remaining: list[str] = []
     depth, quoted, escaped = 0, False, False
     for character in value:
         if escaped:
@@ -133,8 +133,8 @@ def _plain(value: str) -> str:
         elif character in "()" and not quoted:
             depth = max(0, depth + (1 if character == "(" else -1))
         elif not depth and not (quoted and character in _SYNTAX):
-            kept.append(character)
-    return "".join(kept)
+            remaining.append(character)
+    return "".join(remaining)
 
 
 def _headers(raw: Any) -> Mapping[Any, Any]:

@@ -172,19 +172,19 @@ def refused(reply: Reply) -> NotSent:
 
 
 def _error(reply: Reply) -> ClassifiedError:
-    said = f"{reply.code} {reply.enhanced or ''}".strip()
+    status = f"{reply.code} {reply.enhanced or ''}".strip()
     if 400 <= reply.code < 500:
         throttle = _throttle(reply)
         return TargetUnavailable(
-            f"the mail server says not now ({said})", retry_after=throttle.seconds if throttle else None
+            f"the mail server says not now ({status})", retry_after=throttle.seconds if throttle else None
         )
     if reply.phase == "auth" or reply.code in _ACCOUNT:
-        return TargetUnavailable(f"the mail server refuses the login ({said})", retryable=False)
+        return TargetUnavailable(f"the mail server refuses the login ({status})", retryable=False)
     if reply.phase in _BEFORE_THE_MAIL or not 500 <= reply.code < 600:
-        return TargetUnavailable(f"the mail server refuses us ({said})", retryable=False)
+        return TargetUnavailable(f"the mail server refuses us ({status})", retryable=False)
     if _recipient_gone(reply):
-        return ValidationError(f"the mail server knows no such recipient ({said})")
-    return ValidationError(f"the mail server refuses the mail ({said})")
+        return ValidationError(f"the mail server knows no such recipient ({status})")
+    return ValidationError(f"the mail server refuses the mail ({status})")
 
 
 def _throttle(reply: Reply) -> Throttle | None:

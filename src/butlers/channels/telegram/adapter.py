@@ -209,16 +209,16 @@ class Answer:
     def wait(self) -> float | None:
         if self.code != 429:
             return None
-        said = _RETRY_AFTER.search(self.description)
-        seconds = float(said[1]) if said else DEFAULT_WAIT
+        match = _RETRY_AFTER.search(self.description)
+        seconds = float(match[1]) if match else DEFAULT_WAIT
         return max(1.0, seconds if self.retry_after is None else self.retry_after)
 
     def refusal_evidence(self) -> dict[str, Any]:
         moved_to = None if self.moved_to is None else int(self.moved_to)
         named = {"retry_after": self.retry_after, "migrate_to_chat_id": moved_to}
         parameters = {name: value for name, value in named.items() if value is not None}
-        told: dict[str, Any] = {"error_code": self.code, "description": self.description}
-        return told | ({"parameters": parameters} if parameters else {})
+        evidence: dict[str, Any] = {"error_code": self.code, "description": self.description}
+        return evidence | ({"parameters": parameters} if parameters else {})
 
 
 class Phase(StrEnum):
@@ -323,8 +323,8 @@ def read(response: httpx2.Response) -> Answer | None:
         value if isinstance(value, dict) else {} for value in (body.get("result"), body.get("parameters"))
     )
     given, wait, moved_to = body.get("description"), parameters.get("retry_after"), parameters.get("migrate_to_chat_id")
-    said = text(given) if isinstance(given, str) else ""
-    description = _TOKEN.sub("[token]", _QUOTED.sub('"..."', said))[:200]
+    cleaned = text(given) if isinstance(given, str) else ""
+    description = _TOKEN.sub("[token]", _QUOTED.sub('"..."', cleaned))[:200]
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < _LONGEST_WAIT:
         wait = None
     ok, code, message_id = bool(body["ok"]), body.get("error_code"), result.get("message_id")
@@ -354,17 +354,17 @@ def refused(answer: Answer, *, evidence: Mapping[str, Any], moved_to: str | None
 
 
 def _error(answer: Answer) -> ClassifiedError:
-    code, said = answer.code, answer.description
+    code, description = answer.code, answer.description
     match code:
         case 429:
-            return TargetUnavailable(f"Telegram asks to wait: {said}", retry_after=answer.wait)
+            return TargetUnavailable(f"Telegram asks to wait: {description}", retry_after=answer.wait)
         case 403:
-            return TargetUnavailable(f"the recipient cannot be reached: {said}", retryable=False)
+            return TargetUnavailable(f"the recipient cannot be reached: {description}", retryable=False)
         case 401 | 404:
-            return TargetUnavailable(f"Telegram refuses the bot's token: {said}", retryable=False)
+            return TargetUnavailable(f"Telegram refuses the bot's token: {description}", retryable=False)
         case int() if code >= 500:
-            return TargetUnavailable(f"Telegram failed: {said}")
-    return ValidationError(f"Telegram refused the message: {said}")
+            return TargetUnavailable(f"Telegram failed: {description}")
+    return ValidationError(f"Telegram refused the message: {description}")
 
 
 def refusal(code: object, *, retry_after: float | None = None) -> ClassifiedError:

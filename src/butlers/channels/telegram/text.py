@@ -254,10 +254,10 @@ class _Window:
     reach: int  # the last place where the part may end
     limit: int
     near: tuple[Span, ...]  # spans over some of it
-    kept: tuple[Span, ...]  # those not to be cut
+    whole: tuple[Span, ...]  # those not to be cut
 
     def allows(self, place: int) -> bool:
-        return is_boundary(self.text, place) and not any(s.begin < place < s.end for s in self.kept)
+        return is_boundary(self.text, place) and not any(s.begin < place < s.end for s in self.whole)
 
 
 def _window(text: str, spans: Iterable[Span], begin: int, limit: int) -> _Window:
@@ -276,8 +276,8 @@ def _window(text: str, spans: Iterable[Span], begin: int, limit: int) -> _Window
             reach = min(reach, span.begin)
             break
     near = tuple(span for span in ahead if span.begin < reach)
-    kept = tuple(span for span in near if utf16_length(text[span.begin : span.end]) <= limit)
-    return _Window(text=text, begin=begin, reach=reach, limit=limit, near=near, kept=kept)
+    whole = tuple(span for span in near if utf16_length(text[span.begin : span.end]) <= limit)
+    return _Window(text=text, begin=begin, reach=reach, limit=limit, near=near, whole=whole)
 
 
 def _behind_space(text: str, spans: Iterable[Span], place: int) -> int:

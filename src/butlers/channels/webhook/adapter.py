@@ -55,12 +55,12 @@ class Answer:
     """What came back, from the gateway or from a front end."""
 
     status: int
-    said: Mapping[str, Any] | None  # the gateway's own words; None: not JSON, so not the gateway's
+    body: Mapping[str, Any] | None  # the gateway's own words; None: not JSON, so not the gateway's
     retry_after: float | None = None
 
     @property
     def identifier(self) -> str | None:
-        given = self.said.get("id") if self.said else None
+        given = self.body.get("id") if self.body else None
         if isinstance(given, int) and not isinstance(given, bool) and abs(given) < _BIGGEST_ID:
             return str(given)
         usable = isinstance(given, str) and given.strip() and "\x00" not in given and len(given) <= _LONGEST_ID
@@ -69,15 +69,15 @@ class Answer:
     @property
     def disowns(self) -> bool:
         """Whether a failed gateway says that it has not taken the message and will not."""
-        said = self.said.get("error") if self.said else None
-        return said == NOT_TAKEN and self.status not in _ON_THE_WAY
+        error = self.body.get("error") if self.body else None
+        return error == NOT_TAKEN and self.status not in _ON_THE_WAY
 
     @property
     def reason(self) -> str:
         """The status, with the gateway's code for it. Its sentences stay out of every record: they may quote the
         message or a credential.
         """
-        given = self.said.get("error") if self.said else None
+        given = self.body.get("error") if self.body else None
         coded = isinstance(given, str) and _CODE.fullmatch(given)
         return f"HTTP {self.status}" + (f": {given}" if coded else "")
 
@@ -91,7 +91,7 @@ def result_of(answer: Answer, outgoing: Outgoing) -> AttemptResult:
         return _uncertain(answer, f"the gateway, or something on the way to it, answered {answer.reason}")
     throttle = None
     if answer.status == 429 and answer.retry_after is not None:
-        of_recipient = answer.said is not None and answer.said.get("scope") == "recipient"
+        of_recipient = answer.body is not None and answer.body.get("scope") == "recipient"
         throttle = Throttle(scope="target" if of_recipient else "channel", seconds=answer.retry_after)
     return NotSent(
         error=refusal(answer),
@@ -139,7 +139,7 @@ def _taken(answer: Answer) -> AttemptResult:
 
 
 def _conflict(answer: Answer, outgoing: Outgoing) -> AttemptResult:
-    theirs = str(answer.said.get("delivery_id", "")).lower() if answer.said else ""
+    theirs = str(answer.body.get("delivery_id", "")).lower() if answer.body else ""
     if theirs == str(outgoing.delivery_id) and answer.identifier is not None:
         return _taken(answer)
     if theirs and theirs != str(outgoing.delivery_id):
@@ -156,10 +156,10 @@ def _uncertain(answer: Answer, what: str) -> NotSent:
 def decoded(content: bytes) -> Mapping[str, Any] | None:
     """An answer in the gateway's own words, that is as a JSON object; None for anything else."""
     try:
-        said = from_json(content, allow_inf_nan=False)
+        body = from_json(content, allow_inf_nan=False)
     except ValueError:
         return None
-    return said if isinstance(said, dict) else None
+    return body if isinstance(body, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +242,11 @@ class WebhookChannel:
             method, url, content=body or None, headers=dict(headers), extensions=extensions
         ) as response:
             try:
-                said = decoded(await response.aread())
+                document = decoded(await response.aread())
             except UnreadableAnswer:  # too long to be a gateway's: then its status speaks
-                said = None
+                document = None
             waits = retry_after(response.headers.get("Retry-After"), now=self._clock.now())
-            return Answer(status=response.status_code, said=said, retry_after=waits)
+            return Answer(status=response.status_code, body=document, retry_after=waits)
 
     def _signed(self, body: bytes) -> dict[str, str]:
         return signed_headers(self._webhook.signing_key, body, now=self._clock.now())

@@ -47,7 +47,7 @@ SIGNING_KEY = "simulated-signing-key"
 RECEIPT_KEY = "simulated-receipt-key"
 TIMEOUT_S = 10.0
 TOLERANCE_S = 300
-KEPT = 10_000  # requests remembered
+MAX_REQUESTS = 10_000  # requests remembered
 _NEEDED = ("delivery_id", "idempotency_key", "channel", "intent", "recipient", "message")
 _OUTCOMES = {202: "taken", 200: "repeated"}
 
@@ -95,7 +95,7 @@ class Gateway:
     conflict_on_repeat: bool = False  # answer 409 instead of 200 to a message it has
     taken: dict[str, Taken] = field(default_factory=dict)  # by key
     gone: set[str] = field(default_factory=set)  # recipients that are no more
-    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=KEPT))
+    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=MAX_REQUESTS))
     faults: Faults[GatewayFault] = field(default_factory=lambda: Faults(GatewayFault))
 
     def reset(self) -> None:
@@ -154,8 +154,8 @@ class GatewayApi:
     async def find(self, request: Request) -> Response:
         if not self._is_signed(request, b""):
             return _refused(401, "not signed")
-        wanted = request.path_params["delivery_id"]
-        taken = next((taken for taken in self.gateway.taken.values() if taken.delivery_id == wanted), None)
+        delivery_id = request.path_params["delivery_id"]
+        taken = next((taken for taken in self.gateway.taken.values() if taken.delivery_id == delivery_id), None)
         if taken is None:
             return _refused(404, "no such message")
         return JSONResponse({"id": taken.id, "delivery_id": taken.delivery_id})

@@ -103,8 +103,8 @@ def _call(client: SystemClient, operation: Operation, route: Route, given: Mappi
     query = {name: _text(given[name]) for name in queried if name in given and f"{{{name}}}" not in route.path}
     if route.method == "GET":
         return client.get(path, **query)
-    said = json_body({name: given[name] for name in operation.in_body(route) if name in given})
-    return client.post(f"{path}?{urlencode(query)}" if query else path, said)
+    body = json_body({name: given[name] for name in operation.in_body(route) if name in given})
+    return client.post(f"{path}?{urlencode(query)}" if query else path, body)
 
 
 def _checked(operation: Operation, name: str, value: Any) -> Any:

@@ -27,7 +27,7 @@ app = typer.Typer(name="pipeline", help="Jobs over the whole record, on Spark.",
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's name; `butlers pipeline list` shows them.")]
 From = Annotated[str | None, typer.Option("--from", help="A day, or a moment with an offset; included.")]
 To = Annotated[str | None, typer.Option("--to", help="A day, or a moment with an offset; not included.")]
-Said = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of an argument of the job.")]
+Assignments = Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE of an argument of the job.")]
 Master = Annotated[str | None, typer.Option(help="local[2], spark://HOST:PORT, yarn, k8s://...; default: local[*].")]
 Remote = Annotated[str | None, typer.Option(help="sc://HOST:PORT of a Spark Connect server.")]
 Memory = Annotated[str, typer.Option(help="Of the driver, which is all there is on one machine.")]
@@ -41,7 +41,7 @@ def run(
     job: JobName,
     start: From = None,
     end: To = None,
-    said: Said = None,
+    assignments: Assignments = None,
     master: Master = None,
     remote: Remote = None,
     memory: Memory = "1g",
@@ -64,7 +64,7 @@ def run(
 
     clock = SystemClock()
     window = _window(find_job(job), start, end, clock.now())
-    arguments = dict(_pair(item) for item in said or ())
+    arguments = dict(_pair(item) for item in assignments or ())
     settings = settings_from(data_dir=data_dir, config=config)
     root = Places(settings.data_dir).root
     session = SessionSettings(scratch=root / "pipeline", master=master, remote=remote, memory=memory)
@@ -111,12 +111,12 @@ def status(
     from butlers.clock import SystemClock
     from butlers.pipeline.runs import Runs
 
-    wanted = as_uuid(run_id) if run_id is not None else None
+    requested = as_uuid(run_id) if run_id is not None else None
     with database_of_system(settings_from(data_dir=data_dir, config=config)) as dsn:
-        found = Runs(dsn).recent(now=SystemClock().now(), limit=limit, run_id=wanted)
-    if wanted is not None and not found:
+        found = Runs(dsn).recent(now=SystemClock().now(), limit=limit, run_id=requested)
+    if requested is not None and not found:
         raise invalid("run_id", "is unknown")
-    say({"runs": found}, as_json, _one if wanted is not None else _runs)
+    say({"runs": found}, as_json, _one if requested is not None else _runs)
     return OK
 
 
@@ -191,7 +191,7 @@ def _details(details: dict[str, Any]) -> Iterator[str]:
     for name, value in details.items():
         if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()):
             yield f"    {name}:"
-            yield from (f"        {inner}: {_in_words(told)}" for inner, told in value.items())
+            yield from (f"        {inner}: {_in_words(entry)}" for inner, entry in value.items())
         elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
             yield f"    {name}:"
             yield from (f"        {_in_words(inner)}" for inner in value)

@@ -59,8 +59,8 @@ def generate(
     tell = _silent if as_json else _telling(plan)
     rows = _make(plan, settings, out, master, memory, tell)
     place = {"out": str(out)} if out is not None else {"table": "connector_heartbeat_log"}
-    said = {"connectors": connectors, "days": days, "start": start, "seed": seed, "rows": rows}
-    say(said | place, as_json, _lines)
+    summary = {"connectors": connectors, "days": days, "start": start, "seed": seed, "rows": rows}
+    say(summary | place, as_json, _lines)
     return OK
 
 

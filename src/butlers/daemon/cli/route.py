@@ -124,13 +124,13 @@ def _print(message: Mapping[str, Any], cascade: Cascade, butlers: list[Registere
     from butlers.switchboard.routing.decision import RoutingQuestion
 
     decision = asyncio.run(_decide(cascade, RoutingQuestion(**message), butlers))
-    told = described(decision, message["text"])
+    document = described(decision, message["text"])
     if as_json:
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(document, ensure_ascii=False))
         return
-    for target in told["targets"]:
+    for target in document["targets"]:
         print(f"{target['butler']:<13} {target['confidence']:.2f}  {target['segment']['text'].strip()!r}")
-    print(f"    {told['router']}: {told['why']}")
+    print(f"    {document['router']}: {document['why']}")
 
 
 async def _decide(cascade: Cascade, question: Any, butlers: list[RegisteredButler]) -> Decision:

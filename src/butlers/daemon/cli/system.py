@@ -165,14 +165,14 @@ def _print_status(document: Document) -> None:
 
 def _problems(doors: Document) -> Iterator[str]:
     """What is not well, and what to do; what several doors say is said once."""
-    said: dict[str, list[str]] = {}
+    by_problem: dict[str, list[str]] = {}
     for name, door in doors.items():
         for part in door.get("parts", []):
             if part["state"] != "ok":
                 what = " ".join(part[key] for key in ("part", "name") if key in part)
                 words = " ".join(part[key] for key in ("sentence", "remedy") if key in part)
-                said.setdefault(f"{what} {part['state']}: {words}", []).append(name)
-    for problem, names in said.items():
+                by_problem.setdefault(f"{what} {part['state']}: {words}", []).append(name)
+    for problem, names in by_problem.items():
         yield f"{', '.join(names)}: {problem}"
 
 

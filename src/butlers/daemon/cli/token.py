@@ -57,8 +57,8 @@ def issue(
     places = _places(data_dir, config)
     places.create()
     token = _tokens(places).issue(name, role, grants)
-    told = {"name": name, "role": role.value, "token": token.secret, "grants": [asdict(grant) for grant in grants]}
-    print(json.dumps(told) if as_json else token.secret)
+    document = {"name": name, "role": role.value, "token": token.secret, "grants": [asdict(grant) for grant in grants]}
+    print(json.dumps(document) if as_json else token.secret)
     return 0
 
 
@@ -125,7 +125,7 @@ def list_(data_dir: DataDir = None, config: Config = None, as_json: Json = False
     rows = [asdict(token) for token in tokens]
     for row in rows:
         del row["secret"]
-    say({"tokens": rows}, as_json, lambda told: map(_line, told["tokens"]))
+    say({"tokens": rows}, as_json, lambda document: map(_line, document["tokens"]))
     return 0
 
 

@@ -109,7 +109,7 @@ def _parts(butler: Butler, channels: dict[str, Adapter]) -> Parts:
     database, schema, clock = process.database, config.schema_name, process.clock
     observer = Observer(telemetry=butler.telemetry, clock=clock)
     receipts = ReceiptIntake(
-        database=database, schema=schema, clock=clock, new_id=process.new_id, heard=observer.receipt
+        database=database, schema=schema, clock=clock, new_id=process.new_id, on_receipt=observer.receipt
     )
     deliveries = _deliveries(butler, channels, receipts)
     worker = _worker(butler, channels, deliveries, observer)

@@ -94,7 +94,7 @@ def door_in(
         new_id=process.new_id,
         telemetry=butler.telemetry,
         content_window=timedelta(seconds=process.settings.content_dedupe_window_s),
-        shows_end=parts.signals.wanted,
+        shows_end=parts.signals.is_awaited,
         accepted=accept_times.note,
     )
 
@@ -129,7 +129,7 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> SenderGate:
         policies=policies,
         report=butler.report,
     )
-    messages = SenderMessages(notifier=notify, told=records.told)
+    messages = SenderMessages(notifier=notify, on_offered=records.record_offer)
     butler.add(
         Service(
             name="refused senders",

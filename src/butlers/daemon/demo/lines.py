@@ -70,7 +70,7 @@ async def _run_job(job: str, data_dir: Path, since: datetime, argument: str) -> 
     )
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            said, complained = await process.communicate()
+            stdout, stderr = await process.communicate()
     except TimeoutError:
         raise TimeoutExceeded(f"{job} did not end within {_PATIENCE_S:g} s; is the machine busy?") from None
     finally:
@@ -78,9 +78,9 @@ async def _run_job(job: str, data_dir: Path, since: datetime, argument: str) -> 
             process.terminate()
             await process.wait()
     if process.returncode != 0:
-        last = (said or complained).decode(errors="replace").strip().splitlines()
+        last = (stdout or stderr).decode(errors="replace").strip().splitlines()
         raise ButlersError(f"{job} ended with exit code {process.returncode}: {last[-1:]}")
-    document: dict[str, Any] = json.loads(said)
+    document: dict[str, Any] = json.loads(stdout)
     return document
 
 
@@ -229,7 +229,7 @@ class Demo:
         before = self._clock.monotonic()
         await self.instance.start()
         await self.instance.until("all requests are finished", self._all_finished, timeout_s=90)
-        answers = await self._said_in(*CRASH_CHATS)
+        answers = await self._answers_in(*CRASH_CHATS)
         expected = {f"[general] Noted: note number {number}" for number in range(IN_FLIGHT)}
         _expect(set(answers) == expected, f"{len(expected - set(answers))} answers are missing")
         _expect(len(answers) == IN_FLIGHT, f"{len(answers) - IN_FLIGHT} answers were repeated")
@@ -238,9 +238,9 @@ class Demo:
         )
 
     async def _statistics(self) -> str:
-        said = len(await self._said_in(CHAT, *CRASH_CHATS))
+        shown = len(await self._answers_in(CHAT, *CRASH_CHATS))
         delivered = await answers_delivered(self._data_dir, self._began)
-        _expect(delivered == said, f"Spark counts {delivered} answers, the chats show {said}")
+        _expect(delivered == shown, f"Spark counts {delivered} answers, the chats show {shown}")
         return f"{delivered} answers delivered, as many as the chats show"
 
     async def _stop(self) -> str:
@@ -251,7 +251,7 @@ class Demo:
         _expect(not left, f"still running: {left}")
         return f"process {pid} exited 0; no process is left"
 
-    async def _said_in(self, *chats: int) -> list[str]:
+    async def _answers_in(self, *chats: int) -> list[str]:
         return [answer for chat in chats for answer in await self.instance.bot_messages(chat)]
 
     async def _newest_request(self) -> str | None:

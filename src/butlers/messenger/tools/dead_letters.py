@@ -57,18 +57,18 @@ class DeadLetterTools:
             Tool.of(QUARANTINE, self._quarantine),
         ]
 
-    async def _list(self, _caller: Caller, wanted: ListArguments) -> dict[str, Any]:
+    async def _list(self, _caller: Caller, arguments: ListArguments) -> dict[str, Any]:
         rows = await self.records.rows(
             self.records.queries.dead_letters,
-            wanted.channel,
-            wanted.origin_butler,
-            wanted.error_class,
-            wanted.since,
-            wanted.include_discarded,
-            *place(wanted.cursor),
-            wanted.limit + 1,
+            arguments.channel,
+            arguments.origin_butler,
+            arguments.error_class,
+            arguments.since,
+            arguments.include_discarded,
+            *place(arguments.cursor),
+            arguments.limit + 1,
         )
-        letters, cursor = page(rows, wanted.limit)
+        letters, cursor = page(rows, arguments.limit)
         eligibility = await self.eligibility(letters)
         shown = [letter | {"replay_eligible": eligibility[letter["id"]]["eligible"]} for letter in letters]
         return wire({"dead_letters": shown, "next_cursor": cursor})

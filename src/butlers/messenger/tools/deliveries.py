@@ -126,21 +126,21 @@ class TrackingTools:
         columns = {name: value for name, value in row.items() if name not in _NOT_IN_STATUS}
         return wire({"delivery_id": row["id"], **columns, "latest_attempt": attempts[-1] if attempts else None})
 
-    async def _search(self, _caller: Caller, wanted: SearchArguments) -> dict[str, Any]:
-        check_window(wanted.since, wanted.until)
+    async def _search(self, _caller: Caller, arguments: SearchArguments) -> dict[str, Any]:
+        check_window(arguments.since, arguments.until)
         rows = await self.records.rows(
             self.records.queries.search,
-            wanted.origin_butler,
-            wanted.channel,
-            wanted.intent,
-            wanted.status,
-            wanted.request_id,
-            wanted.since,
-            wanted.until,
-            *place(wanted.cursor),
-            wanted.limit + 1,
+            arguments.origin_butler,
+            arguments.channel,
+            arguments.intent,
+            arguments.status,
+            arguments.request_id,
+            arguments.since,
+            arguments.until,
+            *place(arguments.cursor),
+            arguments.limit + 1,
         )
-        deliveries, cursor = page(rows, wanted.limit)
+        deliveries, cursor = page(rows, arguments.limit)
         return wire({"deliveries": deliveries, "next_cursor": cursor})
 
     async def _attempts(self, _caller: Caller, arguments: DeliveryArguments) -> dict[str, Any]:
@@ -232,12 +232,12 @@ class RecipientTools:
             Tool.of(recipient_operations.RELEASE, self._release),
         ]
 
-    async def _list(self, _caller: Caller, wanted: RecipientListArguments) -> dict[str, Any]:
+    async def _list(self, _caller: Caller, arguments: RecipientListArguments) -> dict[str, Any]:
         rows = await self.records.rows(
-            self.records.queries.recipient_rules, wanted.channel, *_place(wanted.cursor), wanted.limit + 1
+            self.records.queries.recipient_rules, arguments.channel, *_place(arguments.cursor), arguments.limit + 1
         )
-        shown = rows[: wanted.limit]
-        more = len(rows) > wanted.limit
+        shown = rows[: arguments.limit]
+        more = len(rows) > arguments.limit
         cursor = f"{shown[-1]['channel']}{SEPARATOR}{shown[-1]['target']}" if more else None
         return wire({"recipients": shown, "next_cursor": cursor})
 

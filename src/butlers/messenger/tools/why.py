@@ -125,8 +125,8 @@ def _attempt(attempt: Row) -> str:
         sentences.append(_CERTAINTIES[certainty])
     if certainty == "not_sent":
         sentences.append("Another attempt may help." if attempt["retryable"] else "Another attempt would not help.")
-    said = (attempt["provider_response"] or {}).items()
-    if facts := [f"{_plain(name)} {value}" for name, value in said if isinstance(value, str | int | float)]:
+    evidence = (attempt["provider_response"] or {}).items()
+    if facts := [f"{_plain(name)} {value}" for name, value in evidence if isinstance(value, str | int | float)]:
         sentences.append(f"Evidence: {_without_stop(', '.join(facts)[:_EVIDENCE_SHOWN])}.")
     return " ".join(sentences)
 

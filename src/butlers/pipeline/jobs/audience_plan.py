@@ -81,15 +81,15 @@ class _Order:
 
 def run(context: JobContext) -> JobResult:
     order = _order(context.window, context.arguments)
-    kept: list[DataFrame] = []
+    persisted: list[DataFrame] = []
     try:
-        audience = _keep(read_audience(context.spark, order.audience), kept)
+        audience = _keep(read_audience(context.spark, order.audience), persisted)
         people = count_audience(audience, order.audience)
         with _turn(context, order) as turn:
-            details = _decide(context, order, audience, turn, kept)
+            details = _decide(context, order, audience, turn, persisted)
         return JobResult(rows_in=people, rows_out=people, details=details)
     finally:
-        for frame in kept:
+        for frame in persisted:
             frame.unpersist()
 
 
@@ -99,35 +99,35 @@ def _turn(context: JobContext, order: _Order) -> AbstractContextManager[Connecti
 
 
 def _decide(
-    context: JobContext, order: _Order, audience: DataFrame, turn: Connection | None, kept: list[DataFrame]
+    context: JobContext, order: _Order, audience: DataFrame, turn: Connection | None, persisted: list[DataFrame]
 ) -> dict[str, Any]:
     document, now = order.document, _moment(context, order)
     if _is_known(context, document):
         decisions = read_decisions(context.spark, context.dsn, document.id)
-        decided = _keep(decisions.join(audience, on="recipient_id", how="left_semi"), kept)
+        decided = _keep(decisions.join(audience, on="recipient_id", how="left_semi"), persisted)
         undecided = audience.join(decided, on="recipient_id", how="left_anti")
-        added = _keep(_plan(context, undecided, document.message(), now, kept), kept)
+        added = _keep(_plan(context, undecided, document.message(), now, persisted), persisted)
         plan = added.unionByName(decided)
     else:
-        plan = added = _keep(_plan(context, audience, document.message(), now, kept), kept)
+        plan = added = _keep(_plan(context, audience, document.message(), now, persisted), persisted)
     place = write_plan(plan, _folder(context), document.id)
     details = _summary(plan) | {"plan": str(place)}
     return details if turn is None else details | _load(context, turn, added, document, now)
 
 
 def _plan(
-    context: JobContext, undecided: DataFrame, message: Message, now: datetime, kept: list[DataFrame]
+    context: JobContext, undecided: DataFrame, message: Message, now: datetime, persisted: list[DataFrame]
 ) -> DataFrame:
     circumstances, booked = read_circumstances(context.dsn, message, now=now, horizon=context.window.end)
     preferences = read_table(context.spark, context.dsn, PREFERENCES)
     entitlements = read_table(context.spark, context.dsn, ENTITLEMENTS)
-    decisions = _keep(checked(undecided, preferences, entitlements, circumstances), kept)
+    decisions = _keep(checked(undecided, preferences, entitlements, circumstances), persisted)
     counts = _counts(decisions)
     return planned(decisions, pace(counts, circumstances, booked=booked), counts, circumstances)
 
 
-def _keep(frame: DataFrame, kept: list[DataFrame]) -> DataFrame:
-    kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+def _keep(frame: DataFrame, persisted: list[DataFrame]) -> DataFrame:
+    persisted.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
     return frame
 
 
@@ -205,11 +205,11 @@ def _moment(context: JobContext, order: _Order) -> datetime:
     if not order.is_loaded:
         return order.now or window.start
     clock = read_clock(context.dsn)
-    now, told = order.now or max(window.start, clock), f"by the database's clock it is {clock:%Y-%m-%dT%H:%M:%SZ}"
+    now, clock_text = order.now or max(window.start, clock), f"by the database's clock it is {clock:%Y-%m-%dT%H:%M:%SZ}"
     if now >= window.end:
-        raise invalid("now", f"--to lies in the past, {told}")
+        raise invalid("now", f"--to lies in the past, {clock_text}")
     if now < clock - _LATE and not order.is_past_allowed:
-        raise invalid("now", f"lies in the past, {told}; say --set past=yes if all of it may leave at once")
+        raise invalid("now", f"lies in the past, {clock_text}; say --set past=yes if all of it may leave at once")
     return now
 
 

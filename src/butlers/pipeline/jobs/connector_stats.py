@@ -87,8 +87,8 @@ def _in_the_table(context: JobContext) -> DataFrame:
     must_be_whole(context, log)
     if not _has_rows_without_deltas(context):
         return read_table(context.spark, context.dsn, log, columns=DELTA_COLUMNS, window=window)
-    kept_from = pruned_until(context, log)
-    if kept_from is not None and window.start < (oldest := whole_hour(kept_from) + MARGIN):
+    retained_from = pruned_until(context, log)
+    if retained_from is not None and window.start < (oldest := whole_hour(retained_from) + MARGIN):
         raise invalid(
             "from", f"must not be before {oldest.isoformat()}: heartbeats of then were stored without what they added"
         )
@@ -121,13 +121,13 @@ def _has_rows_without_deltas(context: JobContext) -> bool:
 
 
 def _reach(window: Window) -> Window:
-    return replace(window, start=_kept_from(CONNECTOR_HEARTBEAT_LOG, window.start))
+    return replace(window, start=_retained_from(CONNECTOR_HEARTBEAT_LOG, window.start))
 
 
-def _kept_from(table: Table, moment: datetime) -> datetime:
+def _retained_from(table: Table, moment: datetime) -> datetime:
     """The oldest that is kept of a table, seen from a moment."""
-    assert table.kept is not None
-    return moment - table.kept
+    assert table.retention is not None
+    return moment - table.retention
 
 
 def _check_hours(window: Window, arguments: Mapping[str, str]) -> None:
@@ -209,8 +209,8 @@ def prune(context: JobContext) -> JobResult:
     described = [what.describe() for what in removed]
     for line in described:
         if line["rows"]:
-            told = {name: str(value) for name, value in line.items() if name != "rows"}
-            get_logger("butlers.pipeline").info("connector statistics pruned", count=line["rows"], **told)
+            fields = {name: str(value) for name, value in line.items() if name != "rows"}
+            get_logger("butlers.pipeline").info("connector statistics pruned", count=line["rows"], **fields)
     return JobResult(rows_in=sum(what.rows for what in removed), rows_out=0, details={"removed": described})
 
 
@@ -221,13 +221,13 @@ async def _prune(context: JobContext) -> list[Removed]:
     end, removed = context.window.end, []
     async with await Database.connect(context.dsn, max_size=1) as database:
         async with database.transaction() as connection:
-            before = _kept_from(CONNECTOR_HEARTBEAT_LOG, end)
+            before = _retained_from(CONNECTOR_HEARTBEAT_LOG, end)
             for what in await _drop_months(connection, CONNECTOR_HEARTBEAT_LOG, before):
                 await _log(connection, context, what)
                 removed.append(what)
         for table in PRUNED:
             async with database.transaction() as connection:
-                what = await _delete_rows(connection, table, _kept_from(table, end))
+                what = await _delete_rows(connection, table, _retained_from(table, end))
                 await _log(connection, context, what)
             removed.append(what)
     return removed

@@ -80,13 +80,13 @@ class Grouping:
 def delivery_stats(
     deliveries: DataFrame, attempts: DataFrame, door: DataFrame, *, window: Window, grouping: Grouping
 ) -> DataFrame:
-    wanted = _in_groups(deliveries.where(within("created_at", window)), grouping)
-    took = wanted.where(sf.col("status") == "delivered").withColumn("took_ms", elapsed_ms("created_at", "terminal_at"))
-    tried = wanted.join(
+    grouped = _in_groups(deliveries.where(within("created_at", window)), grouping)
+    took = grouped.where(sf.col("status") == "delivered").withColumn("took_ms", elapsed_ms("created_at", "terminal_at"))
+    tried = grouped.join(
         attempts.select("delivery_id", "latency_ms"), sf.col("id") == sf.col("delivery_id"), how="inner"
     )
     counted = (
-        _counted(wanted)
+        _counted(grouped)
         .join(interpolated(took, _KEY, "took_ms", SHARES), [*_KEY], how="left")
         .join(interpolated(tried, _KEY, "latency_ms", _PROVIDER_SHARES), [*_KEY], how="left")
         .join(_at_the_door(door, window), [*_KEY], how="left")
@@ -113,10 +113,10 @@ def _in_groups(deliveries: DataFrame, grouping: Grouping) -> DataFrame:
     )
 
 
-def _counted(wanted: DataFrame) -> DataFrame:
-    nothing = wanted.sparkSession.range(1).select(sf.lit("").alias("grouping"), everything().alias("group_values"))
+def _counted(grouped: DataFrame) -> DataFrame:
+    nothing = grouped.sparkSession.range(1).select(sf.lit("").alias("grouping"), everything().alias("group_values"))
     counted = (
-        wanted.unionByName(nothing, allowMissingColumns=True)  # the row in all is always there
+        grouped.unionByName(nothing, allowMissingColumns=True)  # the row in all is always there
         .groupBy(*_KEY)
         .agg(
             sf.count("id").alias("total"),

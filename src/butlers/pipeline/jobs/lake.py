@@ -42,9 +42,9 @@ def stream(context: JobContext) -> JobResult:
         for event in chosen_events(context.arguments.get("event"))
     ]
     before = run_streams(context.spark, streams, trigger)
-    told = {stream.event.name: _added(then, stream.state()) for stream, then in zip(streams, before, strict=True)}
-    appended = sum(counts["rows"] for counts in told.values())
-    return JobResult(rows_in=appended, rows_out=appended, details=told | _lag(streams[0]))
+    added = {stream.event.name: _added(then, stream.state()) for stream, then in zip(streams, before, strict=True)}
+    appended = sum(counts["rows"] for counts in added.values())
+    return JobResult(rows_in=appended, rows_out=appended, details=added | _lag(streams[0]))
 
 
 def _stream_arguments(arguments: Mapping[str, str]) -> tuple[int, Trigger]:
@@ -102,8 +102,8 @@ def _existing(context: JobContext) -> list[tuple[Event, Path]]:
 
 
 def _compact_arguments(arguments: Mapping[str, str]) -> tuple[int, float]:
-    wanted = whole("target_bytes", arguments.get("target_bytes", str(TARGET_BYTES)), least=1)
-    return wanted, seconds("grace", arguments.get("grace", _GRACE))
+    target = whole("target_bytes", arguments.get("target_bytes", str(TARGET_BYTES)), least=1)
+    return target, seconds("grace", arguments.get("grace", _GRACE))
 
 
 def compact_days(
@@ -160,8 +160,8 @@ def retain(context: JobContext) -> JobResult:
 
 
 def _retain_arguments(arguments: Mapping[str, str]) -> tuple[int, float]:
-    wanted = whole("keep_days", arguments.get("keep_days", _KEEP_DAYS), least=1)
-    return wanted, seconds("grace", arguments.get("grace", _GRACE))
+    days = whole("keep_days", arguments.get("keep_days", _KEEP_DAYS), least=1)
+    return days, seconds("grace", arguments.get("grace", _GRACE))
 
 
 def take_out(folder: Path, *, since: date) -> dict[str, int]:

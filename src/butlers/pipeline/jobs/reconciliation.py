@@ -135,17 +135,17 @@ def run(context: JobContext) -> JobResult:
     window, grace = _whole_days(context.window), _duration(context.arguments, "grace", GRACE)
     silent = [*SILENT, *filter(None, context.arguments.get("silent", "").split(","))]
     record = _record(context, window)
-    kept: list[DataFrame] = [*record.frames()]
+    persisted: list[DataFrame] = [*record.frames()]
     try:
         closed_at = _closed_at(context, record, window)
         checked = results(record, window=window, cutoff=closed_at - grace, silent=silent)
         checked = reduce(DataFrame.unionByName, _counts(context, record, window, closed_at - grace), checked)
-        kept.append(checked.persist(StorageLevel.DISK_ONLY))
+        persisted.append(checked.persist(StorageLevel.DISK_ONLY))
         return _written(
             context, checked, window, {"closed_at": closed_at.isoformat(), "grace_s": grace.total_seconds()}
         )
     finally:
-        for frame in kept:
+        for frame in persisted:
             frame.unpersist()
 
 
@@ -162,8 +162,8 @@ def _record(context: JobContext, window: Window) -> Record:
 def _closed_at(context: JobContext, record: Record, window: Window) -> datetime:
     """The newest moment that the lake knows."""
     since = Window(start=window.start, end=window.end + _LATER)
-    heard = read_events(context.spark, context.lake, HEARTBEATS, since).agg(sf.max("received_at").alias("moment"))
-    reached = newest_moment(record).unionByName(heard).agg(sf.max("moment").alias("moment"))
+    received = read_events(context.spark, context.lake, HEARTBEATS, since).agg(sf.max("received_at").alias("moment"))
+    reached = newest_moment(record).unionByName(received).agg(sf.max("moment").alias("moment"))
     # As a number: what a timestamp becomes on the way to Python depends on the zone of this machine.
     [row] = reached.select(sf.unix_micros("moment").alias("micros")).collect()
     if row["micros"] is None:

@@ -124,14 +124,14 @@ def changes(compared: DataFrame, *, samples: int) -> DataFrame:
 
 
 def _flags() -> dict[str, Column]:
-    said, stored, candidate = sf.col("right_target"), sf.col("stored_targets"), sf.col("candidate_targets")
+    right, stored, candidate = sf.col("right_target"), sf.col("stored_targets"), sf.col("candidate_targets")
     return {
         "agreed": stored == candidate,
         "stored_fallbacks": sf.col("router") == "fallback",
         "candidate_fallbacks": sf.col("candidate_router") == "fallback",
-        "corrected": said.isNotNull(),
-        "stored_right": sf.coalesce(stored == said, sf.lit(False)),
-        "candidate_right": sf.coalesce(candidate == said, sf.lit(False)),
+        "corrected": right.isNotNull(),
+        "stored_right": sf.coalesce(stored == right, sf.lit(False)),
+        "candidate_right": sf.coalesce(candidate == right, sf.lit(False)),
     }
 
 
@@ -288,12 +288,12 @@ def _result(candidate: Candidate, figures: DataFrame, answered: DataFrame, deman
     missed = demands.misses(whole)
     # A time of this run and this machine: told, and not stored among what is the same each time.
     p95 = answered.agg(sf.percentile("decision_ms", 0.95).alias("p95")).collect()[0]["p95"]
-    told = {name: value for name, value in whole.asDict().items() if name not in VERSION}
+    measured = {name: value for name, value in whole.asDict().items() if name not in VERSION}
     return JobResult(
         rows_in=whole["messages"],
         rows_out=written,
         satisfied=not missed,
-        details={"candidate": candidate.name, **told, "decision_p95_ms": round(p95, 3), "missed": missed},
+        details={"candidate": candidate.name, **measured, "decision_p95_ms": round(p95, 3), "missed": missed},
     )
 
 

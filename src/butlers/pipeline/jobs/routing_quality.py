@@ -75,10 +75,10 @@ def _measured(decisions: DataFrame) -> DataFrame:
     previous = sf.lag("decomposition").over(
         Over.partitionBy("text_sha", "by_text").orderBy("received_at", "request_id")
     )
-    told = decisions.withColumn("by_text", sf.col("router").isin(*BY_TEXT) & sf.col("decomposition").isNotNull())
+    marked = decisions.withColumn("by_text", sf.col("router").isin(*BY_TEXT) & sf.col("decomposition").isNotNull())
     repeated = sf.col("by_text") & sf.col("previous").isNotNull()
     return (
-        told.withColumn("previous", previous)
+        marked.withColumn("previous", previous)
         .withColumn("repeated", repeated)
         .select(
             *(name for name in SLICE if name != "target_butler"),
@@ -292,7 +292,7 @@ DECIDED_FROM = (
     "model_version",
     "override",
 )
-MOST_TOLD = 20  # alerts in the result; all of them are in the table
+MOST_SHOWN = 20  # alerts in the result; all of them are in the table
 ARGUMENTS = {
     "baseline_from": "the window to compare with; default: the one of the same length before",
     "baseline_to": "its end",
@@ -334,8 +334,8 @@ def messages_of(context: JobContext, window: Window, *, with_text: bool = False)
 
 def decisions_of(context: JobContext, inbox: DataFrame, *, since: datetime) -> DataFrame:
     """What the router decided about some messages; whatever was done about them later counts."""
-    said = corrections(_since(context, OPERATOR_AUDIT_LOG, since))
-    return decisions(inbox, dispatches(_since(context, ROUTING_LOG, since), said), said)
+    corrected = corrections(_since(context, OPERATOR_AUDIT_LOG, since))
+    return decisions(inbox, dispatches(_since(context, ROUTING_LOG, since), corrected), corrected)
 
 
 def baseline_of(window: Window, arguments: Mapping[str, str]) -> Window:
@@ -371,12 +371,12 @@ def _result(found: DataFrame, wrong: DataFrame, written: int) -> JobResult:
     whole = found.where(reduce(and_, (sf.col(name) == EVERY for name in SLICE))).first()
     firing = wrong.orderBy("metric", *SLICE).collect()
     names = ("metric", *SLICE, "value", "threshold", "samples")
-    told = [{name: row[name] for name in names} for row in firing[:MOST_TOLD]]
+    shown = [{name: row[name] for name in names} for row in firing[:MOST_SHOWN]]
     return JobResult(
         rows_in=whole["requests"] if whole else 0,
         rows_out=written,
         satisfied=not firing,
-        details={"alerts": len(firing), "first_alerts": told},
+        details={"alerts": len(firing), "first_alerts": shown},
     )
 
 

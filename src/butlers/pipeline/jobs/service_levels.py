@@ -133,8 +133,8 @@ def _attempted(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
 def _ended(deliveries: DataFrame, attempts: DataFrame) -> DataFrame:
     """Deliveries that failed without an attempt that was counted."""
     failed = deliveries.where(sf.col("status").isin(*GIVEN_UP) & sf.col("terminal_error_class").isin(*_FAULTS))
-    told = attempts.where(sf.col("outcome").isin("rejected", "failed")).select(sf.col("delivery_id").alias("id"))
-    silent = failed.join(told, ["id"], how="left_anti")
+    counted = attempts.where(sf.col("outcome").isin("rejected", "failed")).select(sf.col("delivery_id").alias("id"))
+    silent = failed.join(counted, ["id"], how="left_anti")
     return silent.select(
         "channel", "identity_scope", sf.col("terminal_at").alias("moment"), sf.lit(False).alias("is_good")
     )

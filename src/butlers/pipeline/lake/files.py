@@ -138,10 +138,10 @@ def _last_change(metadata: pyarrow.parquet.FileMetaData) -> int:
     return max((int(group.statistics.max) for group in groups), default=0)
 
 
-def _check_type(path: Path, name: str, found: pyarrow.DataType, wanted: DataType) -> None:
-    if to_arrow_type(wanted, timezone="UTC") != found:
+def _check_type(path: Path, name: str, found: pyarrow.DataType, expected: DataType) -> None:
+    if to_arrow_type(expected, timezone="UTC") != found:
         raise InternalError(
-            f"{path}: the column {name} is {found} and not {wanted.simpleString()}: "
+            f"{path}: the column {name} is {found} and not {expected.simpleString()}: "
             "the file is not of this lake, or the contract changed a type"
         )
 

@@ -66,7 +66,7 @@ class LakeState:
 
     def after(self, commit: Commit) -> Self:
         gone, forgotten = set(commit.remove), set(commit.forget)
-        kept = {path: file for path, file in self.files.items() if path not in gone}
+        remaining = {path: file for path, file in self.files.items() if path not in gone}
         removed = tuple(path for path in self.removed if path not in forgotten) + commit.remove
         appends = commit.kind == "append"
         return replace(
@@ -75,7 +75,7 @@ class LakeState:
             id=commit.id or self.id,
             server=commit.server or self.server,
             horizon=max(self.horizon, commit.horizon),
-            files=kept | {file.path: file for file in commit.add},
+            files=remaining | {file.path: file for file in commit.add},
             removed=removed,
             since=max(self.since, commit.since),
             batches=self.batches + appends,

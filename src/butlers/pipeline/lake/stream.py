@@ -145,23 +145,23 @@ def explaining() -> Iterator[None]:
         raise explained(error) from error
 
 
-def reported(said: str) -> ButlersError | None:
+def reported(text: str) -> ButlersError | None:
     """What our own code said on an executor, or the file that Spark could not read."""
-    if ours := _OURS.findall(said):
+    if ours := _OURS.findall(text):
         kind, message = ours[-1]
         return ReportedError(message) if kind == ConfigurationError.__name__ else InternalError(message)
-    if unreadable := _UNREADABLE.search(said):
-        remedy = _GONE if "NOT_EXIST" in said else "the file cannot be read; restore it from a backup"
+    if unreadable := _UNREADABLE.search(text):
+        remedy = _GONE if "NOT_EXIST" in text else "the file cannot be read; restore it from a backup"
         return InternalError(f"{unreadable[1]}: {remedy}")
     return None
 
 
 def explained(error: BaseException) -> ButlersError:
-    said = str(error)
-    if (told := reported(said)) is not None:
-        return told
-    named = next((line for line in _NAMED.findall(said) if "[STREAM_FAILED]" not in line), None)
-    return InternalError(f"Spark failed: {named or next(iter(said.strip().splitlines()), type(error).__name__)}")
+    text = str(error)
+    if (own := reported(text)) is not None:
+        return own
+    named = next((line for line in _NAMED.findall(text) if "[STREAM_FAILED]" not in line), None)
+    return InternalError(f"Spark failed: {named or next(iter(text.strip().splitlines()), type(error).__name__)}")
 
 
 _LOOK_S = 1  # how often we look whether to stop

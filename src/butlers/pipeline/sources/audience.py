@@ -130,10 +130,10 @@ def _translated(place: str) -> Iterator[None]:
         raise _unreadable(place, str(error)) from error
 
 
-def _unreadable(place: str, said: str) -> ValidationError:
-    named = _IN_FILE.search(said)
+def _unreadable(place: str, message: str) -> ValidationError:
+    named = _IN_FILE.search(message)
     file = f" ({Path(named[0]).name.rstrip('.')})" if named else ""
-    if _OTHER_HEADER in said:
+    if _OTHER_HEADER in message:
         return invalid("audience", f"{place}: {ID} is not in the same place in the header of every file{file}")
     return invalid("audience", f"{place}: a file cannot be read as what its name says{file}")
 

@@ -109,12 +109,12 @@ _SCALES: Mapping[str, _Scale] = {
 
 
 def range_conditions(
-    cursor: Cursor, table: Table, types: Mapping[str, str], *, where: str, wanted: int | None
+    cursor: Cursor, table: Table, types: Mapping[str, str], *, where: str, requested: int | None
 ) -> list[str]:
     """One condition per task; a single "true" when there is nothing to divide by or no reason to."""
     column = table.time or table.key[0]
     scale = _SCALES.get(types[column])
-    tasks = wanted or _tasks_for(cursor, table)
+    tasks = requested or _tasks_for(cursor, table)
     ends = _ends(cursor, table, column, where) if scale and tasks > 1 else None
     if scale is None or ends is None:
         return ["true"]
@@ -162,22 +162,22 @@ def read_table(
     partitions: int | None = None,
 ) -> DataFrame:
     """A table, or the rows of a window or of conditions (all of them); every column of the contract unless named."""
-    wanted = table.only(columns) if columns is not None else table.columns
+    schema = table.only(columns) if columns is not None else table.columns
     connection, snapshot = hold_snapshot(spark, dsn)
     with connection.cursor() as cursor:
         types = real_columns(cursor, table)
         condition = _condition(table, types, window, where)
-        ranges = range_conditions(cursor, table, types, where=condition, wanted=partitions)
+        ranges = range_conditions(cursor, table, types, where=condition, requested=partitions)
     spark.dataSource.register(PostgresTables)
     options = {
         "url": dsn,
         "snapshot": snapshot,
         "table": table.qualified,
-        "types": json.dumps({name: types[name] for name in wanted.fieldNames()}),
+        "types": json.dumps({name: types[name] for name in schema.fieldNames()}),
         "where": condition,
         "ranges": json.dumps(ranges),
     }
-    return spark.read.format(FORMAT).schema(wanted).options(**options).load()
+    return spark.read.format(FORMAT).schema(schema).options(**options).load()
 
 
 class PostgresTables(DataSource):
@@ -240,9 +240,9 @@ def _batches(dsn: str, snapshot: str, query: str, schema: StructType) -> Iterato
 
 def must_be_whole(context: JobContext, table: Table) -> None:
     """Refuse a window from before the moment up to which rows of its source were removed."""
-    kept_from = pruned_until(context, table)
-    if kept_from is not None and context.window.start < kept_from:
-        raise invalid("from", f"must not be before {kept_from.isoformat()}: older rows of {table.name} are gone")
+    retained_from = pruned_until(context, table)
+    if retained_from is not None and context.window.start < retained_from:
+        raise invalid("from", f"must not be before {retained_from.isoformat()}: older rows of {table.name} are gone")
 
 
 def whole_months(context: JobContext, table: Table) -> Window | None:

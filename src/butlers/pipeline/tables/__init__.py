@@ -69,7 +69,7 @@ class Table:
     columns: StructType
     key: tuple[str, ...]  # what a merge goes by: its primary key or a unique one
     time: str | None = None  # the column that windows are about
-    kept: timedelta | None = None  # None: for ever
+    retention: timedelta | None = None  # None: for ever
 
     @property
     def qualified(self) -> str:
@@ -81,11 +81,11 @@ class Table:
 
     def only(self, names: Iterable[str]) -> StructType:
         """Some of its columns, in the order asked for."""
-        wanted = list(names)
-        unknown = [name for name in wanted if name not in self.columns.fieldNames()]
+        chosen = list(names)
+        unknown = [name for name in chosen if name not in self.columns.fieldNames()]
         if unknown:
             raise InternalError(f"the contract of {self} has no column {', '.join(unknown)}")
-        return StructType([self.columns[name] for name in wanted])
+        return StructType([self.columns[name] for name in chosen])
 
 
 _COUNTED = """messages_ingested bigint, messages_failed bigint, source_api_calls bigint, dedupe_accepted bigint,
@@ -103,7 +103,7 @@ CONNECTOR_HEARTBEAT_LOG = Table(
     """),
     key=("received_at", "id"),
     time="received_at",
-    kept=timedelta(days=7),
+    retention=timedelta(days=7),
 )
 
 CONNECTOR_PROCESSES = Table(
@@ -114,7 +114,7 @@ CONNECTOR_PROCESSES = Table(
     """),
     key=("connector_type", "endpoint_identity", "instance_id"),
     time="last_heartbeat_at",
-    kept=timedelta(days=30),
+    retention=timedelta(days=30),
 )
 
 CONNECTOR_STATS_HOURLY = Table(
@@ -123,7 +123,7 @@ CONNECTOR_STATS_HOURLY = Table(
     columns=columns(f"connector_type string, endpoint_identity string, hour timestamp, {_COUNTED}"),
     key=("connector_type", "endpoint_identity", "hour"),
     time="hour",
-    kept=timedelta(days=30),
+    retention=timedelta(days=30),
 )
 
 CONNECTOR_STATS_DAILY = Table(
@@ -134,7 +134,7 @@ CONNECTOR_STATS_DAILY = Table(
     """),
     key=("connector_type", "endpoint_identity", "day"),
     time="day",
-    kept=timedelta(days=365),
+    retention=timedelta(days=365),
 )
 
 CONNECTOR_FANOUT_DAILY = Table(
@@ -146,7 +146,7 @@ CONNECTOR_FANOUT_DAILY = Table(
     """),
     key=("source_channel", "source_endpoint_identity", "target_butler", "day"),
     time="day",
-    kept=timedelta(days=365),
+    retention=timedelta(days=365),
 )
 
 MESSAGE_INBOX = Table(  # no text, reply or payload: where a message came from and where it went

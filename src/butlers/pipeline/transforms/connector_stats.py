@@ -102,9 +102,11 @@ Row = tuple[Any, ...]  # of COMPARED_COLUMNS
 
 def with_deltas(heartbeats: DataFrame) -> DataFrame:
     """The same heartbeats in any order, each once, with what each added; columns that are no part of it stay."""
-    kept = heartbeats.drop(*ADDED)
-    ordered = kept.repartition(*PROCESS).sortWithinPartitions(*PROCESS, "received_at", "id")
-    return ordered.mapInArrow(_compare, StructType([*kept.schema, *(StructField(name, LongType()) for name in ADDED)]))
+    remaining = heartbeats.drop(*ADDED)
+    ordered = remaining.repartition(*PROCESS).sortWithinPartitions(*PROCESS, "received_at", "id")
+    return ordered.mapInArrow(
+        _compare, StructType([*remaining.schema, *(StructField(name, LongType()) for name in ADDED)])
+    )
 
 
 def _compare(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:

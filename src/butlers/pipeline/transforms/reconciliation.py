@@ -72,7 +72,7 @@ def severity_of(rule: Column) -> Column:
     return sf.when(rule.isin(*_NOTICES), sf.lit(Severity.NOTICE.value)).otherwise(sf.lit(Severity.ERROR.value))
 
 
-KEPT, BROKEN, YOUNG = "kept", "broken", "young"
+HELD, BROKEN, YOUNG = "kept", "broken", "young"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class Check:
 
     def result(self) -> Column:
         breach = is_true(self.broken)
-        word = sf.when(breach, sf.lit(BROKEN)).otherwise(sf.lit(KEPT))
+        word = sf.when(breach, sf.lit(BROKEN)).otherwise(sf.lit(HELD))
         if self.heals:
             word = sf.when(is_true(sf.col("settled")), word).otherwise(sf.lit(YOUNG))
-        said = sf.struct(
+        outcome = sf.struct(
             sf.lit(self.rule).alias("rule"), word.alias("result"), sf.when(breach, self.detail).alias("detail")
         )
-        return said if self.applies is None else sf.when(is_true(self.applies), said)
+        return outcome if self.applies is None else sf.when(is_true(self.applies), outcome)
 
 
 def checked(subjects: DataFrame, checks: Sequence[Check], *, key: str, born: str) -> DataFrame:

@@ -81,7 +81,7 @@ def check_deliveries(
     subjects = (
         with_descent(deliveries.where(within("created_at", window)), deliveries)
         .join(_tried(attempts), on="id", how="left")
-        .join(_heard(receipts), on="id", how="left")
+        .join(_confirmed(receipts), on="id", how="left")
         .join(accepted_before(deliveries, attempts), on="id", how="left")
         .withColumn("settled", _since() <= sf.lit(cutoff))
     )
@@ -109,9 +109,9 @@ def _tried(attempts: DataFrame) -> DataFrame:
     )
 
 
-def _heard(receipts: DataFrame) -> DataFrame:
-    told = receipts.filter(sf.col("receipt_type") != "bounced")
-    return told.groupBy(sf.col("delivery_id").alias("id")).agg(sf.count("*").alias("heard"))
+def _confirmed(receipts: DataFrame) -> DataFrame:
+    arrivals = receipts.filter(sf.col("receipt_type") != "bounced")
+    return arrivals.groupBy(sf.col("delivery_id").alias("id")).agg(sf.count("*").alias("heard"))
 
 
 def _since() -> Column:

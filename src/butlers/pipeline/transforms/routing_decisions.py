@@ -128,7 +128,7 @@ def decisions(inbox: DataFrame, dispatches: DataFrame, corrections: DataFrame) -
         .join(dispatches.select("request_id", sf.struct(*dispatches.columns[1:]).alias("log")), "request_id", "left")
         .join(corrections.select("request_id", sf.struct(*corrections.columns[1:]).alias("said")), "request_id", "left")
     )
-    told = joined.select(
+    described = joined.select(
         "request_id",
         "received_at",
         "source_channel",
@@ -147,7 +147,7 @@ def decisions(inbox: DataFrame, dispatches: DataFrame, corrections: DataFrame) -
         sf.coalesce("log.redecided", sf.lit(False)).alias("redecided"),
         sf.coalesce("log.redecided_same", sf.lit(False)).alias("redecided_same"),
     )
-    ended = told.withColumn("outcome", _outcome())
+    ended = described.withColumn("outcome", _outcome())
     return ended.where((sf.col("router") != NONE) | (sf.col("outcome") == "total")).select(*COLUMNS)
 
 
@@ -202,9 +202,9 @@ def _span(segment: Column) -> Column:
 def _parts() -> Column:
     """Of the decision that is told: a part of an earlier one that was never taken up again is not its failure."""
     names = sf.transform("decision.segments", lambda segment: sf.substring_index(segment["segment_id"], "~", 1))
-    kept = sf.filter("log.parts", lambda part: sf.array_contains(names, part["part"]))
+    current = sf.filter("log.parts", lambda part: sf.array_contains(names, part["part"]))
     none = sf.array().cast(f"array<{PART}>")
-    return sf.coalesce(sf.when(_is_own(), kept).when(_is_logged(), sf.col("log.parts")), none)
+    return sf.coalesce(sf.when(_is_own(), current).when(_is_logged(), sf.col("log.parts")), none)
 
 
 def _errored() -> Column:

@@ -27,7 +27,7 @@ from butlers.simulators.engine import DroppedConnection, Fault, Faults, Pauses, 
 from butlers.simulators.journal import Entry, Journal
 
 ROOT = "/calendar/v3"
-KEPT = 1000  # requests remembered
+MAX_REQUESTS = 1000  # requests remembered
 
 _ID = re.compile(r"[a-v0-9]{5,1024}")
 _MOST_RESULTS = 2500
@@ -212,7 +212,7 @@ class CalendarApi:
         self._world = world
         self._client = client  # what the token endpoint wants to see
         self._tokens = Tokens(world.clock)
-        self.log: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.log: deque[dict[str, Any]] = deque(maxlen=MAX_REQUESTS)
 
     def routes(self) -> list[Route]:
         events = f"{ROOT}/calendars/{{calendar}}/events"
@@ -291,13 +291,13 @@ class CalendarApi:
         query = request.query_params
         if query.get("orderBy") == "startTime" and query.get("singleEvents") != "true":
             raise ApiError(400, "invalid", "The requested ordering is not available for the particular query.")
-        found = sorted(self._wanted(query), key=lambda event: (self._world.span(event)[0], event["id"]))
+        found = sorted(self._matching(query), key=lambda event: (self._world.span(event)[0], event["id"]))
         first, size = _number(query, "pageToken", 0), min(_number(query, "maxResults", 250), _MOST_RESULTS)
         more = {"nextPageToken": str(first + size)} if first + size < len(found) else {}
         page = found[first : first + size]
         return {"kind": "calendar#events", "timeZone": self._world.time_zone, "items": page, **more}
 
-    def _wanted(self, query: Any) -> list[Event]:
+    def _matching(self, query: Any) -> list[Event]:
         after = _instant(query["timeMin"]) if "timeMin" in query else None
         before = _instant(query["timeMax"]) if "timeMax" in query else None
         words = query.get("q", "").lower()

@@ -23,7 +23,7 @@ from butlers.errors import Conflict, NotFound
 from butlers.operations import connectors as operations
 from butlers.operations.connectors import (
     JobArguments,
-    JobsWanted,
+    JobListArguments,
     NewJob,
     PollArguments,
     Progress,
@@ -75,7 +75,7 @@ class BackfillJobs:
 
         return Tool.of(operation, change)
 
-    async def _list(self, _caller: Caller, given: JobsWanted) -> dict[str, Any]:
+    async def _list(self, _caller: Caller, given: JobListArguments) -> dict[str, Any]:
         found = await self.database.fetch(
             self.queries.list_jobs,
             given.connector_type,

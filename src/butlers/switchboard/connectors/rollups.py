@@ -24,9 +24,9 @@ from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 
 HOUR = timedelta(hours=1)
-LOG_KEPT = timedelta(days=7)
-HOURLY_KEPT = timedelta(days=30)
-DAILY_KEPT = timedelta(days=365)
+LOG_RETENTION = timedelta(days=7)
+HOURLY_RETENTION = timedelta(days=30)
+DAILY_RETENTION = timedelta(days=365)
 HOURS_AGAIN = timedelta(hours=24)
 HOURS_REACH = timedelta(days=6)
 DAYS_AGAIN = timedelta(days=2)

@@ -26,7 +26,7 @@ class End(StrEnum):
     AWAY = "away"  # failed, and a repeat may help: the request may be put off for it
 
 
-_WANTED: Mapping[str, frozenset[End | None]] = {  # None: skipped
+_ACCEPTED: Mapping[str, frozenset[End | None]] = {  # None: skipped
     "success": frozenset({End.SUCCEEDED}),
     "completed": frozenset({End.SUCCEEDED, End.FAILED}),
     "always": frozenset({End.SUCCEEDED, End.FAILED, None}),
@@ -93,10 +93,10 @@ def make_plan(decision: Decision, sections: Sequence[PlanSection], *, strict: bo
 
 
 def _node(segment: Segment, section: PlanSection, segments: Iterable[Segment]) -> FanoutNode:
-    wanted = next((node for node in section.node if node.butler == segment.butler), None)
-    wanted = wanted or PlanNodeSection(butler=segment.butler)
-    depends_on = tuple(other.segment_id for other in segments if other.butler in wanted.depends_on)
-    return FanoutNode(segment=segment, **wanted.model_dump(exclude={"butler"}) | {"depends_on": depends_on})
+    configured = next((node for node in section.node if node.butler == segment.butler), None)
+    configured = configured or PlanNodeSection(butler=segment.butler)
+    depends_on = tuple(other.segment_id for other in segments if other.butler in configured.depends_on)
+    return FanoutNode(segment=segment, **configured.model_dump(exclude={"butler"}) | {"depends_on": depends_on})
 
 
 def _sorted(nodes: Sequence[FanoutNode]) -> tuple[FanoutNode, ...]:
@@ -133,7 +133,7 @@ def advance(
             continue
         if any(ended.get(other, End.AWAY) is End.AWAY and other not in skipped for other in before):
             continue
-        unmet = next((other for other in before if ended.get(other) not in _WANTED[node.run_if]), None)
+        unmet = next((other for other in before if ended.get(other) not in _ACCEPTED[node.run_if]), None)
         if plan.mode == "conditional" and unmet is not None:
             became = "did not succeed" if unmet in ended else "was skipped"
             skipped[name] = f"it depends on {butlers[unmet]}, which {became}"
@@ -247,8 +247,8 @@ def read_response(raw: Mapping[str, Any], outcome: SegmentOutcome, request_id: U
     outcome = replace(outcome, raw_response=raw, target_ms=response.timing.duration_ms)
     if response.error is None:
         return replace(outcome, result=response.result or {})
-    told = response.error.error_class
-    original_class = None if told in SHARED_CLASSES else told
+    error_class = response.error.error_class
+    original_class = None if error_class in SHARED_CLASSES else error_class
     return replace(outcome, error=own_error(response.error), original_class=original_class)
 
 

@@ -63,7 +63,7 @@ RULE = "rule"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SourceMessage:
     """What one request told a butler."""
 
     request_id: UUID
@@ -96,13 +96,13 @@ class Extractor:
     new_id: Callable[[], UUID]
     model: ModelExtractor | None = None  # None: rules alone
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _offered: deque[Told] = field(default_factory=lambda: deque(maxlen=MOST_OFFERED), init=False)
+    _offered: deque[SourceMessage] = field(default_factory=lambda: deque(maxlen=MOST_OFFERED), init=False)
     _caught_up: list[datetime] = field(default_factory=list, init=False)
 
     def offer(self, message: ClaimedMessage, decision: Decision) -> None:
         """A request that was decided like this has been dealt with."""
         if any(segment.butler == RECIPIENT for segment in decision.segments):
-            self._offered.append(Told.by(message.context, message.text, decision.segments))
+            self._offered.append(SourceMessage.by(message.context, message.text, decision.segments))
             self._wake.set()
 
     def tools(self) -> list[Tool]:
@@ -164,7 +164,7 @@ class Extractor:
             for row in await self.database.fetch(self.queries.requests_to_read, now - LOOK_BACK, RECIPIENT, BATCH):
                 context = RequestContext.model_validate(row["request_context"], strict=False)
                 decision = Decision.from_wire(row["routing_output"])
-                await self._read(Told.by(context, row["normalized_text"], decision.segments))
+                await self._read(SourceMessage.by(context, row["normalized_text"], decision.segments))
         confirmed = await self.database.fetch(self.queries.undispatched, self.clock.now(), BATCH)
         for row in confirmed:
             await self._dispatch(row)
@@ -173,40 +173,45 @@ class Extractor:
                 await self._log(connection, row["id"], "expired", RULE)
         return bool(self._offered) or len(confirmed) == BATCH
 
-    async def _read(self, told: Told) -> None:
+    async def _read(self, message: SourceMessage) -> None:
         """Queue all that one request told, once: another process may have been faster."""
-        extractor, found = await self._extract(told)
+        extractor, found = await self._extract(message)
         async with self.database.transaction() as connection:
-            claim = (told.request_id, extractor, len(found), self.clock.now())
+            claim = (message.request_id, extractor, len(found), self.clock.now())
             if await connection.fetchval(self.queries.claim_run, *claim) is not None:
                 for position, one in enumerate(found, start=1):
-                    await self._add(connection, told, extractor, position, one)
+                    await self._add(connection, message, extractor, position, one)
 
-    async def _extract(self, told: Told) -> tuple[str, tuple[Extraction, ...]]:
+    async def _extract(self, message: SourceMessage) -> tuple[str, tuple[Extraction, ...]]:
         if self.model is not None:
             try:
-                return self.model.version, await self.model.extract(told.text, told.request_id)
+                return self.model.version, await self.model.extract(message.text, message.request_id)
             except ClassifiedError as error:
                 log.warning(
-                    "the model took nothing out", request_id=told.request_id, error=error, error_class=error.error_class
+                    "the model took nothing out",
+                    request_id=message.request_id,
+                    error=error,
+                    error_class=error.error_class,
                 )
-        return local.VERSION, local.extract(told.text, told.received_at.date())
+        return local.VERSION, local.extract(message.text, message.received_at.date())
 
-    async def _add(self, connection: Executor, told: Told, extractor: str, position: int, one: Extraction) -> None:
+    async def _add(
+        self, connection: Executor, message: SourceMessage, extractor: str, position: int, one: Extraction
+    ) -> None:
         now, identity = self.clock.now(), self.new_id()
         await connection.execute(
             self.queries.add_extraction,
             identity,
-            told.request_id,
+            message.request_id,
             position,
             one.signal_type.value,
             one.confidence,
             one.contact_hint,
             dict(one.data),
-            clean_line(told.text, MAX_PREVIEW),
-            told.sender,
-            told.source_channel,
-            told.source_endpoint,
+            clean_line(message.text, MAX_PREVIEW),
+            message.sender,
+            message.source_channel,
+            message.source_endpoint,
             "confirmed" if one.is_high else "pending",
             RULE if one.is_high else None,
             now if one.is_high else None,

@@ -101,10 +101,10 @@ def day_in(text: str) -> Day | None:
 
 def when(text: str, today: date) -> date | None:
     """The day on which something happened, if the text says so."""
-    said = text.casefold()
-    if re.search(r"\b(today|this (morning|afternoon|evening)|tonight|just now)\b", said):
+    folded = text.casefold()
+    if re.search(r"\b(today|this (morning|afternoon|evening)|tonight|just now)\b", folded):
         return today
-    if re.search(r"\b(yesterday|last night)\b", said):
+    if re.search(r"\b(yesterday|last night)\b", folded):
         return today - timedelta(days=1)
     named = day_in(text)
     if named is None or not named.certain:
@@ -232,7 +232,7 @@ def _date(match: re.Match[str], sentence: str, _today: date) -> Mapping[str, Any
     return {"label": label, "month": named.month, "day": named.day, "year": named.year, "_certain": named.certain}
 
 
-def _told(field: str, **fixed: str) -> Data:
+def _described(field: str, **fixed: str) -> Data:
     """What the kind of rule says, the amount if it has one, and the whole sentence."""
 
     def data(match: re.Match[str], sentence: str, _today: date) -> Mapping[str, Any]:
@@ -285,7 +285,7 @@ def _rule(kind: SignalType, pattern: str, data: Data, confidence: float = 0.9) -
 _WHAT = r"(?P<what>[^.!;]{2,200})"
 _THING = r"(?P<what>(?:an?|some|two|three|the|her|his)\s[^.!;]{2,120})"
 _LONG_AGO = 0.95
-_LENT, _BORROWED = _told("description", direction="lent"), _told("description", direction="borrowed")
+_LENT, _BORROWED = _described("description", direction="lent"), _described("description", direction="borrowed")
 _MEALS = "lunch|dinner|breakfast|brunch|coffee|drinks|a beer|a drink|tea"
 
 RULES: tuple[Rule, ...] = (
@@ -294,8 +294,8 @@ RULES: tuple[Rule, ...] = (
     _rule(SignalType.DATE, r"\b{P}s?\s(?:hat|feiert)\b.{0,30}\b(?P<label>geburtstag)\b", _date, 0.9),
     _rule(SignalType.DATE, r"\b(?P<label>anniversaire|cumpleaños|compleanno)\s(?:de|di|d['’])\s?{P}", _date, 0.9),
     *(
-        _rule(SignalType.LIFE_EVENT, rf"\b{{P}}\s(?:{said})\b", _told("description", event=event))
-        for event, said in _EVENTS
+        _rule(SignalType.LIFE_EVENT, rf"\b{{P}}\s(?:{phrases})\b", _described("description", event=event))
+        for event, phrases in _EVENTS
     ),
     _rule(SignalType.INTERACTION, rf"\b(?:had|grabbed|got)\s(?:{_MEALS})\swith\s{{P}}", _interaction("meal")),
     _rule(SignalType.INTERACTION, r"\b(?:met|met up)\s(?:with\s)?{P}", _interaction("met"), 0.88),
@@ -303,15 +303,15 @@ RULES: tuple[Rule, ...] = (
     _rule(SignalType.INTERACTION, r"\b(?:called|phoned|rang|facetimed)\s{P}", _interaction("call"), 0.86),
     _rule(SignalType.INTERACTION, r"\b(?:spoke|talked|chatted)\s(?:to|with)\s{P}", _interaction("call"), 0.86),
     _rule(SignalType.INTERACTION, r"\bvisited\s{P}", _interaction("visit"), 0.7),  # a place, as often as not
-    *(_rule(SignalType.FACT, rf"\b{{P}}\s(?:{said})\s?{_WHAT}", _fact(key), 0.88) for key, said in _FACTS),
+    *(_rule(SignalType.FACT, rf"\b{{P}}\s(?:{phrases})\s?{_WHAT}", _fact(key), 0.88) for key, phrases in _FACTS),
     *(
         _rule(
             SignalType.SENTIMENT,
-            rf"\bI(?:['’]m|\sam|\sfeel)?\s(?:so\s|really\s|very\s)*(?:{said})\s{{P}}",
-            _told("context", emotion=emotion),
+            rf"\bI(?:['’]m|\sam|\sfeel)?\s(?:so\s|really\s|very\s)*(?:{phrases})\s{{P}}",
+            _described("context", emotion=emotion),
             0.86,
         )
-        for emotion, said in _FEELINGS
+        for emotion, phrases in _FEELINGS
     ),
     _rule(SignalType.GIFT, rf"\b(?:bought|got|gave|made)\s{{P}}\s{_THING}", _gift),
     _rule(SignalType.GIFT, rf"\b(?:bought|gave)\s{_THING}\s(?:for|to)\s{{P}}", _gift, 0.88),

@@ -165,14 +165,14 @@ def _writing(envelope: IngestEnvelope) -> WritingSender:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderMessages:
     notifier: Notifier
-    told: Callable[[UUID], Awaitable[None]]  # a stranger has its code
+    on_offered: Callable[[UUID], Awaitable[None]]  # a stranger has its code
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def offer_code(self, sender: WritingSender, code: str, pairing_id: UUID) -> None:
         async def offer() -> None:
             response = await self._send(sender, OFFER.format(code=code), key=f"pairing:{pairing_id}")
             if response.error is None or not response.error.retryable:
-                await self.told(pairing_id)
+                await self.on_offered(pairing_id)
 
         self._soon(offer())
 

@@ -23,7 +23,7 @@ from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.storage.retention import AgingTable, forget
 
-KEPT = timedelta(days=365)
+RETENTION = timedelta(days=365)
 BATCH = 1_000
 MOST_ENTRIES = 1_000  # that a butler reports at once
 RECORDS = (
@@ -121,24 +121,24 @@ class AuditLog:
         )
         return audit_id
 
-    async def actions(self, wanted: AuditArguments) -> dict[str, Any]:
-        values = (wanted.request_id, wanted.operator, wanted.action, wanted.since, *place(wanted.cursor))
-        rows = await self._database.fetch(self._queries.list_actions, *values, wanted.limit + 1)
-        actions, following = page([dict(row) for row in rows], wanted.limit)
+    async def actions(self, arguments: AuditArguments) -> dict[str, Any]:
+        values = (arguments.request_id, arguments.operator, arguments.action, arguments.since, *place(arguments.cursor))
+        rows = await self._database.fetch(self._queries.list_actions, *values, arguments.limit + 1)
+        actions, following = page([dict(row) for row in rows], arguments.limit)
         shown = [{key: value for key, value in row.items() if key != "created_at"} for row in actions]
         return {"actions": shown, "next_cursor": following}
 
-    async def _list_actions(self, _caller: Caller, wanted: AuditArguments) -> dict[str, Any]:
-        return wire(await self.actions(wanted))
+    async def _list_actions(self, _caller: Caller, arguments: AuditArguments) -> dict[str, Any]:
+        return wire(await self.actions(arguments))
 
-    async def _list_activity(self, _caller: Caller, wanted: ActivityArguments) -> dict[str, Any]:
-        values = (wanted.butler, wanted.operation, wanted.result, wanted.since, *place(wanted.cursor))
-        rows = await self._database.fetch(self._queries.list_activity, *values, wanted.limit + 1)
-        entries, following = page([dict(row) for row in rows], wanted.limit)
+    async def _list_activity(self, _caller: Caller, arguments: ActivityArguments) -> dict[str, Any]:
+        values = (arguments.butler, arguments.operation, arguments.result, arguments.since, *place(arguments.cursor))
+        rows = await self._database.fetch(self._queries.list_activity, *values, arguments.limit + 1)
+        entries, following = page([dict(row) for row in rows], arguments.limit)
         return wire({"entries": entries, "next_cursor": following})
 
-    async def _record(self, caller: Caller, told: RecordArguments) -> dict[str, Any]:
-        for entry in told.entries:
+    async def _record(self, caller: Caller, arguments: RecordArguments) -> dict[str, Any]:
+        for entry in arguments.entries:
             self.report(Activity(butler=caller.name, **entry.model_dump()))
         return {"status": "ok"}
 
@@ -168,6 +168,6 @@ class RecordKeeper:
 
     async def keep(self) -> None:
         """Forget what is older."""
-        before = self.clock.now() - KEPT
+        before = self.clock.now() - RETENTION
         for aging in RECORDS:
             await forget(self.database, self.schema, aging, before=before, batch=self.batch)

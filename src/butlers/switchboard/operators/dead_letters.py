@@ -71,9 +71,9 @@ class DeadLetters:
         override: Mapping[str, Any] | None,  # what an operator decided about the request
     ) -> None:
         """Within the transaction that ended the request, after its row was written."""
-        kept = [failure.segment_id for failure in failures if await self._capture(connection, ref, failure)]
+        captured = [failure.segment_id for failure in failures if await self._capture(connection, ref, failure)]
         if override is not None:  # only an operator can have opened a request again that has letters
-            await self._settle(connection, ref.request_id, state, kept)
+            await self._settle(connection, ref.request_id, state, captured)
 
     async def resolve(self, connection: Executor, request_id: UUID) -> None:
         """An operator declared the request done."""
@@ -87,25 +87,25 @@ class DeadLetters:
         row = await self._database.fetchrow(self._queries.get_letter, dead_letter_id)
         return dict(row) if row else None
 
-    async def list(self, wanted: DeadLettersArguments) -> dict[str, Any]:
+    async def list(self, arguments: DeadLettersArguments) -> dict[str, Any]:
         rows = await self._database.fetch(
             self._queries.list_letters,
-            wanted.request_id,
-            wanted.target_butler,
-            wanted.error_class,
-            wanted.failure_category,
-            wanted.since,
-            wanted.include_resolved,
-            *place(wanted.cursor),
-            wanted.limit + 1,
+            arguments.request_id,
+            arguments.target_butler,
+            arguments.error_class,
+            arguments.failure_category,
+            arguments.since,
+            arguments.include_resolved,
+            *place(arguments.cursor),
+            arguments.limit + 1,
         )
-        letters, following = page([dict(row) for row in rows], wanted.limit)
+        letters, following = page([dict(row) for row in rows], arguments.limit)
         return {"dead_letters": letters, "next_cursor": following}
 
-    async def _answer(self, _caller: Caller, wanted: DeadLettersArguments) -> dict[str, Any]:
-        if wanted.dead_letter_id is None:
-            return wire(await self.list(wanted))
-        letter = await self.get(wanted.dead_letter_id)
+    async def _answer(self, _caller: Caller, arguments: DeadLettersArguments) -> dict[str, Any]:
+        if arguments.dead_letter_id is None:
+            return wire(await self.list(arguments))
+        letter = await self.get(arguments.dead_letter_id)
         if letter is None:
             raise NotFound.of("dead_letter_id", "no such dead letter")
         return wire({"dead_letter": letter})

@@ -322,7 +322,7 @@ class RequestProcessor:
             outcomes=outcomes,
             reply=aggregate(result.plan, result.outcomes) if result else None,
             error=described,
-            signal=self.signals.wanted(context.source_channel, context.source_thread_identity),
+            signal=self.signals.is_awaited(context.source_channel, context.source_thread_identity),
             routed=self.inbox.log_lines(message, decision, result.ended_now) if decision and result else (),
         )
         if error is None and message.override is None and all(outcome["error"] is None for outcome in outcomes):

@@ -45,11 +45,11 @@ class RequestReader:
     def tools(self) -> list[Tool]:
         return [Tool.of(operations.LIST, self._list), Tool.of(operations.COUNTS, self._counts)]
 
-    async def _list(self, _caller: Caller, wanted: operations.RequestListArguments) -> dict[str, Any]:
-        query = self.queries.list_requests if wanted.state is None else self.queries.list_requests_in_state
-        state = [] if wanted.state is None else [wanted.state]
-        rows = [dict(row) for row in await self.database.fetch(query, wanted.before, wanted.limit, *state)]
-        cursor = rows[-1]["request_id"] if len(rows) == wanted.limit else None
+    async def _list(self, _caller: Caller, arguments: operations.RequestListArguments) -> dict[str, Any]:
+        query = self.queries.list_requests if arguments.state is None else self.queries.list_requests_in_state
+        state = [] if arguments.state is None else [arguments.state]
+        rows = [dict(row) for row in await self.database.fetch(query, arguments.before, arguments.limit, *state)]
+        cursor = rows[-1]["request_id"] if len(rows) == arguments.limit else None
         return wire({"requests": rows, "next_cursor": cursor})
 
     async def trace(self, request_id: UUID) -> dict[str, Any]:
@@ -126,7 +126,7 @@ log = get_logger("butlers.service_levels")
 
 
 FLUSH_EVERY_S: Final = 5.0
-KEPT: Final = timedelta(days=32)  # a little longer than the longest window
+RETENTION: Final = timedelta(days=32)  # a little longer than the longest window
 
 _Key = tuple[datetime, str, int]  # minute, channel, milliseconds
 
@@ -172,7 +172,7 @@ class AcceptTimes:
 
     async def _forget(self) -> None:
         try:
-            await self._database.execute(self._queries.forget_accept_times, self._clock.now() - KEPT)
+            await self._database.execute(self._queries.forget_accept_times, self._clock.now() - RETENTION)
         except Exception as error:
             log.warning("old accept times were not removed", error=error)
 

@@ -68,7 +68,7 @@ class Signals:
     _chains: dict[UUID, asyncio.Task[None]] = field(default_factory=dict, init=False)  # in order within a request
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE), init=False)
 
-    def wanted(self, channel_name: str, thread_identity: str | None) -> bool:
+    def is_awaited(self, channel_name: str, thread_identity: str | None) -> bool:
         """Whether the author of a message waits to see what becomes of it."""
         channel = channel_of(channel_name)
         followed = channel.inbound is not None and channel.inbound.feedback is not Feedback.NONE
@@ -95,7 +95,9 @@ class Signals:
 
     def _soon(self, context: RequestContext, show: Callable[[], Awaitable[None]]) -> None:
         """Show it after what is being shown of the same request; an end that does not fit is shown by the sweep."""
-        if len(self._chains) >= MOST_WAITING or not self.wanted(context.source_channel, context.source_thread_identity):
+        if len(self._chains) >= MOST_WAITING or not self.is_awaited(
+            context.source_channel, context.source_thread_identity
+        ):
             return
         request_id = context.request_id
         previous = self._chains.get(request_id)

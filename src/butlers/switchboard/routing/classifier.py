@@ -79,17 +79,17 @@ class Inquiry:
         orders = ordered(plain, pieces)
         self._ordered = bool(orders.spans)
         self._named: set[str] = set()
-        said = every
+        relevant = every
         if orders.spans:
             # Whom an order names gets nothing by a guess: the order's other words may speak for it, too.
             self._named = {token.text for token in every if orders.hold(token.start)} & BUTLER_NAMES
-            said = [token for token in every if token.text not in BUTLER_NAMES and not orders.hold(token.start)]
-        self._reading = model.read(said)
+            relevant = [token for token in every if token.text not in BUTLER_NAMES and not orders.hold(token.start)]
+        self._reading = model.read(relevant)
         self._parts: list[_Part] = []
         at = 0  # the first token of the next clause
         for clause in pieces:
             first = at
-            while at < len(said) and said[at].start < clause.end:
+            while at < len(relevant) and relevant[at].start < clause.end:
                 at += 1
             self._parts.append(_Part(clause.start, clause.end, first, at, clause.cut, self._odds(first, at)))
 
@@ -100,7 +100,7 @@ class Inquiry:
 
     def answer(self) -> tuple[str, tuple[Segment, ...]]:
         """Why, and for whom; nobody: it has no idea."""
-        if all(token.kind == "mark" for token in self._reading.said):
+        if all(token.kind == "mark" for token in self._reading.tokens):
             return "it only gives the router orders" if self._ordered else "it holds no words", ()
         chosen = self.candidate()
         if len({name for name, _ in chosen}) <= 1 or not self._worth_it(chosen):
@@ -126,7 +126,7 @@ class Inquiry:
         grown = [math.exp(score - top) for score in scores]
         total = sum(grown)
         odds = {name: value / total for name, value in zip(CLASSES, grown, strict=True)}
-        spoken = side_by_side(token.text for token in self._reading.said[first:last]) if self._triggers else ""
+        spoken = side_by_side(token.text for token in self._reading.tokens[first:last]) if self._triggers else ""
         for name, triggers in self._triggers.items():
             hits = sum(len(words(trigger)) for trigger in triggers if holds_phrase(spoken, trigger))
             if hits:

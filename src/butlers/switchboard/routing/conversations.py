@@ -28,7 +28,7 @@ _ORIGIN = re.compile(r"\[([a-z][a-z0-9_]{0,62})\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class Message:
     """One message of a conversation."""
 
     speaker: Speaker
@@ -52,7 +52,7 @@ class Conversations:
         if question.thread is None or question.request_id is None or question.received_at is None:
             return None
         in_chain, in_chat = threads is Threads.CHAIN, threads is Threads.CHAT
-        if not (in_chain or (in_chat and says_nothing_itself(question.text))):
+        if not (in_chain or (in_chat and has_no_content(question.text))):
             return None
         query = self.queries.last_choice_in_thread if in_chain else self.queries.last_in_thread
         row = await self.database.fetchrow(query, question.received_at, question.request_id)
@@ -66,13 +66,13 @@ class Conversations:
         why = f"it says nothing itself and comes after something for {name}"
         return whole(question.text, name, router="thread", confidence=FOLLOW_UP_CONFIDENCE, why=why)
 
-    async def before(self, question: RoutingQuestion) -> tuple[Said, ...]:
+    async def before(self, question: RoutingQuestion) -> tuple[Message, ...]:
         """What was said before this message in its conversation, oldest first."""
         if question.thread is None or question.request_id is None or question.received_at is None:
             return ()
         rows = await self._messages(question.channel, question.received_at, question.request_id)
         answers = await self.database.fetch(self.queries.answers_to, [row["request_id"] for row in rows])
-        return newest(_said(rows, answers), tokens=MAX_TOKENS - tokens_of(question.text))
+        return newest(_in_order(rows, answers), tokens=MAX_TOKENS - tokens_of(question.text))
 
     async def _messages(self, channel: str, received_at: datetime, request_id: UUID) -> list[Record]:
         place = (received_at, request_id)
@@ -88,31 +88,31 @@ def tokens_of(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def newest(said: Sequence[Said], *, tokens: int) -> tuple[Said, ...]:
+def newest(messages: Sequence[Message], *, tokens: int) -> tuple[Message, ...]:
     """The newest of what was said, oldest first; of the one that fits only in part, its beginning."""
-    kept: list[Said] = []
-    for one in reversed(said):
+    selected: list[Message] = []
+    for one in reversed(messages):
         size = tokens_of(one.text)
         if size > tokens:
             if tokens > 0:
-                kept.append(replace(one, text=one.text[: tokens * CHARACTERS_PER_TOKEN]))
+                selected.append(replace(one, text=one.text[: tokens * CHARACTERS_PER_TOKEN]))
             break
-        kept.append(one)
+        selected.append(one)
         tokens -= size
-    return tuple(reversed(kept))
+    return tuple(reversed(selected))
 
 
-def _said(rows: Iterable[Record], answers: Sequence[Record]) -> list[Said]:
+def _in_order(rows: Iterable[Record], answers: Sequence[Record]) -> list[Message]:
     """The messages and their answers: those that were sent, else what the request's reply holds."""
-    said = [Said(speaker=Speaker.BUTLER, text=answer["message"], at=answer["created_at"]) for answer in answers]
+    messages = [Message(speaker=Speaker.BUTLER, text=answer["message"], at=answer["created_at"]) for answer in answers]
     answered = {answer["request_id"] for answer in answers}
     for row in rows:
-        said.append(Said(speaker=Speaker.USER, text=row["normalized_text"], at=row["received_at"]))
+        messages.append(Message(speaker=Speaker.USER, text=row["normalized_text"], at=row["received_at"]))
         replies = {} if row["request_id"] in answered else (row["aggregated_reply"] or {}).get("answers") or {}
         for text in replies.values():
             if isinstance(text, str) and text:
-                said.append(Said(speaker=Speaker.BUTLER, text=text, at=row["received_at"]))
-    return sorted(said, key=lambda one: one.at)
+                messages.append(Message(speaker=Speaker.BUTLER, text=text, at=row["received_at"]))
+    return sorted(messages, key=lambda one: one.at)
 
 
 def replied_to(question: RoutingQuestion) -> str | None:
@@ -166,9 +166,9 @@ _EMPTY = frozenset(
 )
 
 
-def says_nothing_itself(text: str) -> bool:
+def has_no_content(text: str) -> bool:
     """Only words that point at something said before, numbers, or signs."""
     if len(text) > FEW_CHARACTERS:
         return False
-    said = words(text)
-    return len(said) <= FEW_WORDS and all(word in _EMPTY or word.isdigit() for word in said)
+    found = words(text)
+    return len(found) <= FEW_WORDS and all(word in _EMPTY or word.isdigit() for word in found)

@@ -21,7 +21,7 @@ from butlers.butler.runtime import Turn
 from butlers.errors import ClassifiedError, RoutingError
 from butlers.switchboard.config import RoutingSection, RuleSection
 from butlers.switchboard.registry import FALLBACK, NOT_ROUTABLE, RegisteredButler
-from butlers.switchboard.routing.features import says_one_of
+from butlers.switchboard.routing.features import holds_one_of
 from butlers.telemetry import get_logger
 
 Router = Literal["policy", "thread", "local", "llm", "fallback"]
@@ -208,7 +208,7 @@ def rule_applies(rule: RuleSection, question: RoutingQuestion) -> bool:
         return False
     if rule.endpoint is not None and not _like(question.endpoint, rule.endpoint):
         return False
-    return not rule.words or says_one_of(question.text, rule.words)
+    return not rule.words or holds_one_of(question.text, rule.words)
 
 
 def _like(value: str, pattern: str) -> bool:

@@ -128,11 +128,11 @@ def pieces(word: str) -> tuple[int, ...]:
     return (bucket("w " + word), *(bucket("c " + gram) for gram in sorted(grams)))
 
 
-def token_features(said: Sequence[Token], names: frozenset[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def token_features(sequence: Sequence[Token], names: frozenset[int]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Per token the buckets of the token itself, and of it with those that follow. `names`: hashes of first names."""
-    texts = [("NAME" if crc32(token.text.encode()) in names else token.text) for token in said]
+    texts = [("NAME" if crc32(token.text.encode()) in names else token.text) for token in sequence]
     rows: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    for index, token in enumerate(said):
+    for index, token in enumerate(sequence):
         own = pieces(token.text) if token.kind in _PIECED else (bucket("w " + token.text),)
         if texts[index] != token.text:
             own = (*own, bucket("w NAME"))
@@ -205,7 +205,7 @@ def words(text: str) -> list[str]:
     return _SPOKEN_WORD.findall(_compatibility_form(text))
 
 
-def says_one_of(text: str, phrases: Iterable[str]) -> bool:
+def holds_one_of(text: str, phrases: Iterable[str]) -> bool:
     """Whether a text of any length holds one of the phrases.
 
     Whatever has not even the letters of a phrase is not taken apart: that is most of the work.
@@ -214,8 +214,8 @@ def says_one_of(text: str, phrases: Iterable[str]) -> bool:
     possible = [phrase for phrase in phrases if _letters(phrase) <= letters]
     plain = _compatibility_form(text) if possible else ""
     likely = [phrase for phrase in possible if all(word in plain for word in words(phrase))]
-    said = side_by_side(_SPOKEN_WORD.findall(plain)) if likely else ""
-    return any(holds_phrase(said, phrase) for phrase in likely)
+    joined = side_by_side(_SPOKEN_WORD.findall(plain)) if likely else ""
+    return any(holds_phrase(joined, phrase) for phrase in likely)
 
 
 def _compatibility_form(text: str) -> str:
@@ -233,12 +233,12 @@ def _letters(text: str) -> set[str]:
     return {letter for letter in unicodedata.normalize("NFKD", plain) if letter.isalnum()}
 
 
-def side_by_side(said: Iterable[str]) -> str:
+def side_by_side(texts: Iterable[str]) -> str:
     """Words in the form in which phrases are looked for."""
-    return f" {' '.join(said)} "
+    return f" {' '.join(texts)} "
 
 
-def holds_phrase(said: str, phrase: str) -> bool:
+def holds_phrase(joined: str, phrase: str) -> bool:
     """Whether the words of a phrase stand in `side_by_side` words, in order."""
-    wanted = words(phrase)
-    return bool(wanted) and side_by_side(wanted) in said
+    needed = words(phrase)
+    return bool(needed) and side_by_side(needed) in joined

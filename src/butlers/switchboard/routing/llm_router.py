@@ -168,9 +168,9 @@ class ModelRouter:
         tier = {"interactive": tiers.interactive, "high_priority": tiers.high_priority}.get(question.policy_tier)
         return tier or tiers.default
 
-    def _named(self, model: str | None, said: str | None) -> str:
+    def _named(self, model: str | None, reported: str | None) -> str:
         """A model by its program and by the name that the program, or else the configuration, gives it."""
-        runtime, name = self.askers[model].runtime_name, said or model or self.model
+        runtime, name = self.askers[model].runtime_name, reported or model or self.model
         return f"{runtime}:{name}" if name else runtime
 
     def _since(self, started: float) -> int:

@@ -59,23 +59,23 @@ class Lexicon:
     names: frozenset[int]  # first names of people
     taught: Mapping[int, bytes]
 
-    def hits(self, said: Sequence[Token]) -> list[Hit]:
+    def hits(self, tokens: Sequence[Token]) -> list[Hit]:
         found: list[Hit] = []
         covered = 0  # the first token behind the longest term so far
-        for start in range(len(said)):
-            hit = self._hit_at(said, start)
+        for start in range(len(tokens)):
+            hit = self._hit_at(tokens, start)
             if hit is not None and start + hit.size > covered:
                 found.append(hit)
                 covered = start + hit.size
         return found
 
-    def lessons(self, said: Sequence[Token]) -> list[Lesson]:
+    def lessons(self, tokens: Sequence[Token]) -> list[Lesson]:
         """Side by side, the longest term first."""
         found: list[Lesson] = []
         start = 0
-        while start < len(said):
-            for size in range(min(TAUGHT_TOKENS, len(said) - start), 0, -1):
-                term = " ".join(token.text for token in said[start : start + size])
+        while start < len(tokens):
+            for size in range(min(TAUGHT_TOKENS, len(tokens) - start), 0, -1):
+                term = " ".join(token.text for token in tokens[start : start + size])
                 if (scores := self.taught.get(crc32(term.encode()))) is not None:
                     found.append(Lesson(start, size, scores))
                     start += size
@@ -84,19 +84,19 @@ class Lexicon:
                 start += 1
         return found
 
-    def _hit_at(self, said: Sequence[Token], start: int) -> Hit | None:
+    def _hit_at(self, tokens: Sequence[Token], start: int) -> Hit | None:
         """The longest term that begins here; else the longest stem of the word."""
         best: Hit | None = None
         so_far = 0
-        for index in range(start, min(start + LONGEST, len(said))):
-            so_far = crc32((said[index].text if index == start else f" {said[index].text}").encode(), so_far)
+        for index in range(start, min(start + LONGEST, len(tokens))):
+            so_far = crc32((tokens[index].text if index == start else f" {tokens[index].text}").encode(), so_far)
             levels = self.terms.get(so_far)
             if levels is None:
                 break
             if any(levels):
                 best = Hit(start, index - start + 1, levels, False)
-        word = said[start].text
-        if best is None and said[start].kind == "word":
+        word = tokens[start].text
+        if best is None and tokens[start].kind == "word":
             for cut in range(min(CUT, len(word) - STEM) + 1):
                 levels = self.stems.get(crc32(word[: len(word) - cut].encode()))
                 if levels is not None:
@@ -122,10 +122,10 @@ WORDS = frozenset({"word", "far"})
 Scores = tuple[float, ...]
 
 
-def hit_feature(hit: Hit, said: Sequence[Token]) -> str:
+def hit_feature(hit: Hit, tokens: Sequence[Token]) -> str:
     """What a lexicon hit is called: its level per domain, whether several words agree, whether only the stem does."""
     levels = "".join(f"{name[0]}{level}" for name, level in zip(CLASSES, hit.levels, strict=True) if level)
-    script = "f" if said[hit.start].kind == "far" else ""
+    script = "f" if tokens[hit.start].kind == "far" else ""
     return f"L {'s' if hit.stem else 'x'}{script}{levels}{'m' if hit.size > 1 else ''}"
 
 
@@ -151,9 +151,9 @@ def dense_features(hits: Sequence[Hit], length: int) -> list[float]:
     ]
 
 
-def taught_features(lessons: Sequence[Lesson], said: Sequence[Token]) -> list[float]:
+def taught_features(lessons: Sequence[Lesson], tokens: Sequence[Token]) -> list[float]:
     """Sums over the lessons, as far as most words have one: in another language a few do by accident."""
-    known = sum(lesson.size for lesson in lessons) / max(sum(token.kind in WORDS for token in said), 1)
+    known = sum(lesson.size for lesson in lessons) / max(sum(token.kind in WORDS for token in tokens), 1)
     trust = TAUGHT_SCALE * min(max((known - 0.5) * 2.5, 0.0), 1.0)
     if not trust:
         return [0.0] * (3 * WIDTH + 1)
@@ -191,15 +191,15 @@ class Model:
         at, scale = index * WIDTH, self.header["scale"]
         return tuple(weight * scale for weight in self.weights[at : at + WIDTH])
 
-    def read(self, said: Sequence[Token]) -> Reading:
+    def read(self, tokens: Sequence[Token]) -> Reading:
         rows = []
-        for own, together in token_features(said, self.lexicon.names):
+        for own, together in token_features(tokens, self.lexicon.names):
             first, second = self._word(own), self._sum(together)
             rows.append(tuple(map(operator.add, first, second)))
-        hits = self.lexicon.hits(said)
-        found = [self._word((bucket(hit_feature(hit, said)),)) for hit in hits]
-        lessons = self.lexicon.lessons(said)
-        return Reading(model=self, said=said, rows=rows, hits=hits, found=found, lessons=lessons)
+        hits = self.lexicon.hits(tokens)
+        found = [self._word((bucket(hit_feature(hit, tokens)),)) for hit in hits]
+        lessons = self.lexicon.lessons(tokens)
+        return Reading(model=self, tokens=tokens, rows=rows, hits=hits, found=found, lessons=lessons)
 
     def _sum(self, features: Sequence[int]) -> Scores:
         """The features' weights, and as the last number how many they are."""
@@ -215,7 +215,7 @@ class Reading:
     """A text, read once; any range of its tokens can be scored."""
 
     model: Model
-    said: Sequence[Token]
+    tokens: Sequence[Token]
     rows: Sequence[Scores]  # per token
     hits: Sequence[Hit]
     found: Sequence[Scores]  # per hit
@@ -230,7 +230,7 @@ class Reading:
         extra = [sum(column) for column in zip(*(self.found[index] for index in within), strict=True)] or [0.0] * WIDTH
         lessons = [lesson for lesson in self.lessons if start <= lesson.start and lesson.start + lesson.size <= end]
         dense = dense_features([self.hits[index] for index in within], end - start)
-        dense += taught_features(lessons, self.said[start:end])
+        dense += taught_features(lessons, self.tokens[start:end])
         return tuple(
             header["bias"][k]
             + (total[k] + LEXICON_SCALE * extra[k]) / count
@@ -243,10 +243,10 @@ class Reading:
         worth: dict[str, float] = {}
         for hit, row in zip(self.hits, self.found, strict=True):
             if hit.levels[index] and start <= hit.start and hit.start + hit.size <= end:
-                term = " ".join(token.text for token in self.said[hit.start : hit.start + hit.size])
+                term = " ".join(token.text for token in self.tokens[hit.start : hit.start + hit.size])
                 lead = row[index] - sum(row[:WIDTH]) / WIDTH
                 worth[term] = hit.levels[index] * math.sqrt(hit.size) + max(lead, 0.0)
-        for token, row in zip(self.said[start:end], self.rows[start:end], strict=True):
+        for token, row in zip(self.tokens[start:end], self.rows[start:end], strict=True):
             if not worth.get(token.text) and len(token.text) > 2:
                 worth[token.text] = (row[index] - sum(row[:WIDTH]) / WIDTH) / math.sqrt(row[-1])
         ranked = sorted((-value, word) for word, value in worth.items() if value > 0)

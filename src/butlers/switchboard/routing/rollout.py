@@ -35,7 +35,7 @@ log = get_logger("butlers.rollout")
 RULE = "rule"
 DECIDING_CALLS = 500  # the last ones, however long the window
 _SPACE = 2**64
-_UNSAID = "the operator's decision"
+_DEFAULT_REASON = "the operator's decision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,10 +141,10 @@ class Rollout:
             return wire({"llm": llm, "skills": list(skills), **await self._status()})
 
         async def rollback(caller: Caller, given: ReasonArguments) -> dict[str, Any]:
-            return wire(await self._decided("active", "rolled_back", caller.name, given.reason or _UNSAID))
+            return wire(await self._decided("active", "rolled_back", caller.name, given.reason or _DEFAULT_REASON))
 
         async def resume(caller: Caller, given: ReasonArguments) -> dict[str, Any]:
-            return wire(await self._decided("rolled_back", "active", caller.name, given.reason or _UNSAID))
+            return wire(await self._decided("rolled_back", "active", caller.name, given.reason or _DEFAULT_REASON))
 
         return [
             Tool.of(operations.STATUS, status),

@@ -86,7 +86,7 @@ def expected_hours(reports: Iterable[Report]) -> Stats:
 
 
 @dataclass(slots=True)
-class Fleet:
+class SimulatedConnectors:
     """Connectors that live through some days: they restart, fall silent, and their heartbeats come late or not.
 
     The first heartbeat of a process arrives, and at once: later ones of a process that began anew under its old name

@@ -23,7 +23,14 @@ from butlers.storage.queries import Queries
 from butlers.switchboard.connectors.registry import Connectors, make_log_months
 from butlers.switchboard.connectors.rollups import Rollups
 from tests.database import cloned_database
-from tests.unit.switchboard.connectors.reports import INSERT, Fleet, Report, Stats, expected_hours, with_deltas
+from tests.unit.switchboard.connectors.reports import (
+    INSERT,
+    Report,
+    SimulatedConnectors,
+    Stats,
+    expected_hours,
+    with_deltas,
+)
 from tests.unit.switchboard.connectors.rolling import RollingInSql
 
 START = datetime(2026, 1, 30, 20, tzinfo=UTC)  # a month ends within
@@ -33,7 +40,7 @@ FIGURES = "messages_ingested, messages_failed, source_api_calls, dedupe_accepted
 HEALTH = "heartbeat_count, healthy_count, degraded_count, error_count"
 
 
-class World:
+class RollupSystem:
     def __init__(self, database: Database, clock: ManualClock) -> None:
         self.database = database
         self.clock = clock
@@ -64,23 +71,23 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(server: EmbeddedPostgres) -> AsyncIterator[World]:
+async def rollup_system(server: EmbeddedPostgres) -> AsyncIterator[RollupSystem]:
     async with cloned_database(server, TABLES, max_size=3) as database:
-        world = World(database, ManualClock(START))
-        await make_log_months(world.database, "switchboard", world.clock)
-        yield world
+        system = RollupSystem(database, ManualClock(START))
+        await make_log_months(system.database, "switchboard", system.clock)
+        yield system
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_hours_are_what_the_heartbeats_add_up_to(postgres_server: EmbeddedPostgres, seed: int) -> None:
-    reports = Fleet(Random(seed), START, hours=60).reports(3)
-    async with a_world(postgres_server) as world:
-        world.move_to(START + timedelta(hours=64))
-        await world.come(reports)
-        await world.rollups.hourly({})
-        assert await world.hours() == expected_hours(reports)
-        await world.rollups.hourly({})
-        assert await world.hours() == expected_hours(reports)
+    reports = SimulatedConnectors(Random(seed), START, hours=60).reports(3)
+    async with rollup_system(postgres_server) as system:
+        system.move_to(START + timedelta(hours=64))
+        await system.come(reports)
+        await system.rollups.hourly({})
+        assert await system.hours() == expected_hours(reports)
+        await system.rollups.hourly({})
+        assert await system.hours() == expected_hours(reports)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -88,46 +95,46 @@ async def test_hour_by_hour_with_late_rows_and_missed_runs_gives_the_same(
     postgres_server: EmbeddedPostgres, seed: int
 ) -> None:
     random = Random(1000 + seed)
-    reports = with_deltas(Fleet(random, START, hours=60).reports(2))
+    reports = with_deltas(SimulatedConnectors(random, START, hours=60).reports(2))
     # When each becomes visible: some are written hours after they were received.
     seen = [(r.received_at + timedelta(hours=random.choice((0, 0, 0, 0, 5, 20))), r) for r in reports]
-    async with a_world(postgres_server) as world:
+    async with rollup_system(postgres_server) as system:
         told: set[UUID] = set()
         for hour in range(1, 90):
-            world.move_to(START + timedelta(hours=hour, minutes=5))
-            fresh = [r for visible, r in seen if visible <= world.clock.now() and r.id not in told]
-            await world.come(fresh)
+            system.move_to(START + timedelta(hours=hour, minutes=5))
+            fresh = [r for visible, r in seen if visible <= system.clock.now() and r.id not in told]
+            await system.come(fresh)
             told |= {r.id for r in fresh}
             if random.random() > 0.3:  # some runs are missed
-                await world.rollups.hourly({})
-        await world.rollups.hourly({})
-        assert await world.hours() == expected_hours(reports)
+                await system.rollups.hourly({})
+        await system.rollups.hourly({})
+        assert await system.hours() == expected_hours(reports)
 
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_nothing_is_counted_twice_and_nothing_is_lost(postgres_server: EmbeddedPostgres, seed: int) -> None:
     """What every process said at its highest is what it did, however its heartbeats came."""
-    reports = Fleet(Random(2000 + seed), START, hours=40, resets=False).reports(2)
+    reports = SimulatedConnectors(Random(2000 + seed), START, hours=40, resets=False).reports(2)
     highest: dict[UUID, list[int]] = defaultdict(lambda: [0] * 4)
     for report in reports:
         best = highest[report.instance_id]
         highest[report.instance_id] = [max(pair) for pair in zip(best, report.counters, strict=True)]
-    async with a_world(postgres_server) as world:
-        world.move_to(START + timedelta(hours=45))
-        await world.come(reports)
-        await world.rollups.hourly({})
-        counted = [sum(figures) for figures in zip(*(await world.hours()).values(), strict=True)][:4]
+    async with rollup_system(postgres_server) as system:
+        system.move_to(START + timedelta(hours=45))
+        await system.come(reports)
+        await system.rollups.hourly({})
+        counted = [sum(figures) for figures in zip(*(await system.hours()).values(), strict=True)][:4]
     assert counted == [sum(figures) for figures in zip(*highest.values(), strict=True)]
 
 
 async def test_days_are_sums_of_hours(postgres_server: EmbeddedPostgres) -> None:
-    reports = Fleet(Random(7), START, hours=60).reports(3)
-    async with a_world(postgres_server) as world:
-        world.move_to(START + timedelta(hours=64))
-        await world.come(reports)
-        await world.rollups.daily({})
+    reports = SimulatedConnectors(Random(7), START, hours=60).reports(3)
+    async with rollup_system(postgres_server) as system:
+        system.move_to(START + timedelta(hours=64))
+        await system.come(reports)
+        await system.rollups.daily({})
         wanted: dict[tuple[str, date], list[Any]] = defaultdict(lambda: [0] * 8)
-        today = world.clock.now().date()
+        today = system.clock.now().date()
         for (_, endpoint, hour), figures in expected_hours(reports).items():
             if hour.date() < today:
                 old = wanted[endpoint, hour.date()]
@@ -135,24 +142,24 @@ async def test_days_are_sums_of_hours(postgres_server: EmbeddedPostgres) -> None
         for sums in wanted.values():
             share = Decimal(sums[5]) / Decimal(sums[4]) * 100
             sums.append(share.quantize(Decimal("0.01"), ROUND_HALF_UP))
-        assert await world.days() == dict(wanted)
-        await world.rollups.daily({})
-        assert await world.days() == dict(wanted)
+        assert await system.days() == dict(wanted)
+        await system.rollups.daily({})
+        assert await system.days() == dict(wanted)
 
 
 async def test_a_missed_week_of_days_is_made_up_for(postgres_server: EmbeddedPostgres) -> None:
-    async with a_world(postgres_server) as world:
-        await world.database.execute(
+    async with rollup_system(postgres_server) as system:
+        await system.database.execute(
             "INSERT INTO switchboard.connector_stats_hourly SELECT 'imap', 'box', hour, 1, 0, 0, 0, 2, 1, 0, 1"
             " FROM generate_series($1::timestamptz, $1::timestamptz + interval '9 days', interval '1 hour') AS hour",
             datetime(2026, 1, 10, tzinfo=UTC),
         )
-        world.move_to(datetime(2026, 1, 12, 0, 15, tzinfo=UTC))
-        await world.rollups.daily({})
-        assert sorted(day.day for _, day in await world.days()) == [10, 11]
-        world.move_to(datetime(2026, 1, 21, 0, 15, tzinfo=UTC))
-        await world.rollups.daily({})
-        days = {day.day: figures for (_, day), figures in (await world.days()).items()}
+        system.move_to(datetime(2026, 1, 12, 0, 15, tzinfo=UTC))
+        await system.rollups.daily({})
+        assert sorted(day.day for _, day in await system.days()) == [10, 11]
+        system.move_to(datetime(2026, 1, 21, 0, 15, tzinfo=UTC))
+        await system.rollups.daily({})
+        days = {day.day: figures for (_, day), figures in (await system.days()).items()}
         assert sorted(days) == [*range(10, 20)]
         assert days[15] == [24, 0, 0, 0, 48, 24, 0, 24, Decimal("50.00")]
 
@@ -176,11 +183,11 @@ def said(number: int, minutes: float, ingested: int, **changes: Any) -> Report:
 
 async def rolled(server: EmbeddedPostgres, *reports: Report) -> list[int]:
     """Messages of each hour that has a heartbeat."""
-    async with a_world(server) as world:
-        world.move_to(START + timedelta(hours=6))
-        await world.come(reports)
-        await world.rollups.hourly({})
-        return [figures[0] for _, figures in sorted((await world.hours()).items())]
+    async with rollup_system(server) as system:
+        system.move_to(START + timedelta(hours=6))
+        await system.come(reports)
+        await system.rollups.hourly({})
+        return [figures[0] for _, figures in sorted((await system.hours()).items())]
 
 
 async def test_a_step_belongs_to_the_hour_of_the_later_heartbeat(postgres_server: EmbeddedPostgres) -> None:
@@ -238,42 +245,42 @@ async def test_the_present_hour_is_not_rolled_up_yet(postgres_server: EmbeddedPo
 async def test_a_window_that_cannot_be_rolled_up_is_refused(
     postgres_server: EmbeddedPostgres, arguments: dict[str, Any], field: str
 ) -> None:
-    async with a_world(postgres_server) as world:
-        for job in (world.rollups.hourly, world.rollups.daily):
+    async with rollup_system(postgres_server) as system:
+        for job in (system.rollups.hourly, system.rollups.daily):
             with pytest.raises(ValidationError) as refusal:
                 await job(arguments)
             assert [wrong.field for wrong in refusal.value.fields] == [field]
 
 
 async def test_an_operator_may_have_more_looked_at_again(postgres_server: EmbeddedPostgres) -> None:
-    async with a_world(postgres_server) as world:
+    async with rollup_system(postgres_server) as system:
         first, late, last = with_deltas([said(1, 10, 4), said(2, 20, 6), said(5, 60 * 70, 9)])
-        await world.come([first])
-        world.move_to(START + timedelta(days=3))
-        await world.come([last])
-        await world.rollups.hourly({})
-        await world.come([late])  # written three days after it came
-        await world.rollups.hourly({})
-        assert [figures[0] for _, figures in sorted((await world.hours()).items())] == [4, 3]
-        await world.rollups.hourly({"since": START.isoformat()})
-        assert [figures[0] for _, figures in sorted((await world.hours()).items())] == [6, 3]
+        await system.come([first])
+        system.move_to(START + timedelta(days=3))
+        await system.come([last])
+        await system.rollups.hourly({})
+        await system.come([late])  # written three days after it came
+        await system.rollups.hourly({})
+        assert [figures[0] for _, figures in sorted((await system.hours()).items())] == [4, 3]
+        await system.rollups.hourly({"since": START.isoformat()})
+        assert [figures[0] for _, figures in sorted((await system.hours()).items())] == [6, 3]
 
 
 async def test_today_is_what_was_rolled_up_and_what_came_since(postgres_server: EmbeddedPostgres) -> None:
-    reports = Fleet(Random(11), START, hours=60).reports(2)
-    async with a_world(postgres_server) as world:
+    reports = SimulatedConnectors(Random(11), START, hours=60).reports(2)
+    async with rollup_system(postgres_server) as system:
         now = START + timedelta(hours=50, minutes=40)
         come = [report for report in reports if report.received_at <= now]
-        world.move_to(now - timedelta(hours=3))
-        await world.come(come)
-        await world.rollups.hourly({})
-        world.move_to(now)
-        await world.database.execute(
+        system.move_to(now - timedelta(hours=3))
+        await system.come(come)
+        await system.rollups.hourly({})
+        system.move_to(now)
+        await system.database.execute(
             "INSERT INTO switchboard.connector_registry SELECT DISTINCT ON (endpoint_identity) connector_type,"
             " endpoint_identity, 'p', instance_id, NULL, state, NULL, 0, now(), now(), 'self', 0, 0, 0, 0, 0"
             " FROM switchboard.connector_heartbeat_log"
         )
-        listed = await Connectors(database=world.database, queries=QUERIES, clock=world.clock).list()
+        listed = await Connectors(database=system.database, queries=QUERIES, clock=system.clock).list()
         wanted: dict[str, list[int]] = defaultdict(lambda: [0] * 8)
         for (_, endpoint, hour), figures in expected_hours(come).items():
             if hour.date() == now.date():

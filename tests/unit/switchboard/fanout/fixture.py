@@ -1,4 +1,4 @@
-"""A house of butlers that do as they are told, and a fanout that calls them."""
+"""Butlers that do as they are told, and a fanout that calls them."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def response(**fields: Any) -> dict[str, Any]:
 
 
 def error(error_class: str, **fields: Any) -> Act:
-    told = {"class": error_class, "message": "no", "retryable": False} | fields
+    described = {"class": error_class, "message": "no", "retryable": False} | fields
 
     def act(_arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return response(status="error", error=told)
+        return response(status="error", error=described)
 
     return act
 
@@ -60,7 +60,7 @@ def raising(problem: Exception) -> Act:
 
 
 @dataclass
-class House:
+class ScriptedButlers:
     """Butlers that answer as told, one deed after the other; the last one for ever."""
 
     deeds: dict[str, list[Act]] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class House:
     cards: dict[str, RegisteredButler] = field(default_factory=dict)
     _now: set[str] = field(default_factory=set)
 
-    def told(self, butler: str, *deeds: Act) -> House:
+    def answers(self, butler: str, *deeds: Act) -> ScriptedButlers:
         self.deeds[butler] = list(deeds)
         return self
 
@@ -102,11 +102,11 @@ class House:
 
 
 def card(butler: str, **fields: Any) -> RegisteredButler:
-    told: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "eligibility_state": "active",
         "capabilities": ("route.execute",),
     }
-    return RegisteredButler(name=butler, **told | fields)
+    return RegisteredButler(name=butler, **defaults | fields)
 
 
 def allowing(*, deadline: float | None = None, **section: Any) -> RequestBudget:
@@ -116,7 +116,7 @@ def allowing(*, deadline: float | None = None, **section: Any) -> RequestBudget:
 
 @dataclass
 class Bench:
-    house: House
+    butlers: ScriptedButlers
     fanout: Fanout
     circuits: Circuits
     telemetry: Telemetry
@@ -127,21 +127,21 @@ class Bench:
 
 
 def new_bench() -> Bench:
-    clock, house = SystemClock(), House()
+    clock, butlers = SystemClock(), ScriptedButlers()
     telemetry = Telemetry.create("switchboard", "test", clock=clock, otlp_endpoint=None)
     circuits = Circuits(
         policy=BreakerPolicy(failure_threshold=3, recovery_timeout=60), clock=clock, telemetry=telemetry
     )
     dispatcher = Dispatcher(
-        transport=house,
+        transport=butlers,
         timeout_of=lambda _butler: 5.0,
         retry=RetryPolicy(max_attempts=3, initial_delay=0.001, max_delay=0.01),
         circuits=circuits,
-        targets=house,
+        targets=butlers,
         clock=clock,
         telemetry=telemetry,
     )
-    return Bench(house=house, fanout=Fanout(dispatcher=dispatcher), circuits=circuits, telemetry=telemetry)
+    return Bench(butlers=butlers, fanout=Fanout(dispatcher=dispatcher), circuits=circuits, telemetry=telemetry)
 
 
 def message() -> ClaimedMessage:

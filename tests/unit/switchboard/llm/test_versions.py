@@ -13,7 +13,7 @@ from butlers.butler.runtimes import DIALECTS
 from butlers.daemon.settings import shipped_roster
 from butlers.errors import ConfigurationError
 from butlers.switchboard.config import CanarySection
-from butlers.switchboard.routing.conversations import Said, newest, tokens_of
+from butlers.switchboard.routing.conversations import Message, newest, tokens_of
 from butlers.switchboard.routing.llm_router import Skill
 from butlers.switchboard.routing.rollout import Figures, is_chosen, is_worse
 
@@ -60,8 +60,8 @@ def test_no_program_gets_tools() -> None:
     assert {*forbidden.values()} == {"deny"}
 
 
-def said(number: int, size: int) -> Said:
-    return Said(speaker=Speaker.USER, text=f"{number}" * size, at=START + timedelta(minutes=number))
+def said(number: int, size: int) -> Message:
+    return Message(speaker=Speaker.USER, text=f"{number}" * size, at=START + timedelta(minutes=number))
 
 
 def test_the_newest_is_kept() -> None:

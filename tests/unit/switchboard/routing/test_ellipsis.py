@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from butlers.switchboard.routing.conversations import says_nothing_itself
+from butlers.switchboard.routing.conversations import has_no_content
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from butlers.switchboard.routing.conversations import says_nothing_itself
     ],
 )
 def test_words_that_point_at_something_else(text: str) -> None:
-    assert says_nothing_itself(text)
+    assert has_no_content(text)
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_words_that_point_at_something_else(text: str) -> None:
     ],
 )
 def test_words_that_say_something(text: str) -> None:
-    assert not says_nothing_itself(text)
+    assert not has_no_content(text)

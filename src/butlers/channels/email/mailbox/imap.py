@@ -101,8 +101,8 @@ class Folder:
         status, lines = self.connection.uid("FETCH", ",".join(map(str, uids)), items)
         if status != "OK":
             raise imaplib.IMAP4.error("FETCH")
-        wanted = set(uids)
-        return sorted((mail for mail in _fetched(lines) if mail.uid in wanted), key=lambda mail: mail.uid)
+        requested = set(uids)
+        return sorted((mail for mail in _fetched(lines) if mail.uid in requested), key=lambda mail: mail.uid)
 
 
 def quoted(text: str) -> str:

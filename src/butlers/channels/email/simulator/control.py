@@ -49,8 +49,8 @@ class FaultBody(Body):
         smtp = self.server is Server.SMTP
         moment = self.phase if smtp else self.command
         if moment is None or (self.command if smtp else self.phase) is not None:
-            wanted, unwanted = ("phase", "command") if smtp else ("command", "phase")
-            raise invalid(wanted, f"{self.server} faults have a {wanted} and no {unwanted}")
+            needed, forbidden = ("phase", "command") if smtp else ("command", "phase")
+            raise invalid(needed, f"{self.server} faults have a {needed} and no {forbidden}")
         given = self.model_dump(exclude={"phase", "command"})
         if self.text is None:
             given["text"] = "5.1.1 Mailbox unavailable" if self.code >= 500 else MailFault.model_fields["text"].default

@@ -62,8 +62,8 @@ class MailFault(Fault):
     def hits(self, server: Server, moment: str, addresses: tuple[str, ...]) -> bool:
         if self.server is not server or self.moment not in (ANY_MOMENT, moment, moment.removeprefix("UID ")):
             return False
-        wanted = self.recipient.lower()
-        return wanted == ANY_MOMENT or any(fnmatchcase(address, wanted) for address in addresses)
+        pattern = self.recipient.lower()
+        return pattern == ANY_MOMENT or any(fnmatchcase(address, pattern) for address in addresses)
 
 
 class PendingFaults(Faults[MailFault]):

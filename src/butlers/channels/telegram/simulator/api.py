@@ -30,7 +30,7 @@ from butlers.channels.telegram.simulator.state import BotState, SimulatedTelegra
 from butlers.http_client import BoundedAsyncClient, authorities
 from butlers.simulators.engine import DroppedConnection
 
-KEPT = 1000  # calls remembered for each method
+MAX_CALLS = 1000  # calls remembered for each method
 MAX_TIMEOUT = 50  # seconds; longer wishes are cut, as in the real service
 MAX_UPDATES = 100
 
@@ -44,7 +44,7 @@ class Polls:
         self._world = world
         self._waiting: dict[int, asyncio.Future[None]] = {}  # bot id -> its one waiting poll
         self._closed = False
-        world.listen(self._heard)
+        world.listen(self._on_change)
 
     async def get_updates(self, call: Call) -> list[Wire]:
         if call.bot.webhook is not None:
@@ -87,7 +87,7 @@ class Polls:
             if self._waiting.get(bot_id) is waiter:
                 del self._waiting[bot_id]
 
-    def _heard(self, bot_id: int, change: str) -> None:
+    def _on_change(self, bot_id: int, change: str) -> None:
         self._end(bot_id, _conflict(_WEBHOOK_SET) if self._world.state.bots[bot_id].webhook else None)
 
     def _end(self, bot_id: int, error: ApiError | None) -> None:
@@ -129,7 +129,7 @@ class WebhookDelivery:
         self._stopped = False
 
     def start(self) -> None:
-        self._world.listen(self._heard)
+        self._world.listen(self._on_change)
         for bot_id in self._world.state.bots:
             self._wake(bot_id)
 
@@ -142,7 +142,7 @@ class WebhookDelivery:
         if self._client is not None:
             await self._client.aclose()
 
-    def _heard(self, bot_id: int, change: str) -> None:
+    def _on_change(self, bot_id: int, change: str) -> None:
         if change == "webhook_set" and (running := self._tasks.pop(bot_id, None)):
             # A new address must not wait for the old one's pause to end.
             running.cancel()
@@ -207,7 +207,7 @@ class RequestLog:
     def __init__(self) -> None:
         self._sequence = 0
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._calls: defaultdict[str, deque[dict[str, Any]]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._calls: defaultdict[str, deque[dict[str, Any]]] = defaultdict(lambda: deque(maxlen=MAX_CALLS))
 
     def add(self, *, at: str, method: str, chat_id: int | str | None, outcome: str, status: int | None) -> None:
         """`at`: when the call was answered. `outcome`: accepted, refused, dropped_before or dropped_after."""

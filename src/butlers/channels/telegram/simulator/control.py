@@ -14,7 +14,7 @@ from pydantic import Field, field_validator
 from starlette.requests import Request
 from starlette.routing import Route
 
-from butlers.channels.telegram.simulator.api import GET_UPDATES, KEPT, RequestLog
+from butlers.channels.telegram.simulator.api import GET_UPDATES, MAX_CALLS, RequestLog
 from butlers.channels.telegram.simulator.formatting import MAX_TEXT
 from butlers.channels.telegram.simulator.methods import METHODS, as_integer, new_chat
 from butlers.channels.telegram.simulator.model import (
@@ -62,9 +62,9 @@ def post(world: SimulatedTelegram, bot: BotState, body: Post) -> Posted:
     held = bot.chats.get(chat.id)
     replied = held.messages.get(message.reply_to or 0) if held else None
     kind = "message" if body.edit_of is None else "edited_message"
-    told = queued(world, bot, kind, message.to_wire(chat, replied))
-    world.commit(opened(bot, chat), stored(bot, message), *told)
-    return Posted(message=message, update=bot.pending[-1] if told else None)
+    changes = queued(world, bot, kind, message.to_wire(chat, replied))
+    world.commit(opened(bot, chat), stored(bot, message), *changes)
+    return Posted(message=message, update=bot.pending[-1] if changes else None)
 
 
 def set_blocked(world: SimulatedTelegram, bot: BotState, user_id: int, *, blocked: bool) -> None:
@@ -222,8 +222,8 @@ class ControlApi:
     async def _post_message(self, request: Request) -> Any:
         body = await parsed_body(request, PostRequest)
         bot = self._bot(request)
-        wanted = body.model_dump(exclude={"sender"})
-        posted = post(self.world, bot, Post(sender=_sender(bot, body), **wanted))
+        fields = body.model_dump(exclude={"sender"})
+        posted = post(self.world, bot, Post(sender=_sender(bot, body), **fields))
         return {
             "message_id": posted.message.message_id,
             "update": posted.update.to_wire() if posted.update else None,
@@ -262,7 +262,7 @@ class ControlApi:
         return asdict(self.world.state.settings)
 
     def _requests(self, request: Request) -> Any:
-        limit = read_number(dict(request.query_params), "limit", default=KEPT)
+        limit = read_number(dict(request.query_params), "limit", default=MAX_CALLS)
         return self.log.report(method=request.query_params.get("method"), limit=max(1, limit))
 
     def _reset(self, request: Request) -> Any:

@@ -75,8 +75,8 @@ def trimmed(formatted: Formatted) -> Formatted:
     text = formatted.text[lead:].rstrip()
     if text == formatted.text:
         return formatted
-    kept = (_clipped(entity, lead, utf16_length(text)) for entity in formatted.entities)
-    return Formatted(text=text, entities=tuple(entity for entity in kept if entity["length"] > 0))
+    clipped = (_clipped(entity, lead, utf16_length(text)) for entity in formatted.entities)
+    return Formatted(text=text, entities=tuple(entity for entity in clipped if entity["length"] > 0))
 
 
 def _clipped(entity: Wire, lead: int, length: int) -> Wire:

@@ -72,10 +72,10 @@ class Call:
         return message
 
     def _chat_named(self, name: str) -> ChatState:
-        wanted = name.removeprefix("@").lower() if name.startswith("@") else None
+        username = name.removeprefix("@").lower() if name.startswith("@") else None
         for held in self.bot.chats.values():
             # A bot can address groups by name, people only by number.
-            if held.chat.kind is not ChatKind.PRIVATE and (held.chat.username or "").lower() == wanted:
+            if held.chat.kind is not ChatKind.PRIVATE and (held.chat.username or "").lower() == username:
                 return held
         raise bad_request("chat not found")
 
@@ -127,9 +127,9 @@ def send_chat_action(call: Call) -> bool:
 def send_message(call: Call) -> Wire:
     formatted = _formatted(call.params)
     held = call.open_chat()
-    wanted, optional = _reply_target(call.params)
-    replied = held.messages.get(wanted or 0)
-    if wanted is not None and replied is None and not optional:
+    target, optional = _reply_target(call.params)
+    replied = held.messages.get(target or 0)
+    if target is not None and replied is None and not optional:
         raise bad_request("message to be replied not found")
     _admit(call, held)
     message = Message(
@@ -210,12 +210,12 @@ ALLOWED_REACTIONS = frozenset(
 def set_message_reaction(call: Call) -> bool:
     held = call.open_chat()
     message = call.message_in(held, "react")
-    wanted = _wanted(call.params.structure("reaction"))
-    call.world.commit(stored(call.bot, replace(message, reaction=wanted)))
+    reaction = _reaction(call.params.structure("reaction"))
+    call.world.commit(stored(call.bot, replace(message, reaction=reaction)))
     return True
 
 
-def _wanted(reactions: Any) -> str | None:
+def _reaction(reactions: Any) -> str | None:
     """The emoji asked for; none asked for means take the old one away."""
     if not reactions:
         return None

@@ -30,7 +30,7 @@ from butlers.clock import Clock
 from butlers.simulators.engine import Faults, Pauses
 from butlers.simulators.journal import Journal
 
-KEPT_SECONDS = 24 * 3600
+RETENTION_SECONDS = 24 * 3600
 RENUMBERED_AFTER_SECONDS = 7 * 24 * 3600
 FUTURE_SLACK = 10  # how far above the newest number an offset still counts
 ON_REQUEST_ONLY = frozenset({"chat_member", "message_reaction", "message_reaction_count"})
@@ -248,8 +248,8 @@ def drop(world: SimulatedTelegram, bot: BotState, count: int) -> None:
 
 
 def drop_expired(world: SimulatedTelegram, bot: BotState) -> None:
-    oldest_kept = world.unix_time() - KEPT_SECONDS
-    drop(world, bot, _leading(bot, lambda update: update.date < oldest_kept))
+    oldest = world.unix_time() - RETENTION_SECONDS
+    drop(world, bot, _leading(bot, lambda update: update.date < oldest))
 
 
 def confirmed_by(bot: BotState, offset: int) -> int:

@@ -47,7 +47,7 @@ def _program(pid: int) -> str:
     [(signal.SIGTERM, os.kill), (signal.SIGINT, os.kill), (signal.SIGTERM, os.killpg), (signal.SIGHUP, os.killpg)],
     ids=["kill", "ctrl-C", "the whole group", "a terminal that closes"],
 )
-async def test_told_to_end_while_java_starts(
+async def test_a_run_ended_while_java_starts(
     dsn: str, tmp_path: Path, number: signal.Signals, tell: Callable[[int, int], None]
 ):
     process = await asyncio.create_subprocess_exec(

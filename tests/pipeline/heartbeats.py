@@ -22,7 +22,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet
 from butlers.switchboard.connectors.deltas import ADDED, COUNTERS
 from tests.database import cloned_database_uri
-from tests.unit.switchboard.connectors.reports import Fleet, Report, with_deltas
+from tests.unit.switchboard.connectors.reports import Report, SimulatedConnectors, with_deltas
 
 ORACLES = Path(__file__).parent / "oracles"
 COLUMNS = (*COMPARED_COLUMNS, "state", *ADDED)
@@ -35,12 +35,12 @@ TABLES = [
 STARTS = tuple(datetime(*day, 18, tzinfo=UTC) for day in ((2026, 3, 28), (2026, 10, 24), (2028, 2, 28), (2026, 12, 31)))
 
 
-def fleets() -> list[Report]:
+def many_reports() -> list[Report]:
     """Some days of several fleets, each with boxes of its own."""
     return [
         replace(report, endpoint=f"{start:%y%m%d}-{report.endpoint}")
         for seed, start in enumerate(STARTS)
-        for report in Fleet(Random(seed), start, hours=40).reports(3)
+        for report in SimulatedConnectors(Random(seed), start, hours=40).reports(3)
     ]
 
 
@@ -107,7 +107,7 @@ def plain(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 @asynccontextmanager
-async def house(server: EmbeddedPostgres, months: Iterable[date]) -> AsyncIterator[tuple[str, Database]]:
+async def heartbeat_database(server: EmbeddedPostgres, months: Iterable[date]) -> AsyncIterator[tuple[str, Database]]:
     """A database with the tables of Switchboard and of the pipeline, and places for the heartbeats of some months."""
     async with cloned_database_uri(server, TABLES) as dsn, await Database.connect(dsn, max_size=2) as database:
         for table in ("connector_heartbeat_log", "message_inbox"):

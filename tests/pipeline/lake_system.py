@@ -74,7 +74,7 @@ VALUES ($1, $2, 'SECRET', 'bounced', $3, '{"text": "SECRET", "permanent": true}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeHouse:
+class LakeSystem:
     dsn: str
     lake: Path
     writer: Connection
@@ -114,13 +114,13 @@ class LakeHouse:
 
 
 @asynccontextmanager
-async def lake_house(server: EmbeddedPostgres, folder: Path) -> AsyncIterator[LakeHouse]:
+async def lake_system(server: EmbeddedPostgres, folder: Path) -> AsyncIterator[LakeSystem]:
     async with cloned_database_uri(server, MIGRATIONS) as dsn:
         writer = await open_connection(dsn)
         try:
             for table in ("connector_heartbeat_log", "message_inbox"):
                 await ensure_month_partitions(writer, "switchboard", table, date(2026, 3, 1), 1)
-            yield LakeHouse(dsn=dsn, lake=folder / "lake", writer=writer)
+            yield LakeSystem(dsn=dsn, lake=folder / "lake", writer=writer)
         finally:
             await writer.close()
 
