@@ -206,7 +206,7 @@ def _after(butler: Butler, routing: Routing) -> Sequence[AfterRequest]:
     if memory is None:
         return [routing.extractor.offer]
     memory_capture = MemoryCapture(episodes=memory.episodes, clock=butler.process.clock)
-    butler.add(Service(name="remembering", run=memory_capture.run))
+    butler.add(Service(name="memory capture", run=memory_capture.run))
     return [routing.extractor.offer, memory_capture.offer]
 
 
