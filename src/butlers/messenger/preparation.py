@@ -63,10 +63,10 @@ class Preparation:
             raise invalid("delivery.intent", f"react is not possible on {channel.name}")
         resolution = await resolve_target(notify, self.contacts)
         message, in_message = self.secrets(notify.delivery.message)
-        subject, in_subject = self.secrets(notify.delivery.subject or "")
+        subject, in_subject = self.secrets(notify.delivery.subject) if notify.delivery.subject else (None, 0)
         found = in_message + in_subject
         if found:
-            update = {"message": message, "subject": subject if in_subject else notify.delivery.subject}
+            update = {"message": message, "subject": subject}
             notify = notify.model_copy(update={"delivery": notify.delivery.model_copy(update=update)})
         new = self._delivery(notify, channel, resolution, source_event, identity_scope)
         refuses = channel.outbound.refuses_answer if channel.outbound is not None and new.brakes else None
