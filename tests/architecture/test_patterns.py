@@ -25,7 +25,7 @@ GREW = {
     "web tokens": r"\beyJ[\w-]+\.[\w-]+\.[\w-]*",
     "exponential": r"(?:\n\s*)+x",
 }
-SOON = ("orders, cubic", "a block", "the end of a script", "web tokens")  # seen within a second, one of each kind
+SOON = ("orders, cubic", "a block", "the end of a script", "web tokens", "exponential")  # seen within two seconds
 STAYS = (r"\b[a-z]+\d[a-z\d]+\s+\w?\d+\s+[a-z]*\d[a-z\d]*\b", r"(?<!\s)\s+(?:and|or)\s+", r"<b>[^<>]{0,60}</b>")
 
 

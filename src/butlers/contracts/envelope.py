@@ -115,6 +115,18 @@ class Value(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def build_models(*bases: type[BaseModel]) -> None:
+    """Build every model below these whose building was put off (`defer_build`). A process that serves does it once when
+    it starts: the first use of a model is not safe in several threads, and a part that was only checked inside another
+    model cannot be written on its own.
+    """
+    for base in bases:
+        for model in base.__subclasses__():
+            if not model.__pydantic_complete__:
+                model.model_rebuild()
+            build_models(model)
+
+
 class Envelope(Value):
     """A whole message between systems; its version is part of it."""
 

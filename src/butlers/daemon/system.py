@@ -16,11 +16,13 @@ from importlib import import_module
 from typing import Any, Protocol
 from uuid import UUID
 
+from butlers.butler.config import Section
 from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.channels.registry import outbound_names, owner_credential_kinds
 from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
+from butlers.contracts.envelope import Value, build_models
 from butlers.daemon.compose.base import Butler, Process, insist
 from butlers.daemon.compose.channels import owner_credentials
 from butlers.daemon.places import Places
@@ -100,6 +102,7 @@ class System:
         self._server: EmbeddedPostgres | None = None  # None: DATABASE_URL names one
         self._connections = Connections(settings.door_limits.within(raise_file_limit()))
         self.butlers: list[Butler] = []
+        build_models(Value, Section)
 
     async def start(self) -> None:
         """All or nothing: a failed start leaves nothing running."""

@@ -23,7 +23,7 @@ from butlers.channels.registry import (
     registry,
     written_names,
 )
-from butlers.contracts.envelope import Channel, IngestChannel
+from butlers.contracts.envelope import Channel, IngestChannel, source_names
 from butlers.simulators import simulator_ports, simulators
 
 SOURCE = Path(__file__).parents[3] / "src" / "butlers"
@@ -35,7 +35,7 @@ CHANNEL = Channel(name="{name}", title="A", inbound=Inbound(providers=("far",)),
 
 def forget_channels() -> None:
     """A process looks once for what is installed; this one looks again."""
-    for function in (*vars(registry_module).values(), simulators, simulator_ports):
+    for function in (*vars(registry_module).values(), source_names, simulators, simulator_ports):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
 

@@ -35,7 +35,7 @@ def refusal(code: int, description: str = "Bad Request: reason", **more: Any) ->
     return result
 
 
-def test_an_accepted_message_has_its_id_and_evidence_without_its_text() -> None:
+def test_an_accepted_message_has_its_id() -> None:
     found = answer(200, {"ok": True, "result": {"message_id": 7, "text": "private"}})
     assert found is not None
     assert (found.ok, found.message_id) == (True, 7)

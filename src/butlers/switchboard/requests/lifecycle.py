@@ -240,7 +240,7 @@ class RequestProcessor:
         if decision.fallback_reason is not None:
             self.telemetry.count(ROUTING_FALLBACK, reason=decision.fallback_reason)
         if decision.prompt_version is not None:
-            budget.calls += 1  # a model was asked
+            budget.calls = min(budget.calls + 1, budget.section.max_invocations)  # a model was asked
         plan = make_plan(decision, self.settings.plan, strict=budget.section.strict)
         policy = {"tier": budget.tier} | budget.section.model_dump(exclude_none=True)
         return decision, plan, asdict(decision) | {"plan": plan.to_wire(), "policy": policy}
