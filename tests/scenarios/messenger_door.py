@@ -41,8 +41,26 @@ def changed_roster(tmp_path: Path, butler: str, *changes: tuple[str, str]) -> Pa
 
 def quick(tmp_path: Path, *more: tuple[str, str]) -> Path:
     """A roster whose Messenger does not wait long before it tries again."""
-    both = ((r"base_delay_s = 1\.0", "base_delay_s = 0.05"), (r"base_delay_s = 60\.0", "base_delay_s = 0.05"))
+    both = ((r"base_delay_s = 1\.0", "base_delay_s = 0.05"), email_retries(0.05))
     return changed_roster(tmp_path, "messenger", *both, *more)
+
+
+def email_retries(base_delay_s: float, *, jitter: float = 0.3) -> tuple[str, str]:
+    """A change of the roster: mails are tried again after so long."""
+    values = f"max_attempts = 8\nbase_delay_s = {base_delay_s}\nmax_delay_s = 3600.0\njitter = {jitter}"
+    return r"^\[delivery\.timeout_s\]", f"[delivery.retry.email]\n{values}\n\n[delivery.timeout_s]"
+
+
+def time_limit(**seconds: float) -> tuple[str, str]:
+    """A change of the roster: how long an attempt on a channel may take."""
+    lines = "\n".join(f"{channel} = {limit}" for channel, limit in seconds.items())
+    return r"^\[delivery\.timeout_s\]", f"[delivery.timeout_s]\n{lines}"
+
+
+def certainty(**policies: str) -> tuple[str, str]:
+    """A change of the roster: what follows when an attempt on a channel may have arrived."""
+    lines = "\n".join(f'{channel} = "{policy}"' for channel, policy in policies.items())
+    return r"^\[delivery\.certainty\]", f"[delivery.certainty]\n{lines}"
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from tests.scenarios.messenger_door import (
     route,
     rows,
     sends,
+    time_limit,
     wish,
 )
 from tests.scenarios.shared_system import running, system
@@ -110,7 +111,7 @@ async def test_a_lost_answer_is_uncertain_and_the_message_is_never_sent_again(ru
 async def test_each_channel_has_its_own_time_limit(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     shipped = load_roster(shipped_roster())["messenger"].delivery.timeout_s
     assert shipped == {"telegram": 15.0, "email": 45.0, "default": 30.0}
-    limits = (r"^telegram = 15\.0", "telegram = 0.4"), (r"^email = 45\.0", "email = 0.8")
+    limits = (time_limit(telegram=0.4, email=0.8),)
     waiting = (r"route_timeout_s = 20\.0", "route_timeout_s = 2.0")
     async with running_system(tmp_path, postgres_server, roster_dir=quick(tmp_path, *limits, waiting)) as running:
         await fault(running, "delay", seconds=20)

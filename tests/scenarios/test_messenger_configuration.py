@@ -15,14 +15,17 @@ from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
     attempts,
     call,
+    certainty,
     changed_roster,
     deliver,
+    email_retries,
     execute,
     fault,
     mail_fault,
     mails,
     route,
     rows,
+    time_limit,
     wish,
 )
 from tests.system import RunningSystem, running_system
@@ -94,9 +97,9 @@ async def test_the_global_limit(tmp_path: Path, postgres_server: EmbeddedPostgre
 @pytest.mark.scenario("M1-043")
 async def test_timeout_retry_and_backoff_per_channel(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
     changes = (
-        (r"^telegram = 15\.0", "telegram = 0.3"),
+        time_limit(telegram=0.3),
         (r"^max_attempts = 3\nbase_delay_s = 1\.0", "max_attempts = 2\nbase_delay_s = 0.05"),
-        (r"^base_delay_s = 60\.0\nmax_delay_s = 3600\.0\njitter = 0\.3", "base_delay_s = 25.0\njitter = 0.0"),
+        email_retries(25.0, jitter=0.0),
         IMPATIENT,
     )
     roster = changed_roster(tmp_path, "messenger", *changes)
@@ -178,10 +181,10 @@ async def test_what_cannot_be_meant_stops_the_start_and_names_the_line(tmp_path:
         "delivery.limits.max_in_flight": (r"^max_in_flight = .*$", "max_in_flight = 0"),
         "delivery.limits.channel_per_minute": (r'^"telegram\.bot" = .*$', '"telegram.bot" = -1.0'),
         "delivery.retry.default.max_attempts": (r"^max_attempts = 3$", "max_attempts = 0"),
-        "delivery.timeout_s": (r"^telegram = 15\.0", "telegram = 0.0"),
+        "delivery.timeout_s": time_limit(telegram=0.0),
         "delivery.dedupe_retention_days": (r"^dedupe_retention_days = .*$", "dedupe_retention_days = 0.0"),
         "delivery.max_replays": (r"^max_replays = .*$", "max_replays = -1"),
-        "delivery.certainty.telegram": (r'^telegram = "never_duplicate"', 'telegram = "whatever"'),
+        "delivery.certainty.telegram": certainty(telegram="whatever"),
         "delivery.max_in_fligth": (r"^max_replays = .*$", "max_in_fligth = 3"),
     }
     for key, change in wrong.items():

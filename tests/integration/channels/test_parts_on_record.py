@@ -11,12 +11,12 @@ import pytest
 
 from butlers.messenger.attempt import GRACE_S
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.scenarios.messenger_door import attempts, deliver, quick, rows, wish
+from tests.scenarios.messenger_door import attempts, certainty, deliver, quick, rows, time_limit, wish
 from tests.system import RunningSystem, running_system
 
 TIMEOUT_S = 0.5
-IMPATIENT = (r"^telegram = 15\.0", f"telegram = {TIMEOUT_S}")
-RESENDS = (r'^telegram = "never_duplicate"', 'telegram = "never_lose"')
+IMPATIENT = time_limit(telegram=TIMEOUT_S)
+RESENDS = certainty(telegram="never_lose")
 WORDS = ("one", "two", "three")
 LONG = "\n\n".join(f"{word} " * 680 for word in WORDS)
 
