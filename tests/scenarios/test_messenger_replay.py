@@ -17,6 +17,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 from tests.scenarios.messenger_door import (
     attempts,
     call,
+    certainty,
     deliver,
     fault,
     lineage,
@@ -248,10 +249,6 @@ async def test_a_long_message_goes_on_where_the_doubt_was(running: RunningSystem
 # --- certainty policies ----------------------------------------------------------------------------------------------
 
 
-def certainty(**policies: str) -> tuple[tuple[str, str], ...]:
-    return tuple((rf'^{channel} = "never_\w+"', f'{channel} = "{policy}"') for channel, policy in policies.items())
-
-
 def mail(message: str = "hello") -> dict[str, Any]:
     return wish(message, channel="email", recipient=FRIEND, subject="s")
 
@@ -280,7 +277,7 @@ async def test_mail_that_cannot_be_looked_for_is_sent_again_as_the_same_mail(run
 
 @pytest.mark.parametrize("policy", ["never_duplicate", "ask"])
 async def test_mail_may_be_treated_like_a_chat(tmp_path: Path, postgres_server: EmbeddedPostgres, policy: str) -> None:
-    async with standing_still(tmp_path, postgres_server, *certainty(email=policy)) as running:
+    async with standing_still(tmp_path, postgres_server, certainty(email=policy)) as running:
         await mail_fault(running, phase="dot", kind="drop_after")
         answer = await deliver(running, mail())
         assert answer["delivery"]["status"] == "uncertain"
@@ -295,7 +292,7 @@ async def test_mail_may_be_treated_like_a_chat(tmp_path: Path, postgres_server: 
 
 
 async def test_a_chat_may_be_treated_like_mail(tmp_path: Path, postgres_server: EmbeddedPostgres) -> None:
-    async with standing_still(tmp_path, postgres_server, *certainty(telegram="never_lose")) as running:
+    async with standing_still(tmp_path, postgres_server, certainty(telegram="never_lose")) as running:
         await fault(running, "drop_after")
         await later(running, wish("twice rather than never"))
         await as_time_passes(running, lambda: with_status(running, "delivered"))
