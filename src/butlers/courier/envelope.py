@@ -1,0 +1,72 @@
+"""The public envelope: what a producer sends and a subscriber gets.
+
+{"id": "e-91a", "ts": "2025-10-18T19:55:00Z", "from": "architect", "to": "agents/Jen/inbox", "type": "sprint.assign",
+ "tags": ["sprint"], "headers": {"priority": "normal"}, "payload": {"title": "Plan the CLI"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import ConfigDict, Field, StringConstraints
+from pydantic_core import from_json
+
+from butlers.contracts.envelope import Timestamp, field_errors, holds_nul
+from butlers.courier.errors import InvalidEnvelope, MessageTooLarge
+from butlers.courier.names import check_stream
+
+MAX_BYTES = 1_048_576
+MOST_TAGS = 64
+Short = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Header = Annotated[str, StringConstraints(max_length=1_024)]
+
+
+class Envelope(pydantic.BaseModel):
+    """Checked in full before anything happens; on the way it is plain JSON data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
+
+    id: Short = Field(description="the idempotency key: a stream takes an id once within its recent ones")
+    ts: Timestamp
+    to: Short = Field(description="the stream, such as agents/Jen/inbox")
+    type: Short
+    payload: Any
+    from_: Short | None = Field(default=None, alias="from")
+    schema_: Short | None = Field(default=None, alias="schema")
+    version: int | None = None
+    corr: Short | None = Field(default=None, description="what belongs together, such as a request's id")
+    refs: Annotated[list[Short], Field(max_length=MOST_TAGS)] | None = None
+    tags: Annotated[list[Short], Field(max_length=MOST_TAGS)] | None = None
+    headers: Annotated[dict[Short, Header], Field(max_length=MOST_TAGS)] | None = None
+    partition_key: Short | None = Field(
+        default=None, alias="partitionKey", description="messages with one key are delivered one after the other"
+    )
+
+
+def check_envelope(document: Any, *, to: str | None = None) -> dict[str, Any]:
+    """The envelope as data. `to`: the stream that the request names beside it; both must agree."""
+    if not isinstance(document, Mapping):
+        raise InvalidEnvelope("must be an object", field="envelope")
+    given = dict(document) if "to" in document or to is None else {**document, "to": to}
+    try:
+        Envelope.model_validate(given)
+    except pydantic.ValidationError as error:
+        first = next(iter(field_errors(error)))
+        raise InvalidEnvelope(f"{first.field or 'envelope'} {first.error}", field=first.field) from None
+    if to is not None and given["to"] != to:
+        raise InvalidEnvelope("to differs from the stream that the request names", field="to")
+    check_stream(given["to"])
+    if holds_nul(given):
+        raise InvalidEnvelope("must not contain NUL characters", field="envelope")
+    return given
+
+
+def read_json(body: bytes) -> Any:
+    if len(body) > MAX_BYTES:
+        raise MessageTooLarge(f"is larger than {MAX_BYTES} bytes")
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError:
+        raise InvalidEnvelope("is not valid JSON") from None
