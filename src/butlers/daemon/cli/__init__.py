@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from butlers import __version__
-from butlers.daemon.cli import pipeline, route, system, token
+from butlers.daemon.cli import courier, pipeline, route, system, token
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
 from butlers.operations import approvals, connectors, dead_letters, deliveries, operators, people, requests, routing
@@ -75,6 +75,7 @@ for _commands in (
     pipeline.app,
     _group("senders", "Who may write in, who was refused, and how a stranger is let in.", *people.OPERATIONS),
     token.app,
+    courier.app,
 ):
     app.add_typer(_commands)
 

@@ -1,0 +1,93 @@
+"""Who may use the gateway: tokens with scopes, the loopback without any, and no page of another site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starlette.requests import HTTPConnection
+
+from butlers.clock import Clock
+from butlers.courier.config import CourierConfig, Scope
+from butlers.courier.errors import Forbidden, RateLimited, Unauthorized
+from butlers.reliability.token_bucket import Bucket, Refused, per_minute, take
+from butlers.serving.guard import LOOPBACK, foreign_page, other_origin
+
+SUBPROTOCOL = "courier.v1"
+_BEARER = "bearer."  # of a subprotocol: a page's WebSocket cannot set headers
+
+
+@dataclass(slots=True)
+class Rate:
+    """So many messages a minute, with a burst of as many."""
+
+    per_minute: int
+    clock: Clock
+    _bucket: Bucket | None = None
+
+    def spend(self, what: str) -> None:
+        now = self.clock.now()
+        taken = take(self._bucket or per_minute(self.per_minute, now), 1.0, now)
+        self._bucket = taken.bucket
+        if isinstance(taken, Refused):
+            raise RateLimited(f"{what} may send {self.per_minute} messages a minute", retry_after=taken.retry_after)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    name: str
+    scopes: tuple[Scope, ...] | None = None  # None: everything
+    rate: Rate | None = None
+
+    def check(self, kind: str, name: str, right: str) -> None:
+        if self.scopes is not None and not any(scope.allows(kind, name, right) for scope in self.scopes):
+            raise Forbidden(f"the token has no scope {kind}:{name}:{right}")
+
+    def spend(self) -> None:
+        if self.rate is not None:
+            self.rate.spend("this token")
+
+
+@dataclass(slots=True)
+class Access:
+    config: CourierConfig
+    clock: Clock
+    _rates: dict[str, Rate] = field(default_factory=dict)  # by token: all of its connections share one
+
+    def principal_of(self, connection: HTTPConnection) -> Principal:
+        """Raises `Unauthorized` or `Forbidden`."""
+        self._refuse_pages(connection)
+        if not self.config.auth.tokens:
+            peer = connection.client.host if connection.client else ""
+            if peer not in LOOPBACK:
+                raise Unauthorized("only callers on this machine need no token, and auth.tokens has none")
+            return Principal("local")
+        secret = _secret(connection)
+        if secret is None:
+            raise Unauthorized("a bearer token is required")
+        token = self.config.auth.find(secret)
+        if token is None:
+            raise Unauthorized("the token is unknown")
+        rate = None
+        if token.messages_per_minute is not None:
+            rate = self._rates.setdefault(token.token, Rate(token.messages_per_minute, self.clock))
+        return Principal(token.name or "token", token.parsed(), rate)
+
+    def _refuse_pages(self, connection: HTTPConnection) -> None:
+        """A page of another site must not use the visitor's browser as its way in, with or without a token."""
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in connection.scope["headers"]:
+            headers.setdefault(name, []).append(value)
+        origins = {origin.decode("latin-1") for origin in headers.get(b"origin", [])}
+        if origins and origins <= set(self.config.gateway.origins):
+            return
+        loopback = self.config.gateway.host in LOOPBACK
+        if (foreign_page(headers) if loopback else other_origin(headers)) is not None:
+            raise Forbidden("requests from pages of other sites are not served; gateway.origins may name some")
+
+
+def _secret(connection: HTTPConnection) -> str | None:
+    kind, _, secret = connection.headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer" and secret.strip():
+        return secret.strip()
+    offered = [one.strip() for one in connection.headers.get("sec-websocket-protocol", "").split(",")]
+    return next((one.removeprefix(_BEARER) for one in offered if one.startswith(_BEARER)), None)

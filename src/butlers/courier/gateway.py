@@ -1,0 +1,253 @@
+"""The gateway: HTTP for producers, readers and operators. Subscribers and live readers have `sockets`.
+
+POST /v1/enqueue            {"to", "envelope"} -> {"id", "duplicate"}; {"messages": [...]} -> {"results": [...]}
+GET  /v1/stats?stream=      one stream, or all without it; /v1/audit?stream=, /v1/metrics, /health
+GET  /v1/snapshot?view=     /v1/live?view= (server-sent events; also as WebSocket)
+GET  /v1/dead?stream=       POST /v1/dead/replay, /v1/dead/discard {"stream", "ids"}
+POST /v1/streams/pause      /resume, /drain {"stream"}
+POST /v1/explain            {"envelope"}: which triggers would run, and why the others would not
+WS   /v1/subscribe?stream=&group=
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from butlers.courier.access import Access, Principal
+from butlers.courier.asyncapi import document
+from butlers.courier.envelope import read_json
+from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge
+from butlers.courier.live import HEARTBEAT_S, LiveReader
+from butlers.courier.messages import StoredMessage
+from butlers.courier.metrics import exposition
+from butlers.courier.service import Courier
+from butlers.courier.sockets import Sockets
+from butlers.telemetry import get_logger
+
+MOST_IN_BATCH = 1_000
+log = get_logger(__name__)
+
+Handler = Callable[[Principal, Request], Awaitable[Response]]
+
+
+class Gateway:
+    def __init__(self, courier: Courier, *, durable: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._courier = courier
+        self._access = Access(courier.config, courier.clock)
+        self._durable = durable  # waits until what was accepted survives a crash
+        self.sockets = Sockets(courier, self._access, durable=durable)
+
+    def app(self) -> Starlette:
+        routes: list[BaseRoute] = [
+            self._route("POST", "/v1/enqueue", self._enqueue),
+            self._route("GET", "/v1/stats", self._stats),
+            self._route("GET", "/v1/audit", self._audit),
+            self._route("GET", "/v1/metrics", self._metrics),
+            self._route("GET", "/v1/snapshot", self._snapshot),
+            self._route("GET", "/v1/live", self._live),
+            self._route("GET", "/v1/dead", self._dead),
+            self._route("POST", "/v1/dead/replay", self._replay),
+            self._route("POST", "/v1/dead/discard", self._discard),
+            self._route("POST", "/v1/explain", self._explain),
+            *(self._route("POST", f"/v1/streams/{verb}", self._steer(verb)) for verb in ("pause", "resume", "drain")),
+            Route("/health", self._health, methods=["GET"]),
+            Route("/v1/asyncapi.json", self._asyncapi, methods=["GET"]),
+            WebSocketRoute("/v1/subscribe", self.sockets.subscribe),
+            WebSocketRoute("/v1/live", self.sockets.live),
+        ]
+        return Starlette(routes=routes, exception_handlers={404: _not_found, 405: _not_found})
+
+    def _route(self, method: str, path: str, handler: Handler) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await handler(self._access.principal_of(request), request)
+            except CourierError as error:
+                return _refusal(error)
+            except ClientDisconnect:
+                raise
+            except Exception as error:
+                log.error("the courier failed", error=error, tool=path)
+                return _refusal(CourierError("failed unexpectedly"))
+
+        return Route(path, endpoint, methods=[method], name=path)
+
+    # --- producers ---------------------------------------------------------------------------------------------------
+
+    async def _enqueue(self, principal: Principal, request: Request) -> Response:
+        body = await self._body(request)
+        if "messages" not in body:
+            accepted = self._accept(principal, body)
+            await self._settled()
+            return _json(accepted)
+        messages = body["messages"]
+        if not isinstance(messages, list) or not 0 < len(messages) <= MOST_IN_BATCH:
+            raise InvalidEnvelope(f"must be a list of 1 to {MOST_IN_BATCH} messages", field="messages")
+        results: list[dict[str, Any]] = []
+        for message in messages:
+            try:
+                results.append(self._accept(principal, message))
+            except CourierError as error:
+                results.append({"error": error.describe()})
+        await self._settled()
+        return _json({"results": results})
+
+    def _accept(self, principal: Principal, message: Any) -> dict[str, Any]:
+        if not isinstance(message, Mapping) or not isinstance(message.get("envelope"), Mapping):
+            raise InvalidEnvelope("must be an object with an envelope", field="envelope")
+        to = message.get("to", message["envelope"].get("to"))
+        if not isinstance(to, str):
+            raise InvalidEnvelope("is required and must be text", field="to")
+        principal.check("streams", to, "enqueue")
+        principal.spend()
+        accepted = self._courier.enqueue(message["envelope"], to=to)
+        return {"id": accepted.id, "duplicate": accepted.duplicate}
+
+    async def _settled(self) -> None:
+        if self._durable is not None:
+            await self._durable()
+
+    # --- readers -----------------------------------------------------------------------------------------------------
+
+    async def _stats(self, principal: Principal, request: Request) -> Response:
+        core = self._courier.core
+        if (stream := request.query_params.get("stream")) is not None:
+            principal.check("streams", stream, "subscribe")
+            return _json(core.stats(stream))
+        principal.check("streams", "*", "subscribe")
+        return _json({"streams": [core.stats(name) for name in core.streams()]})
+
+    async def _audit(self, principal: Principal, request: Request) -> Response:
+        stream = _parameter(request, "stream")
+        principal.check("streams", stream, "subscribe")
+        return _json(self._courier.core.audit(stream))
+
+    async def _metrics(self, principal: Principal, _request: Request) -> Response:
+        principal.check("streams", "*", "subscribe")
+        return Response(exposition(self._courier), media_type="text/plain; version=0.0.4")
+
+    async def _snapshot(self, principal: Principal, request: Request) -> Response:
+        name = _parameter(request, "view")
+        principal.check("views", name, "read")
+        return _json(self._courier.views[name].snapshot())
+
+    async def _live(self, principal: Principal, request: Request) -> Response:
+        name = _parameter(request, "view")
+        principal.check("views", name, "read")
+        epoch, _, offset = request.headers.get("last-event-id", "").rpartition(":")
+        place = (request.query_params.get("epoch", epoch), request.query_params.get("offset", offset))
+        reader = LiveReader(self._courier.views[name], place=place)
+        return StreamingResponse(_events(reader), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def _health(self, _request: Request) -> Response:
+        return _json({"status": "ok", "epoch": self._courier.epoch, "subscribers": len(self.sockets)})
+
+    async def _asyncapi(self, _request: Request) -> Response:
+        return _json(document())
+
+    # --- operators ---------------------------------------------------------------------------------------------------
+
+    async def _dead(self, principal: Principal, request: Request) -> Response:
+        stream = _parameter(request, "stream")
+        principal.check("streams", stream, "subscribe")
+        now = self._courier.clock.monotonic()
+        dead = self._courier.core.dead(stream)
+        if (id := request.query_params.get("id")) is not None:
+            dead = [pair for pair in dead if pair[1].id == id]
+        return _json({"stream": f"{stream}/$dead", "messages": [_shown(group, one, now) for group, one in dead]})
+
+    async def _replay(self, principal: Principal, request: Request) -> Response:
+        stream, ids = await self._chosen(principal, request)
+        return _json({"replayed": self._courier.core.replay(stream, ids)})
+
+    async def _discard(self, principal: Principal, request: Request) -> Response:
+        stream, ids = await self._chosen(principal, request)
+        return _json({"discarded": self._courier.core.discard(stream, ids)})
+
+    def _steer(self, verb: str) -> Handler:
+        async def steer(principal: Principal, request: Request) -> Response:
+            stream, _ = await self._chosen(principal, request)
+            getattr(self._courier.core, verb)(stream)
+            return _json(self._courier.core.stats(stream))
+
+        return steer
+
+    async def _explain(self, principal: Principal, request: Request) -> Response:
+        body = await self._body(request)
+        principal.check("streams", "*", "subscribe")
+        return _json({"rules": self._courier.explain(body.get("envelope"))})
+
+    async def _chosen(self, principal: Principal, request: Request) -> tuple[str, list[str] | None]:
+        body = await self._body(request)
+        stream, ids = body.get("stream"), body.get("ids")
+        if not isinstance(stream, str):
+            raise InvalidEnvelope("is required and must be text", field="stream")
+        if ids is not None and not (isinstance(ids, list) and all(isinstance(id, str) for id in ids)):
+            raise InvalidEnvelope("must be a list of ids; without it, all", field="ids")
+        principal.check("streams", stream, "manage")
+        return stream, ids
+
+    async def _body(self, request: Request) -> dict[str, Any]:
+        limit, body = self._courier.config.gateway.max_message_bytes, bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise MessageTooLarge(f"is larger than {limit} bytes")
+        document = read_json(bytes(body))
+        if not isinstance(document, dict):
+            raise InvalidEnvelope("must be a JSON object")
+        return document
+
+
+async def _events(reader: LiveReader) -> AsyncIterator[bytes]:
+    with reader:
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    name, place, data = await reader.next()
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            yield b"".join((f"id: {place}\nevent: {name}\ndata: ".encode(), to_json(data), b"\n\n"))
+
+
+def _shown(group: str, dead: StoredMessage, now: float) -> dict[str, Any]:
+    return {
+        "id": dead.id,
+        "group": group,
+        "reason": dead.reason,
+        "attempts": dead.attempts,
+        "failures": dead.failures,
+        "deadForMs": round((now - dead.died_at) * 1000),
+        "envelope": dead.envelope,
+    }
+
+
+def _parameter(request: Request, name: str) -> str:
+    if not (value := request.query_params.get(name)):
+        raise InvalidEnvelope("is required", field=name)
+    return value
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(to_json(content), status_code=status, media_type="application/json")
+
+
+def _refusal(error: CourierError) -> Response:
+    response = _json({"error": error.describe()}, error.http_status)
+    if error.retry_after is not None:
+        response.headers["retry-after"] = str(max(1, round(error.retry_after)))
+    if error.http_status == 401:
+        response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return _json({"error": {"code": "NotFound", "message": f"there is no {request.method} {request.url.path}"}}, 404)

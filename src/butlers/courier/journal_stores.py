@@ -1,0 +1,159 @@
+"""Where the records of a journal lie: a file, or a table of PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from pydantic_core import from_json, to_json
+
+from butlers.courier.config import Journal as JournalConfig
+from butlers.courier.journal import JournalStore, Record
+from butlers.errors import ConfigurationError
+
+
+async def open_store(config: JournalConfig) -> JournalStore | None:
+    """None: nothing is to survive."""
+    if config.kind == "jsonl" and config.path is not None:
+        return JsonlStore(Path(config.path))
+    if config.kind == "postgres" and config.dsn is not None:
+        return await PostgresStore.open(config.dsn)
+    return None
+
+
+class JsonlStore:
+    """A file of one record a line. One process at a time has it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._opened(path)
+        self._size = 0  # bytes that are whole records
+
+    async def load(self) -> AsyncIterator[Record]:
+        for record in await asyncio.to_thread(lambda: list(self._records())):
+            yield record
+
+    async def append(self, records: list[Record]) -> None:
+        await asyncio.to_thread(self._append, b"".join(to_json(record) + b"\n" for record in records))
+
+    async def replace(self, records: Iterable[Record]) -> None:
+        await asyncio.to_thread(self._replace, list(records))
+
+    async def close(self) -> None:
+        os.close(self._file)
+
+    def _opened(self, path: Path) -> int:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise ConfigurationError(
+                "another process has this journal", source=str(path), key="journal.path", remedy="name another file"
+            ) from None
+        return file
+
+    def _records(self) -> Iterator[Record]:
+        with os.fdopen(os.dup(self._file), "rb") as lines:
+            lines.seek(0)
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    return  # a crash has cut it short; the next record is written over it
+                try:
+                    record = from_json(line)
+                except ValueError:
+                    raise self._damaged(number) from None
+                self._size += len(line)
+                yield record
+
+    def _append(self, lines: bytes) -> None:
+        try:
+            written = os.pwrite(self._file, lines, self._size)
+            if written != len(lines):
+                raise OSError("the disk took the beginning only")
+            os.ftruncate(self._file, self._size + len(lines))
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(lines)
+
+    def _replace(self, records: list[Record]) -> None:
+        lines = b"".join(to_json(record) + b"\n" for record in records)
+        fresh = self._path.with_suffix(".new")
+        file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.pwrite(file, lines, 0) != len(lines):
+                raise OSError("the disk took the beginning only")
+            os.fsync(file)
+            fresh.replace(self._path)
+        except OSError:
+            os.close(file)
+            raise
+        os.close(self._file)
+        self._file, self._size = file, len(lines)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    def _damaged(self, number: int) -> ConfigurationError:
+        return ConfigurationError(
+            "this line is no record, and records follow it",
+            source=f"{self._path}:{number}",
+            key="journal.path",
+            remedy="restore the file, or remove the line and lose what it says",
+        )
+
+
+class PostgresStore:
+    """The records as rows of `courier.journal`. A lock of the session keeps other processes out."""
+
+    LOCK = 0x636F7572  # "cour"
+
+    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, dsn: str) -> PostgresStore:
+        connection = await asyncpg.connect(dsn)
+        if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", cls.LOCK):
+            await connection.close()
+            raise ConfigurationError(
+                "another process has this journal", source="courier", key="journal.dsn", remedy="stop the other one"
+            )
+        await connection.execute(
+            "CREATE SCHEMA IF NOT EXISTS courier;"
+            "CREATE TABLE IF NOT EXISTS courier.journal"
+            " (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, record text NOT NULL)"
+        )
+        return cls(connection)
+
+    async def load(self) -> AsyncIterator[Record]:
+        async with self._connection.transaction():
+            async for row in self._connection.cursor(
+                "SELECT record FROM courier.journal ORDER BY number", prefetch=1_000
+            ):
+                yield from_json(row["record"])
+
+    async def append(self, records: list[Record]) -> None:
+        rows = [to_json(record).decode() for record in records]
+        await self._connection.execute(
+            "INSERT INTO courier.journal (record)"
+            " SELECT given FROM unnest($1::text[]) WITH ORDINALITY AS row (given, at) ORDER BY at",
+            rows,
+        )
+
+    async def replace(self, records: Iterable[Record]) -> None:
+        async with self._connection.transaction():
+            await self._connection.execute("DELETE FROM courier.journal")
+            await self.append(list(records))
+
+    async def close(self) -> None:
+        await self._connection.close()

@@ -1,0 +1,169 @@
+"""The courier on a Stream Kernel: a transform service behind a pipe, with the credit of subscribers across it.
+
+    in   {"op": "hello"}  {"op": "enqueue", "envelope"}  {"op": "subscribe", "stream", "group"}
+         {"op": "grant", "credit"}  {"op": "ack", "id", "lease"}  {"op": "nack", "id", "lease", "as", "delayMs"}
+         {"op": "stats", "stream"}  {"op": "snapshot", "view"}
+    out  {"op": "ok", ...}  {"op": "error", "error"}  {"op": "deliver", "deliver", "stream", "lease", "attempt"}
+
+An envelope that comes without an `op` is enqueued, so that sources may be connected directly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, get_args
+
+from butlers.courier.errors import CourierError, InvalidEnvelope, LeaseConflict, UnknownOp
+from butlers.courier.frames import deliver_frame
+from butlers.courier.group import DEFAULT_GROUP, Nack
+from butlers.courier.kernel import (
+    ANNOUNCE_S,
+    HEARTBEAT_S,
+    Capabilities,
+    Frame,
+    Hostess,
+    PipeClosed,
+    PipeEnd,
+    Router,
+    StreamKernel,
+    make_pipe,
+)
+from butlers.courier.service import Courier
+from butlers.courier.views import LATEST_PER_AGENT
+
+NAME = "courier"
+OPS = ("hello", "enqueue", "subscribe", "grant", "ack", "nack", "stats", "snapshot")
+CAPABILITIES = Capabilities(
+    type="transform", accepts=("envelope",), produces=("envelope", "view"), features=("credit", "lease", "dead-letter")
+)
+
+
+class PipeSession:
+    """The courier's end of a pipe: one subscriber at most, and any number of enqueues."""
+
+    def __init__(self, courier: Courier, pipe: PipeEnd) -> None:
+        self._courier = courier
+        self._pipe = pipe
+        self._outbox: deque[Frame] = deque()
+        self._filled = asyncio.Event()
+        self._subscriber: str | None = None
+
+    async def run(self) -> None:
+        writer = asyncio.create_task(self._write(), name="courier pipe")
+        try:
+            async for frame in self._pipe:
+                self._say(self._answer(frame))
+        finally:
+            if self._subscriber is not None:
+                self._courier.core.unsubscribe(self._subscriber)
+            writer.cancel()
+            with suppress(asyncio.CancelledError, PipeClosed):
+                await writer
+
+    def _answer(self, frame: Frame) -> Frame:
+        op = frame.get("op", "enqueue")
+        try:
+            answer = self._obey(op, frame)
+        except CourierError as error:
+            return {"op": "error", "error": error.describe(), "of": op}
+        return {"op": "ok", "of": op, **answer}
+
+    def _obey(self, op: str, frame: Frame) -> dict[str, Any]:
+        handler = getattr(self, f"_on_{op}", None) if op in OPS else None
+        if handler is None:
+            raise UnknownOp(f"{op!r} is no word of this pipe; there are: {', '.join(OPS)}")
+        answer: dict[str, Any] = handler(frame)
+        return answer
+
+    def _on_hello(self, _frame: Frame) -> dict[str, Any]:
+        return {"service": NAME, "epoch": self._courier.epoch}
+
+    def _on_enqueue(self, frame: Frame) -> dict[str, Any]:
+        accepted = self._courier.enqueue(frame.get("envelope") if "op" in frame else frame)
+        return {"id": accepted.id, "duplicate": accepted.duplicate}
+
+    def _on_subscribe(self, frame: Frame) -> dict[str, Any]:
+        if self._subscriber is not None:
+            raise InvalidEnvelope("this pipe has a subscriber already", field="op")
+        stream, group = str(frame.get("stream", "")), str(frame.get("group", DEFAULT_GROUP))
+        self._subscriber = self._courier.core.subscribe(stream, deliver=self._deliver, group=group)
+        return {"subscriber": self._subscriber}
+
+    def _on_grant(self, frame: Frame) -> dict[str, Any]:
+        credit: Any = frame.get("credit")
+        return {"credit": self._courier.core.grant(self._own(), credit)}
+
+    def _on_ack(self, frame: Frame) -> dict[str, Any]:
+        self._courier.core.ack(self._own(), str(frame.get("id")), lease=frame.get("lease"))
+        return {"id": frame.get("id")}
+
+    def _on_nack(self, frame: Frame) -> dict[str, Any]:
+        delay: Any = frame.get("delayMs", 0)
+        meaning: Any = frame.get("as", "failed")
+        if type(delay) is not int or meaning not in get_args(Nack):
+            raise InvalidEnvelope("delayMs is a whole number, `as` release, failed or poison", field="delayMs")
+        given = {"meaning": meaning, "delay_s": delay / 1000, "lease": frame.get("lease")}
+        self._courier.core.nack(self._own(), str(frame.get("id")), **given)
+        return {"id": frame.get("id")}
+
+    def _on_stats(self, frame: Frame) -> dict[str, Any]:
+        core = self._courier.core
+        names = [str(frame["stream"])] if "stream" in frame else core.streams()
+        return {"streams": [core.stats(name) for name in names]}
+
+    def _on_snapshot(self, frame: Frame) -> dict[str, Any]:
+        return self._courier.views[str(frame.get("view", LATEST_PER_AGENT))].snapshot()
+
+    def _own(self) -> str:
+        if self._subscriber is None:
+            raise LeaseConflict("", "subscribe first")
+        return self._subscriber
+
+    def _deliver(self, delivery: Any) -> None:
+        self._say({"op": "deliver", **deliver_frame(delivery)})
+
+    def _say(self, frame: Frame) -> None:
+        self._outbox.append(frame)
+        self._filled.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._outbox:
+                await self._pipe.write(self._outbox.popleft())
+
+
+@asynccontextmanager
+async def on_kernel(
+    courier: Courier, kernel: StreamKernel, *, hostess: Hostess, router: Router, url: str
+) -> AsyncIterator[PipeSession]:
+    """The courier registered with a kernel, alive to the hostess and announced to the router."""
+    ours, theirs = make_pipe()
+    kernel.register(NAME, CAPABILITIES, theirs)
+    session = PipeSession(courier, ours)
+    tasks = [
+        asyncio.create_task(session.run(), name="courier on the kernel"),
+        asyncio.create_task(_advertise(courier, hostess, router, url), name="courier advertisement"),
+    ]
+    try:
+        yield session
+    finally:
+        await ours.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _advertise(courier: Courier, hostess: Hostess, router: Router, url: str) -> None:
+    clock, announced_at = courier.clock, float("-inf")
+    while True:
+        now = clock.monotonic()
+        hostess.heartbeat(NAME, now, url=url, streams=len(courier.core.streams()))
+        if now - announced_at >= ANNOUNCE_S:
+            router.announce(NAME, url, now)
+            announced_at = now
+        await clock.sleep(HEARTBEAT_S)

@@ -1,0 +1,296 @@
+"""The WebSockets of the gateway: subscribers with credit, and live readers of views.
+
+A subscriber's messages wait in its outbox until the socket takes them; credit bounds how many. When the socket is gone,
+what it held is queued again at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+from pydantic_core import to_json
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from butlers.courier.access import SUBPROTOCOL, Access, Principal, Rate
+from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, RateLimited
+from butlers.courier.frames import Ack, ClientFrame, deliver_frame, error_frame, read_document, read_frame
+from butlers.courier.group import DEFAULT_GROUP
+from butlers.courier.live import HEARTBEAT_S, LiveReader
+from butlers.courier.messages import Delivery
+from butlers.courier.service import Courier
+from butlers.telemetry import get_logger
+
+UNSUPPORTED, NOT_VALID, POLICY, FAILED = 1003, 1007, 1008, 1011  # close codes
+LAST_FRAMES_S = 5.0
+MOST_REFUSALS = 100  # wrong frames of one socket; then it is closed
+log = get_logger(__name__)
+
+
+class Sockets:
+    def __init__(
+        self, courier: Courier, access: Access, *, durable: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._courier = courier
+        self._access = access
+        self._durable = durable
+        self._open: set[WebSocket] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def subscribe(self, socket: WebSocket) -> None:
+        """WS /v1/subscribe?stream=<name or pattern>&group=&format=json|msgpack"""
+        try:
+            principal = self._access.principal_of(socket)
+            stream = socket.query_params.get("stream", "")
+            principal.check("streams", stream, "subscribe")
+            packed = _format(socket)
+            session = Subscription(self._courier, socket, principal, packed=packed, durable=self._durable)
+            session.begin(stream, group=socket.query_params.get("group", DEFAULT_GROUP))
+        except CourierError as error:
+            await _refuse(socket, error)
+            return
+        await self._serve(socket, session.run)
+
+    async def live(self, socket: WebSocket) -> None:
+        """WS /v1/live?view=&epoch=&offset="""
+        try:
+            principal = self._access.principal_of(socket)
+            name = socket.query_params.get("view", "")
+            principal.check("views", name, "read")
+            place = (socket.query_params.get("epoch", ""), socket.query_params.get("offset", ""))
+            reader = LiveReader(self._courier.views[name], place=place)
+        except CourierError as error:
+            await _refuse(socket, error)
+            return
+        await self._serve(socket, lambda: _follow(socket, reader))
+
+    async def _serve(self, socket: WebSocket, run: Callable[[], Awaitable[None]]) -> None:
+        self._open.add(socket)
+        try:
+            await run()
+        except WebSocketDisconnect:
+            pass
+        except Exception as error:
+            log.error("a socket of the courier failed", error=error)
+            with suppress(Exception):
+                await socket.close(FAILED)
+        finally:
+            self._open.discard(socket)
+
+
+class Subscription:
+    """One subscriber: reads its frames, and writes what the core delivers."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        socket: WebSocket,
+        principal: Principal,
+        *,
+        packed: bool,
+        durable: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        self._courier = courier
+        self._core = courier.core
+        self._socket = socket
+        self._principal = principal
+        self._packed = packed
+        self._durable = durable
+        self._outbox: deque[dict[str, Any]] = deque()
+        self._filled = asyncio.Event()
+        self._id = ""
+        self._refusals = 0
+        per_minute = courier.config.gateway.messages_per_minute
+        self._rate = None if per_minute is None else Rate(per_minute, courier.clock)
+
+    def begin(self, stream: str, *, group: str) -> None:
+        if not 0 < len(group) <= 64:
+            raise InvalidEnvelope("must have 1 to 64 characters", field="group")
+        self._id = self._core.subscribe(stream, deliver=self._deliver, group=group)
+
+    async def run(self) -> None:
+        writer: asyncio.Task[None] | None = None
+        try:
+            await self._socket.accept(subprotocol=_chosen_protocol(self._socket))
+            writer = asyncio.create_task(self._write(), name=f"courier writer {self._id}")
+            await self._read()
+        finally:
+            self._core.unsubscribe(self._id)
+            if writer is not None:
+                writer.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await writer
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._outbox.append(deliver_frame(delivery))
+        self._filled.set()
+
+    def _say(self, frame: dict[str, Any]) -> None:
+        self._outbox.append(frame)
+        self._filled.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            await self._empty()
+
+    async def _empty(self) -> None:
+        outbox, send = self._outbox, self._socket.send
+        while outbox:
+            frame = outbox.popleft()
+            if self._packed:
+                await send({"type": "websocket.send", "bytes": msgpack.packb(frame)})
+            else:
+                await send({"type": "websocket.send", "text": to_json(frame).decode()})
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            ref = None
+            try:
+                frame = self._parsed(message)
+                ref = frame.ref
+                await self._obey(frame)
+            except CourierError as error:
+                self._say(error_frame(error, ref))
+                if (code := self._closes(error)) is not None:
+                    await self._end(code)
+                    return
+
+    def _parsed(self, message: Mapping[str, Any]) -> ClientFrame:
+        text, data = message.get("text"), message.get("bytes")
+        if text is not None:
+            return read_frame(text)
+        if not self._packed:
+            raise Unsupported("binary frames need format=msgpack")
+        try:
+            return read_document(msgpack.unpackb(data, strict_map_key=True))
+        except (ValueError, msgpack.exceptions.UnpackException, RecursionError):
+            raise NotMessagePack("is not valid MessagePack") from None
+
+    async def _obey(self, frame: ClientFrame) -> None:
+        core, me = self._core, self._id
+        if frame.ack is not None:
+            self._ack(frame)
+        if frame.nack is not None:
+            core.nack(
+                me,
+                frame.nack,
+                meaning=frame.as_,
+                delay_s=frame.delay_ms / 1000,
+                reason=frame.reason,
+                lease=frame.lease,
+                stream=frame.stream,
+            )
+        if frame.extend is not None:
+            lease_s = None if frame.extend_ms is None else frame.extend_ms / 1000
+            core.extend(me, frame.extend, lease_s=lease_s, lease=frame.lease, stream=frame.stream)
+        if frame.credit is not None:
+            core.grant(me, frame.credit)
+        if frame.enqueue is not None:
+            await self._enqueue(frame.enqueue, frame.ref)
+
+    def _ack(self, frame: ClientFrame) -> None:
+        if isinstance(frame.ack, str):
+            self._core.ack(self._id, frame.ack, lease=frame.lease, stream=frame.stream)
+            return
+        for one in frame.ack or ():
+            ack = one if isinstance(one, Ack) else Ack(id=one)
+            try:
+                self._core.ack(self._id, ack.id, lease=ack.lease, stream=ack.stream)
+            except CourierError as error:  # the others of the frame are dealt with all the same
+                self._say(error_frame(error, frame.ref))
+
+    async def _enqueue(self, envelope: dict[str, Any], ref: str | None) -> None:
+        to = envelope.get("to")
+        self._principal.check("streams", to if isinstance(to, str) else "", "enqueue")
+        self._principal.spend()
+        if self._rate is not None:
+            self._rate.spend("this connection")
+        accepted = self._courier.enqueue(envelope)
+        if self._durable is not None:
+            await self._durable()
+        answer: dict[str, Any] = {"enqueued": {"id": accepted.id, "duplicate": accepted.duplicate}}
+        self._say(answer | ({"ref": ref} if ref is not None else {}))
+
+    def _closes(self, error: CourierError) -> int | None:
+        """The close code, when this refusal ends the socket."""
+        if error.close_code is not None:
+            return error.close_code
+        if not isinstance(error, RateLimited):
+            self._refusals += 1
+        return POLICY if self._refusals > MOST_REFUSALS else None
+
+    async def _end(self, code: int) -> None:
+        """Write what is left, and close; a client that does not read is not waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_FRAMES_S):
+                await self._empty()
+        await self._socket.close(code)
+
+
+class Unsupported(InvalidJson):
+    close_code = UNSUPPORTED
+
+
+class NotMessagePack(InvalidJson):
+    close_code = NOT_VALID
+
+
+async def _follow(socket: WebSocket, reader: LiveReader) -> None:
+    await socket.accept(subprotocol=_chosen_protocol(socket))
+    gone = asyncio.create_task(_drained(socket))
+    try:
+        with reader:
+            while not gone.done():
+                coming = asyncio.create_task(reader.next())
+                await asyncio.wait([coming, gone], timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    continue
+                name, _, data = coming.result()
+                await socket.send_text(to_json({name: data}).decode())
+    finally:
+        gone.cancel()
+
+
+async def _drained(socket: WebSocket) -> None:
+    """Returns when the client has gone; what it sends is not read."""
+    with suppress(WebSocketDisconnect):
+        while (await socket.receive())["type"] != "websocket.disconnect":
+            pass
+
+
+async def _refuse(socket: WebSocket, error: CourierError) -> None:
+    """Before the handshake: an HTTP answer, which says why."""
+    headers = [(b"content-type", b"application/json")]
+    if "websocket.http.response" in socket.scope.get("extensions", {}):
+        body = to_json({"error": error.describe()})
+        await socket.send({"type": "websocket.http.response.start", "status": error.http_status, "headers": headers})
+        await socket.send({"type": "websocket.http.response.body", "body": body})
+    else:
+        await socket.close(error.close_code or POLICY)
+
+
+def _format(socket: WebSocket) -> bool:
+    chosen = socket.query_params.get("format", "json")
+    if chosen not in ("json", "msgpack"):
+        raise InvalidEnvelope("must be json or msgpack", field="format")
+    return chosen == "msgpack"
+
+
+def _chosen_protocol(socket: WebSocket) -> str | None:
+    return SUBPROTOCOL if SUBPROTOCOL in socket.scope.get("subprotocols", ()) else None

@@ -1,0 +1,206 @@
+"""`butlers courier`: the streams that agents attach to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from butlers.clock import SystemClock
+from butlers.daemon.cli.exits import OK, Document, exiting, plain, say
+from butlers.daemon.cli.options import Json
+from butlers.errors import ValidationError
+
+if TYPE_CHECKING:
+    from butlers.courier.client import CourierClient
+
+TOKEN_VARIABLE = "BUTLERS_COURIER_TOKEN"  # noqa: S105 - its name
+
+app = typer.Typer(name="courier", help="Streams that agents attach to by HTTP and WebSocket.", no_args_is_help=True)
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="BUTLERS_COURIER_URL", help="The gateway; BUTLERS_COURIER_TOKEN has its token."),
+]
+Stream = Annotated[str, typer.Argument(help="A stream, such as agents/jen/inbox.")]
+DEFAULT_URL = "http://127.0.0.1:8787"
+
+
+def _client(url: str) -> CourierClient:
+    from butlers.courier.client import CourierClient
+
+    return CourierClient(url, token=os.environ.get(TOKEN_VARIABLE))
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option("--config", help="A YAML file; see docs/systems/courier.md.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Instead of gateway.port; 0 takes a free one.")] = None,
+) -> int:
+    """Serve the gateway until ctrl-C."""
+    from butlers.courier.config import CourierConfig, load_config
+
+    chosen = load_config(config) if config is not None else CourierConfig()
+    if port is not None:
+        chosen = chosen.model_copy(update={"gateway": chosen.gateway.model_copy(update={"port": port})})
+    asyncio.run(_serve(chosen))
+    return OK
+
+
+async def _serve(config: Any) -> None:
+    from butlers.courier.server import serving
+
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    async with serving(config, clock=SystemClock()) as server:
+        print(f"the courier is up: http://{config.gateway.host}:{server.port}", flush=True)
+        await ended.wait()
+
+
+def pub(
+    stream: Stream,
+    payload: Annotated[str, typer.Argument(help="JSON or text; - reads a message a line from standard input.")] = "-",
+    type_: Annotated[str, typer.Option("--type", help="The type of the message.")] = "note",
+    id_: Annotated[str | None, typer.Option("--id", help="An id; a repeat of it is taken once.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> int:
+    """Send messages to a stream."""
+    lines = sys.stdin.read().splitlines() if payload == "-" else [payload]
+    if id_ is not None and len(lines) != 1:
+        raise ValidationError.of("--id", "goes with one message")
+    answer = asyncio.run(_pub(url, stream, lines, type_, id_))
+    say(answer, as_json, _sent_lines)
+    return OK
+
+
+def _sent_lines(document: Document) -> Iterator[str]:
+    for one in document["sent"]:
+        yield f"{one['id']}{' (known already)' if one['duplicate'] else ''}"
+
+
+async def _pub(url: str, stream: str, lines: list[str], type_: str, id_: str | None) -> Document:
+    sent = []
+    async with _client(url) as client:
+        for line in lines:
+            envelope = {
+                "id": id_ or str(uuid4()),
+                "ts": SystemClock().now().isoformat(),
+                "from": "operator",
+                "to": stream,
+                "type": type_,
+                "payload": _value(line),
+            }
+            sent.append(await client.post("/v1/enqueue", {"envelope": envelope}))
+    return {"sent": sent}
+
+
+def sub(
+    stream: Annotated[str, typer.Argument(help="A stream, or a pattern such as agents/*/inbox.")],
+    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages; 0 goes on.")] = 0,
+    credit: Annotated[int, typer.Option("--credit", min=1, help="Messages under way at once.")] = 16,
+    group: Annotated[str | None, typer.Option("--group", help="Share the messages with this group.")] = None,
+    ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Settle each message, or leave it to its lease.")] = True,
+    url: Url = DEFAULT_URL,
+) -> int:
+    """Print the messages of a stream, one JSON document a line."""
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_sub(url, stream, count=count, credit=credit, group=group, ack=ack))
+    return OK
+
+
+async def _sub(url: str, stream: str, *, count: int, credit: int, group: str | None, ack: bool) -> None:
+    async with _client(url) as client, client.subscribe(stream, group=group) as subscription:
+        await subscription.grant(min(credit, count) if count else credit)
+        seen = 0
+        async for frame in subscription.frames():
+            print(json.dumps(frame.get("deliver", frame)), flush=True)
+            if "deliver" not in frame:
+                continue
+            seen += 1
+            if ack:
+                more = {"credit": 1} if not count or seen + credit <= count else {}
+                await subscription.ack(frame, **more)
+            if seen == count:
+                return
+
+
+def stats(
+    stream: Annotated[str | None, typer.Argument(help="One stream; without it, all.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> int:
+    """Show depth, rates and latencies."""
+
+    async def ask() -> Document:
+        async with _client(url) as client:
+            return await client.get("/v1/stats", **({"stream": stream} if stream else {}))
+
+    say(asyncio.run(ask()), as_json, _stats_lines)
+    return OK
+
+
+def _stats_lines(document: Document) -> Iterator[str]:
+    for one in document.get("streams", [document]):
+        held = f"{one['depth']} queued, {one['inflight']} held, {one['dead']} dead"
+        speed = f"in {one['rateIn']}/s, out {one['rateOut']}/s, p95 {one['latP95']} ms"
+        yield f"{one['stream']}: {held}, {speed}, {one['subscribers']} subscribers ({one['busy']} busy)"
+
+
+def dead(
+    stream: Stream,
+    replay: Annotated[bool, typer.Option("--replay", help="Queue them again.")] = False,
+    discard: Annotated[bool, typer.Option("--discard", help="Forget them.")] = False,
+    ids: Annotated[list[str] | None, typer.Option("--id", help="Only this one; may be repeated.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> int:
+    """List the dead messages of a stream, replay or discard them."""
+    if replay and discard:
+        raise ValidationError.of("--replay", "does not go with --discard")
+
+    async def ask() -> Document:
+        async with _client(url) as client:
+            if not (replay or discard):
+                return await client.get("/v1/dead", stream=stream)
+            verb = "replay" if replay else "discard"
+            return await client.post(f"/v1/dead/{verb}", {"stream": stream} | ({"ids": ids} if ids else {}))
+
+    say(asyncio.run(ask()), as_json, _dead_lines)
+    return OK
+
+
+def _dead_lines(document: Document) -> Iterator[str]:
+    for name in ("replayed", "discarded"):
+        if name in document:
+            yield f"{name}: {document[name]}"
+    for one in document.get("messages", ()):
+        yield f"{one['id']}  {one['failures']} failures  {plain(one['reason'])}"
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+_COMMANDS: tuple[tuple[str, Callable[..., int]], ...] = (
+    ("serve", serve),
+    ("pub", pub),
+    ("sub", sub),
+    ("stats", stats),
+    ("dead", dead),
+)
+for _name, _command in _COMMANDS:
+    app.command(_name)(exiting(_command))
