@@ -8,28 +8,12 @@ from starlette.requests import HTTPConnection
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig, Scope
-from butlers.courier.errors import Forbidden, RateLimited, Unauthorized
-from butlers.reliability.token_bucket import Bucket, Refused, per_minute, take
+from butlers.courier.errors import Forbidden, Unauthorized
+from butlers.courier.service import Rate
 from butlers.serving.guard import LOOPBACK, foreign_page, other_origin
 
 SUBPROTOCOL = "courier.v1"
 _BEARER = "bearer."  # of a subprotocol: a page's WebSocket cannot set headers
-
-
-@dataclass(slots=True)
-class Rate:
-    """So many messages a minute, with a burst of as many."""
-
-    per_minute: int
-    clock: Clock
-    _bucket: Bucket | None = None
-
-    def spend(self, what: str) -> None:
-        now = self.clock.now()
-        taken = take(self._bucket or per_minute(self.per_minute, now), 1.0, now)
-        self._bucket = taken.bucket
-        if isinstance(taken, Refused):
-            raise RateLimited(f"{what} may send {self.per_minute} messages a minute", retry_after=taken.retry_after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class QueueCore:
         if found.draining:
             raise StreamClosed(f"the stream {stream} is being drained and takes no messages")
         for group in groups:
-            group.make_room(now)
+            group.check_room(now)
         recent.add(id)
         found.newest.append(id)
         if len(recent) > found.policy.recent_ids:
@@ -259,7 +259,7 @@ class QueueCore:
         rates = [group.rates(now) for group in groups]
         latencies = sorted(latency for group in groups for latency in group.latencies)
         counts = [asdict(group.counts) for group in groups]
-        members = self._members(found)
+        members = [member for group in groups for member in group.members]
         return {
             "stream": stream,
             "depth": max(group.queued + group.delayed for group in groups),
@@ -294,6 +294,11 @@ class QueueCore:
             group = stream.groups[group_name] = Group(name, group_name, stream.policy, self._shared)
             group.restore(messages, now)
 
+    def open_messages(self) -> int:
+        """How many messages are not settled, dead ones among them."""
+        groups = (group for stream in self._streams.values() for group in stream.groups.values())
+        return sum(len(group.items) + len(group.dead) for group in groups)
+
     def stored(self) -> Iterator[tuple[str, StoredStream]]:
         """What `restore` would need to begin again with the present state."""
         for name, stream in self._streams.items():
@@ -318,7 +323,7 @@ class QueueCore:
         group = stream.groups.get(subscriber.group)
         if group is None:
             default = stream.groups.get(DEFAULT_GROUP)
-            untouched = default is not None and not default.counts.delivered and not self._members(stream)
+            untouched = default is not None and not default.counts.delivered and not default.members
             if default is not None and untouched:
                 # Nobody takes part in the default group: what is queued there is for the first group that comes.
                 group = stream.groups.pop(DEFAULT_GROUP)
@@ -330,12 +335,9 @@ class QueueCore:
                 details = {"group": group.name, "takes_over": bool(untouched)}
                 self._shared.observe("group", stream.name, "", details)
         subscriber.groups.append(group)
+        group.members.add(subscriber)
         if subscriber.credit:
             group.offer(subscriber, self._now())
-
-    def _members(self, stream: Stream) -> list[Subscriber]:
-        groups = set(stream.groups.values())
-        return [member for member in self._subscribers.values() if not groups.isdisjoint(member.groups)]
 
     def _chosen_dead(self, stream: str, ids: Sequence[str] | None) -> Iterator[tuple[Group, StoredMessage]]:
         groups = list(self._stream(stream).groups.values())

@@ -14,10 +14,9 @@ from pydantic import ConfigDict, Field, StringConstraints
 from pydantic_core import from_json
 
 from butlers.contracts.envelope import Timestamp, field_errors, holds_nul
-from butlers.courier.errors import InvalidEnvelope, MessageTooLarge
+from butlers.courier.errors import InvalidEnvelope
 from butlers.courier.names import check_stream
 
-MAX_BYTES = 1_048_576
 MOST_TAGS = 64
 Short = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Header = Annotated[str, StringConstraints(max_length=1_024)]
@@ -64,8 +63,6 @@ def check_envelope(document: Any, *, to: str | None = None) -> dict[str, Any]:
 
 
 def read_json(body: bytes) -> Any:
-    if len(body) > MAX_BYTES:
-        raise MessageTooLarge(f"is larger than {MAX_BYTES} bytes")
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError:

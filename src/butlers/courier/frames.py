@@ -11,10 +11,14 @@ A frame may hold several of the client's words; they are carried out in the orde
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
 import pydantic
 from pydantic import ConfigDict, Field, StringConstraints
+from pydantic_core import from_json
 
 from butlers.contracts.envelope import field_errors
 from butlers.courier.core import MOST_CREDIT
@@ -76,24 +80,63 @@ class ErrorFrame(Frame):
     error: dict[str, Any]
 
 
+class Outbox:
+    """Frames on their way to a client. Answers that it does not read hold its next words back; deliveries do not, for
+    its credit bounds them.
+    """
+
+    def __init__(self, most_answers: int = 1_000) -> None:
+        self._frames: deque[Mapping[str, Any]] = deque()
+        self._most_answers = most_answers
+        self._answers = 0
+        self._filled, self._has_room = asyncio.Event(), asyncio.Event()
+        self._has_room.set()
+
+    def put(self, frame: Mapping[str, Any]) -> None:
+        self._frames.append(frame)
+        self._filled.set()
+        if "deliver" not in frame:
+            self._answers += 1
+            if self._answers > self._most_answers:
+                self._has_room.clear()
+
+    async def wait_for_room(self) -> None:
+        await self._has_room.wait()
+
+    async def empty(self, send: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
+        """Send what is there."""
+        while self._frames:
+            frame = self._frames.popleft()
+            await send(frame)
+            if "deliver" not in frame:
+                self._answers -= 1
+                if self._answers <= self._most_answers:
+                    self._has_room.set()
+
+    async def run(self, send: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
+        """Send whatever is put in, until cancelled or until sending fails."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            await self.empty(send)
+
+
 _WORDS = ("credit", "ack", "nack", "extend", "enqueue")
 
 
 def read_frame(text: str | bytes) -> ClientFrame:
+    """What JSON cannot hold, such as NaN, is refused: every subscriber must be able to read it."""
     try:
-        frame = ClientFrame.model_validate_json(text)
-    except pydantic.ValidationError as error:
-        raise _refused(error) from None
-    return _checked(frame)
-
-
-def read_document(document: Any) -> ClientFrame:
-    """The same for a frame that came as MessagePack."""
+        document = from_json(text, allow_inf_nan=False)
+    except ValueError:
+        raise InvalidJson("is not valid JSON") from None
     try:
         frame = ClientFrame.model_validate(document)
     except pydantic.ValidationError as error:
         raise _refused(error) from None
-    return _checked(frame)
+    if not frame.model_fields_set.intersection(_WORDS):
+        raise UnknownOp(f"says nothing: one of {', '.join(_WORDS)} is needed")
+    return frame
 
 
 def deliver_frame(delivery: Delivery) -> dict[str, Any]:
@@ -109,16 +152,8 @@ def error_frame(error: CourierError, ref: str | None = None) -> dict[str, Any]:
     return {"error": error.describe() | ({"ref": ref} if ref is not None else {})}
 
 
-def _checked(frame: ClientFrame) -> ClientFrame:
-    if not frame.model_fields_set.intersection(_WORDS):
-        raise UnknownOp(f"says nothing: one of {', '.join(_WORDS)} is needed")
-    return frame
-
-
 def _refused(error: pydantic.ValidationError) -> CourierError:
     kinds = {one["type"] for one in error.errors(include_url=False, include_input=False, include_context=False)}
-    if "json_invalid" in kinds:
-        return InvalidJson("is not valid JSON")
     first = next(iter(field_errors(error)))
     if "extra_forbidden" in kinds:
         return UnknownOp(f"{first.field} is no word of this protocol; there are: {', '.join(_WORDS)}")

@@ -72,6 +72,7 @@ class Group:
         self.dead: OrderedDict[str, StoredMessage] = OrderedDict()
         self.counts = Counts()
         self.paused = False
+        self.members: set[Subscriber] = set()
         self.takers: deque[Subscriber] = deque()  # those with credit, the next one first
         self.leased = 0
         self.due = NEVER  # when `expire` is called the next time
@@ -88,16 +89,18 @@ class Group:
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
-    def make_room(self, now: float) -> None:
+    def check_room(self, now: float) -> None:
         """Raises `StreamFull` where the policy rejects, or where everything is in the hands of subscribers."""
         if len(self.items) < self.policy.max_depth:
             return
-        overflow = self.policy.overflow
-        if overflow is Overflow.REJECT or not (self._fifo or self._early):
+        if self.policy.overflow is Overflow.REJECT or not (self._fifo or self._early):
             self.counts.rejected += 1
             raise StreamFull(self.stream, depth=len(self.items), retry_after=self._retry_after(now))
+
+    def _make_room(self, now: float) -> None:
+        """Let the oldest message go as the policy says."""
         oldest = self._pop()
-        if overflow is Overflow.DROP_OLDEST:
+        if self.policy.overflow is Overflow.DROP_OLDEST:
             self._settle(oldest)
             self.counts.dropped += 1
             self._observe("drop", oldest, reason="the stream is full")
@@ -105,6 +108,9 @@ class Group:
             self._bury(oldest, "the stream was full", now)
 
     def add(self, item: Item, now: float) -> None:
+        """Take a message, after `check_room`."""
+        if len(self.items) >= self.policy.max_depth:
+            self._make_room(now)
         self.items[item.id] = item
         self.counts.accepted += 1
         if now >= self._next_mark:
@@ -123,6 +129,7 @@ class Group:
         self.pump(now)
 
     def leave(self, subscriber: Subscriber) -> None:
+        self.members.discard(subscriber)
         subscriber.offers.discard(self)
         if subscriber in self.takers:
             self.takers.remove(subscriber)

@@ -120,11 +120,7 @@ class Journal:
 
     async def compact_when_due(self, core: QueueCore) -> bool:
         """Write the journal anew when most of it is of the past."""
-        stored = dict(core.stored())
-        open_messages = sum(
-            len(group.items) + len(group.dead) for stream in stored.values() for group in stream.groups.values()
-        )
-        if self._written < max(FEWEST_BEFORE_COMPACTION, _PAST * open_messages):
+        if self._written < max(FEWEST_BEFORE_COMPACTION, _PAST * core.open_messages()):
             return False
         await self.flush()
         async with self._flushing:

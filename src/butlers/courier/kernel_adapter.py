@@ -11,13 +11,12 @@ An envelope that comes without an `op` is enqueued, so that sources may be conne
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, get_args
 
 from butlers.courier.errors import CourierError, InvalidEnvelope, LeaseConflict, UnknownOp
-from butlers.courier.frames import deliver_frame
+from butlers.courier.frames import Outbox, deliver_frame
 from butlers.courier.group import DEFAULT_GROUP, Nack
 from butlers.courier.kernel import (
     ANNOUNCE_S,
@@ -47,15 +46,15 @@ class PipeSession:
     def __init__(self, courier: Courier, pipe: PipeEnd) -> None:
         self._courier = courier
         self._pipe = pipe
-        self._outbox: deque[Frame] = deque()
-        self._filled = asyncio.Event()
+        self._outbox = Outbox()
         self._subscriber: str | None = None
 
     async def run(self) -> None:
-        writer = asyncio.create_task(self._write(), name="courier pipe")
+        writer = asyncio.create_task(self._outbox.run(self._pipe.write), name="courier pipe")
         try:
             async for frame in self._pipe:
-                self._say(self._answer(frame))
+                self._outbox.put(self._answer(frame))
+                await self._outbox.wait_for_room()
         finally:
             if self._subscriber is not None:
                 self._courier.core.unsubscribe(self._subscriber)
@@ -123,18 +122,7 @@ class PipeSession:
         return self._subscriber
 
     def _deliver(self, delivery: Any) -> None:
-        self._say({"op": "deliver", **deliver_frame(delivery)})
-
-    def _say(self, frame: Frame) -> None:
-        self._outbox.append(frame)
-        self._filled.set()
-
-    async def _write(self) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._outbox:
-                await self._pipe.write(self._outbox.popleft())
+        self._outbox.put({"op": "deliver", **deliver_frame(delivery)})
 
 
 @asynccontextmanager

@@ -26,17 +26,19 @@ class LiveReader:
         self._woken = asyncio.Event()
         self._first: deque[Event] = deque()
         self._stop: Callable[[], None] | None = None
-        epoch, offset = place
+        self._place = place
+        if any(place) and (not place[1].isdecimal() or len(place[1]) > 18):
+            raise InvalidEnvelope("must be the whole number that came with the last event", field="offset")
+
+    def __enter__(self) -> Self:
+        """Find the place and follow from there, in one step: no change falls between them."""
+        epoch, offset = self._place
         if not epoch and not offset:
             self._first.append(self._snapshot())
-        elif not offset.isdecimal() or len(offset) > 18:
-            raise InvalidEnvelope("must be the whole number that came with the last event", field="offset")
-        elif (changes := view.since(epoch, int(offset))) is None:
+        elif (changes := self._view.since(epoch, int(offset))) is None:
             self._first += [self._gap(epoch, int(offset)), self._snapshot()]
         else:
             self._waiting.extend(changes)
-
-    def __enter__(self) -> Self:
         self._stop = self._view.follow(self._changed)
         return self
 

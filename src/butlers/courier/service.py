@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from butlers.clock import Clock
@@ -16,6 +17,22 @@ from butlers.courier.views import Views
 from butlers.reliability.token_bucket import Bucket, Refused, per_minute, take
 
 Observer = Callable[[str, str, str, Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Rate:
+    """So many messages a minute, with a burst of as many."""
+
+    per_minute: int
+    clock: Clock
+    _bucket: Bucket | None = None
+
+    def spend(self, what: str) -> None:
+        now = self.clock.now()
+        taken = take(self._bucket or per_minute(self.per_minute, now), 1.0, now)
+        self._bucket = taken.bucket
+        if isinstance(taken, Refused):
+            raise RateLimited(f"{what} may send {self.per_minute} messages a minute", retry_after=taken.retry_after)
 
 
 class Courier:
@@ -38,7 +55,7 @@ class Courier:
         )
         self.triggers = TriggerEngine(config.triggers)
         self.views = Views(epoch)
-        self._buckets: dict[str, Bucket] = {}
+        self._rates: dict[str, Rate] = {}  # of streams that have one
         self._sooner = asyncio.Event()
 
     def enqueue(self, document: Any, *, to: str | None = None) -> Enqueued:
@@ -83,14 +100,15 @@ class Courier:
         return result
 
     def _check_rate(self, stream: str) -> None:
-        rate = self.config.streams.rate_of(stream) if self.config.streams.limits_rates else None
-        if rate is None:
+        if not self.config.streams.limits_rates:
             return
-        now = self.clock.now()
-        taken = take(self._buckets.get(stream) or per_minute(rate, now), 1.0, now)
-        self._buckets[stream] = taken.bucket
-        if isinstance(taken, Refused):
-            raise RateLimited(f"{stream} takes {rate} messages a minute", retry_after=taken.retry_after)
+        if stream not in self._rates:
+            if (per_minute := self.config.streams.rate_of(stream)) is None:
+                return
+            if len(self._rates) >= self.config.streams.most:
+                self._rates.clear()
+            self._rates[stream] = Rate(per_minute, self.clock)
+        self._rates[stream].spend(stream)
 
     def _observe(self, event: str, stream: str, id: str, details: Mapping[str, Any]) -> None:
         for observe in self._observers:

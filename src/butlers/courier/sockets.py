@@ -7,7 +7,6 @@ what it held is queued again at once.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -16,13 +15,13 @@ import msgpack  # type: ignore[import-untyped]
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from butlers.courier.access import SUBPROTOCOL, Access, Principal, Rate
+from butlers.courier.access import SUBPROTOCOL, Access, Principal
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, RateLimited
-from butlers.courier.frames import Ack, ClientFrame, deliver_frame, error_frame, read_document, read_frame
+from butlers.courier.frames import Ack, ClientFrame, Outbox, deliver_frame, error_frame, read_frame
 from butlers.courier.group import DEFAULT_GROUP
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import Delivery
-from butlers.courier.service import Courier
+from butlers.courier.service import Courier, Rate
 from butlers.telemetry import get_logger
 
 UNSUPPORTED, NOT_VALID, POLICY, FAILED = 1003, 1007, 1008, 1011  # close codes
@@ -102,8 +101,7 @@ class Subscription:
         self._principal = principal
         self._packed = packed
         self._durable = durable
-        self._outbox: deque[dict[str, Any]] = deque()
-        self._filled = asyncio.Event()
+        self._outbox = Outbox()
         self._id = ""
         self._refusals = 0
         per_minute = courier.config.gateway.messages_per_minute
@@ -115,47 +113,45 @@ class Subscription:
         self._id = self._core.subscribe(stream, deliver=self._deliver, group=group)
 
     async def run(self) -> None:
-        writer: asyncio.Task[None] | None = None
+        """Until the client goes, or no frame can be sent to it any more."""
+        tasks: list[asyncio.Task[None]] = []
         try:
             await self._socket.accept(subprotocol=_chosen_protocol(self._socket))
-            writer = asyncio.create_task(self._write(), name=f"courier writer {self._id}")
-            await self._read()
+            tasks = [
+                asyncio.create_task(self._read(), name=f"courier reader {self._id}"),
+                asyncio.create_task(self._outbox.run(self._send), name=f"courier writer {self._id}"),
+            ]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
             self._core.unsubscribe(self._id)
-            if writer is not None:
-                writer.cancel()
-                with suppress(asyncio.CancelledError, Exception):
-                    await writer
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def _deliver(self, delivery: Delivery) -> None:
-        self._outbox.append(deliver_frame(delivery))
-        self._filled.set()
+        self._outbox.put(deliver_frame(delivery))
 
-    def _say(self, frame: dict[str, Any]) -> None:
-        self._outbox.append(frame)
-        self._filled.set()
-
-    async def _write(self) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            await self._empty()
-
-    async def _empty(self) -> None:
-        outbox, send = self._outbox, self._socket.send
-        while outbox:
-            frame = outbox.popleft()
-            if self._packed:
-                await send({"type": "websocket.send", "bytes": msgpack.packb(frame)})
-            else:
-                await send({"type": "websocket.send", "text": to_json(frame).decode()})
+    async def _send(self, frame: Mapping[str, Any]) -> None:
+        if not self._packed:
+            await self._socket.send({"type": "websocket.send", "text": to_json(frame).decode()})
+            return
+        try:
+            data = msgpack.packb(frame)
+        except (OverflowError, ValueError):  # JSON knows numbers that MessagePack does not
+            reason = "cannot be written as MessagePack"
+            self._core.nack(self._id, frame["deliver"]["id"], meaning="poison", reason=reason, lease=frame["lease"])
+            return
+        await self._socket.send({"type": "websocket.send", "bytes": data})
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         while True:
+            await self._outbox.wait_for_room()
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 return
@@ -165,7 +161,7 @@ class Subscription:
                 ref = frame.ref
                 await self._obey(frame)
             except CourierError as error:
-                self._say(error_frame(error, ref))
+                self._outbox.put(error_frame(error, ref))
                 if (code := self._closes(error)) is not None:
                     await self._end(code)
                     return
@@ -177,9 +173,10 @@ class Subscription:
         if not self._packed:
             raise Unsupported("binary frames need format=msgpack")
         try:
-            return read_document(msgpack.unpackb(data, strict_map_key=True))
-        except (ValueError, msgpack.exceptions.UnpackException, RecursionError):
-            raise NotMessagePack("is not valid MessagePack") from None
+            document = to_json(msgpack.unpackb(data, strict_map_key=True), inf_nan_mode="constants")
+        except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError):
+            raise NotMessagePack("is not MessagePack that JSON can hold") from None
+        return read_frame(document)
 
     async def _obey(self, frame: ClientFrame) -> None:
         core, me = self._core, self._id
@@ -212,7 +209,7 @@ class Subscription:
             try:
                 self._core.ack(self._id, ack.id, lease=ack.lease, stream=ack.stream)
             except CourierError as error:  # the others of the frame are dealt with all the same
-                self._say(error_frame(error, frame.ref))
+                self._outbox.put(error_frame(error, frame.ref))
 
     async def _enqueue(self, envelope: dict[str, Any], ref: str | None) -> None:
         to = envelope.get("to")
@@ -224,7 +221,7 @@ class Subscription:
         if self._durable is not None:
             await self._durable()
         answer: dict[str, Any] = {"enqueued": {"id": accepted.id, "duplicate": accepted.duplicate}}
-        self._say(answer | ({"ref": ref} if ref is not None else {}))
+        self._outbox.put(answer | ({"ref": ref} if ref is not None else {}))
 
     def _closes(self, error: CourierError) -> int | None:
         """The close code, when this refusal ends the socket."""
@@ -238,7 +235,7 @@ class Subscription:
         """Write what is left, and close; a client that does not read is not waited for."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_FRAMES_S):
-                await self._empty()
+                await self._outbox.empty(self._send)
         await self._socket.close(code)
 
 

@@ -298,6 +298,17 @@ def test_a_full_stream_lets_the_oldest_go_and_counts_it(overflow: Overflow, plac
         rig.send("d")  # everything is in the hands of a subscriber
 
 
+def test_a_message_that_one_group_refuses_is_dropped_by_none():
+    rig = Rig(max_depth=2, overflow=Overflow.DROP_OLDEST)
+    rig.subscribe("queues", group="work")
+    rig.subscribe("holds", group="audit", credit=9)
+    rig.send("a", "b")
+    with pytest.raises(StreamFull):
+        rig.send("c")
+    assert rig.audit("work")["dropped"] == 0
+    assert rig.audit("work")["queued"] == 2
+
+
 @pytest.mark.scenario("C2-003")
 def test_messages_of_one_partition_are_delivered_one_after_the_other(rig: Rig):
     rig.subscribe("jen", credit=10)

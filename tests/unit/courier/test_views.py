@@ -72,3 +72,11 @@ async def test_a_live_reader_gets_a_snapshot_then_changes_and_a_slow_one_a_gap()
         assert (await reader.next())[2]["envelope"] == envelope("last")
     with LiveReader(view, place=("e0", "5")) as reader:
         assert [(await reader.next())[0], (await reader.next())[0]] == ["gap", "snapshot"]
+
+
+async def test_no_change_falls_between_finding_a_place_and_following():
+    view = inserted(("jen", "a"))[LATEST_PER_AGENT]
+    reader = LiveReader(view, place=("e1", "1"))
+    view.insert("agents/jen/inbox", envelope("between"))
+    with reader:
+        assert (await reader.next())[2]["envelope"] == envelope("between")
