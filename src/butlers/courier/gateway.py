@@ -27,7 +27,7 @@ from butlers.courier.envelope import read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import StoredMessage
-from butlers.courier.metrics import exposition
+from butlers.courier.metrics import all_stats, exposition
 from butlers.courier.service import Courier
 from butlers.courier.sockets import Sockets
 from butlers.telemetry import get_logger
@@ -39,11 +39,11 @@ Handler = Callable[[Principal, Request], Awaitable[Response]]
 
 
 class Gateway:
-    def __init__(self, courier: Courier, *, durable: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, courier: Courier) -> None:
         self._courier = courier
+        self._queue = courier.queue
         self._access = Access(courier.config, courier.clock)
-        self._durable = durable  # waits until what was accepted survives a crash
-        self.sockets = Sockets(courier, self._access, durable=durable)
+        self.sockets = Sockets(courier, self._access)
 
     def app(self) -> Starlette:
         routes: list[BaseRoute] = [
@@ -84,8 +84,8 @@ class Gateway:
     async def _enqueue(self, principal: Principal, request: Request) -> Response:
         body = await self._body(request)
         if "messages" not in body:
-            accepted = self._accept(principal, body)
-            await self._settled()
+            accepted = await self._accept(principal, body)
+            await self._queue.durable()
             return _json(accepted)
         messages = body["messages"]
         if not isinstance(messages, list) or not 0 < len(messages) <= MOST_IN_BATCH:
@@ -93,13 +93,13 @@ class Gateway:
         results: list[dict[str, Any]] = []
         for message in messages:
             try:
-                results.append(self._accept(principal, message))
+                results.append(await self._accept(principal, message))
             except CourierError as error:
                 results.append({"error": error.describe()})
-        await self._settled()
+        await self._queue.durable()
         return _json({"results": results})
 
-    def _accept(self, principal: Principal, message: Any) -> dict[str, Any]:
+    async def _accept(self, principal: Principal, message: Any) -> dict[str, Any]:
         if not isinstance(message, Mapping) or not isinstance(message.get("envelope"), Mapping):
             raise InvalidEnvelope("must be an object with an envelope", field="envelope")
         to = message.get("to", message["envelope"].get("to"))
@@ -107,31 +107,26 @@ class Gateway:
             raise InvalidEnvelope("is required and must be text", field="to")
         principal.check("streams", to, "enqueue")
         principal.spend()
-        accepted = self._courier.enqueue(message["envelope"], to=to)
+        accepted = await self._courier.enqueue(message["envelope"], to=to)
         return {"id": accepted.id, "duplicate": accepted.duplicate}
-
-    async def _settled(self) -> None:
-        if self._durable is not None:
-            await self._durable()
 
     # --- readers -----------------------------------------------------------------------------------------------------
 
     async def _stats(self, principal: Principal, request: Request) -> Response:
-        core = self._courier.core
         if (stream := request.query_params.get("stream")) is not None:
             principal.check("streams", stream, "subscribe")
-            return _json(core.stats(stream))
+            return _json(await self._queue.stats(stream))
         principal.check("streams", "*", "subscribe")
-        return _json({"streams": [core.stats(name) for name in core.streams()]})
+        return _json({"streams": await all_stats(self._queue)})
 
     async def _audit(self, principal: Principal, request: Request) -> Response:
         stream = _parameter(request, "stream")
         principal.check("streams", stream, "subscribe")
-        return _json(self._courier.core.audit(stream))
+        return _json(await self._queue.audit(stream))
 
     async def _metrics(self, principal: Principal, _request: Request) -> Response:
         principal.check("streams", "*", "subscribe")
-        return Response(exposition(self._courier), media_type="text/plain; version=0.0.4")
+        return Response(await exposition(self._courier), media_type="text/plain; version=0.0.4")
 
     async def _snapshot(self, principal: Principal, request: Request) -> Response:
         name = _parameter(request, "view")
@@ -158,24 +153,24 @@ class Gateway:
         stream = _parameter(request, "stream")
         principal.check("streams", stream, "subscribe")
         now = self._courier.clock.monotonic()
-        dead = self._courier.core.dead(stream)
+        dead = await self._queue.dead(stream)
         if (id := request.query_params.get("id")) is not None:
             dead = [pair for pair in dead if pair[1].id == id]
         return _json({"stream": f"{stream}/$dead", "messages": [_shown(group, one, now) for group, one in dead]})
 
     async def _replay(self, principal: Principal, request: Request) -> Response:
         stream, ids = await self._chosen(principal, request)
-        return _json({"replayed": self._courier.core.replay(stream, ids)})
+        return _json({"replayed": await self._queue.replay(stream, ids)})
 
     async def _discard(self, principal: Principal, request: Request) -> Response:
         stream, ids = await self._chosen(principal, request)
-        return _json({"discarded": self._courier.core.discard(stream, ids)})
+        return _json({"discarded": await self._queue.discard(stream, ids)})
 
     def _steer(self, verb: str) -> Handler:
         async def steer(principal: Principal, request: Request) -> Response:
             stream, _ = await self._chosen(principal, request)
-            getattr(self._courier.core, verb)(stream)
-            return _json(self._courier.core.stats(stream))
+            await getattr(self._queue, verb)(stream)
+            return _json(await self._queue.stats(stream))
 
         return steer
 

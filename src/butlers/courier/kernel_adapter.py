@@ -53,67 +53,67 @@ class PipeSession:
         writer = asyncio.create_task(self._outbox.run(self._pipe.write), name="courier pipe")
         try:
             async for frame in self._pipe:
-                self._outbox.put(self._answer(frame))
+                self._outbox.put(await self._answer(frame))
                 await self._outbox.wait_for_room()
         finally:
             if self._subscriber is not None:
-                self._courier.core.unsubscribe(self._subscriber)
+                await self._courier.queue.unsubscribe(self._subscriber)
             writer.cancel()
             with suppress(asyncio.CancelledError, PipeClosed):
                 await writer
 
-    def _answer(self, frame: Frame) -> Frame:
+    async def _answer(self, frame: Frame) -> Frame:
         op = frame.get("op", "enqueue")
         try:
-            answer = self._obey(op, frame)
+            answer = await self._obey(op, frame)
         except CourierError as error:
             return {"op": "error", "error": error.describe(), "of": op}
         return {"op": "ok", "of": op, **answer}
 
-    def _obey(self, op: str, frame: Frame) -> dict[str, Any]:
+    async def _obey(self, op: str, frame: Frame) -> dict[str, Any]:
         handler = getattr(self, f"_on_{op}", None) if op in OPS else None
         if handler is None:
             raise UnknownOp(f"{op!r} is no word of this pipe; there are: {', '.join(OPS)}")
-        answer: dict[str, Any] = handler(frame)
+        answer: dict[str, Any] = await handler(frame)
         return answer
 
-    def _on_hello(self, _frame: Frame) -> dict[str, Any]:
+    async def _on_hello(self, _frame: Frame) -> dict[str, Any]:
         return {"service": NAME, "epoch": self._courier.epoch}
 
-    def _on_enqueue(self, frame: Frame) -> dict[str, Any]:
-        accepted = self._courier.enqueue(frame.get("envelope") if "op" in frame else frame)
+    async def _on_enqueue(self, frame: Frame) -> dict[str, Any]:
+        accepted = await self._courier.enqueue(frame.get("envelope") if "op" in frame else frame)
         return {"id": accepted.id, "duplicate": accepted.duplicate}
 
-    def _on_subscribe(self, frame: Frame) -> dict[str, Any]:
+    async def _on_subscribe(self, frame: Frame) -> dict[str, Any]:
         if self._subscriber is not None:
             raise InvalidEnvelope("this pipe has a subscriber already", field="op")
         stream, group = str(frame.get("stream", "")), str(frame.get("group", DEFAULT_GROUP))
-        self._subscriber = self._courier.core.subscribe(stream, deliver=self._deliver, group=group)
+        self._subscriber = await self._courier.queue.subscribe(stream, deliver=self._deliver, group=group)
         return {"subscriber": self._subscriber}
 
-    def _on_grant(self, frame: Frame) -> dict[str, Any]:
+    async def _on_grant(self, frame: Frame) -> dict[str, Any]:
         credit: Any = frame.get("credit")
-        return {"credit": self._courier.core.grant(self._own(), credit)}
+        return {"credit": await self._courier.queue.grant(self._own(), credit)}
 
-    def _on_ack(self, frame: Frame) -> dict[str, Any]:
-        self._courier.core.ack(self._own(), str(frame.get("id")), lease=frame.get("lease"))
+    async def _on_ack(self, frame: Frame) -> dict[str, Any]:
+        await self._courier.queue.ack(self._own(), str(frame.get("id")), lease=frame.get("lease"))
         return {"id": frame.get("id")}
 
-    def _on_nack(self, frame: Frame) -> dict[str, Any]:
+    async def _on_nack(self, frame: Frame) -> dict[str, Any]:
         delay: Any = frame.get("delayMs", 0)
         meaning: Any = frame.get("as", "failed")
         if type(delay) is not int or meaning not in get_args(Nack):
             raise InvalidEnvelope("delayMs is a whole number, `as` release, failed or poison", field="delayMs")
         given = {"meaning": meaning, "delay_s": delay / 1000, "lease": frame.get("lease")}
-        self._courier.core.nack(self._own(), str(frame.get("id")), **given)
+        await self._courier.queue.nack(self._own(), str(frame.get("id")), **given)
         return {"id": frame.get("id")}
 
-    def _on_stats(self, frame: Frame) -> dict[str, Any]:
-        core = self._courier.core
-        names = [str(frame["stream"])] if "stream" in frame else core.streams()
-        return {"streams": [core.stats(name) for name in names]}
+    async def _on_stats(self, frame: Frame) -> dict[str, Any]:
+        queue = self._courier.queue
+        names = [str(frame["stream"])] if "stream" in frame else await queue.streams()
+        return {"streams": [await queue.stats(name) for name in names]}
 
-    def _on_snapshot(self, frame: Frame) -> dict[str, Any]:
+    async def _on_snapshot(self, frame: Frame) -> dict[str, Any]:
         return self._courier.views[str(frame.get("view", LATEST_PER_AGENT))].snapshot()
 
     def _own(self) -> str:
@@ -150,7 +150,7 @@ async def _advertise(courier: Courier, hostess: Hostess, router: Router, url: st
     clock, announced_at = courier.clock, float("-inf")
     while True:
         now = clock.monotonic()
-        hostess.heartbeat(NAME, now, url=url, streams=len(courier.core.streams()))
+        hostess.heartbeat(NAME, now, url=url, streams=len(await courier.queue.streams()))
         if now - announced_at >= ANNOUNCE_S:
             router.announce(NAME, url, now)
             announced_at = now

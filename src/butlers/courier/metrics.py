@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from butlers.courier.queue import Queue
 from butlers.courier.service import Courier
 
 MOST_STREAMS = 1_000  # by depth; the others are summed up
@@ -34,8 +35,12 @@ _GAUGES: dict[str, tuple[str, str]] = {
 _NOT_SUMMED = {"courier_q_lat_p50_ms", "courier_q_lat_p95_ms"}
 
 
-def exposition(courier: Courier) -> str:
-    stats = sorted((courier.core.stats(name) for name in courier.core.streams()), key=lambda one: -one["depth"])
+async def all_stats(queue: Queue) -> list[dict[str, Any]]:
+    return [await queue.stats(name) for name in await queue.streams()]
+
+
+async def exposition(courier: Courier) -> str:
+    stats = sorted(await all_stats(courier.queue), key=lambda one: -one["depth"])
     lines: list[str] = []
     for name, (key, meaning) in _COUNTERS.items():
         lines += _metric(name, "counter", meaning, stats, [one["counts"][key] for one in stats])

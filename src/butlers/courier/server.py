@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
-from butlers.courier.event_log import EventLog
 from butlers.courier.gateway import Gateway
-from butlers.courier.journal import Journal
-from butlers.courier.journal_stores import open_store
-from butlers.courier.service import Courier, Observer
-from butlers.ids import Uuid7Factory
+from butlers.courier.service import Courier, running
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
-from butlers.telemetry import get_logger
 
 MOST_CONNECTIONS = 20_000
 PONG_S = 20.0  # without an answer to a ping, the other side is gone
-log = get_logger(__name__)
 
 
 class GatewayHttp(BoundedHttp):
@@ -37,11 +29,11 @@ class GatewayHttp(BoundedHttp):
 
 
 class CourierServer:
-    """A courier on its port, with its journal and its event log where they are configured."""
+    """A courier on its port."""
 
-    def __init__(self, courier: Courier, journal: Journal | None) -> None:
+    def __init__(self, courier: Courier) -> None:
         self.courier = courier
-        self.gateway = Gateway(courier, durable=journal.flush if journal is not None else None)
+        self.gateway = Gateway(courier)
         config = courier.config.gateway
         limits = DoorLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
         connections = Connections(limits.within(raise_file_limit(2 * MOST_CONNECTIONS)))
@@ -62,41 +54,16 @@ class CourierServer:
 
 
 @asynccontextmanager
-async def serving(
-    config: CourierConfig, *, clock: Clock, observers: tuple[Observer, ...] = ()
-) -> AsyncIterator[CourierServer]:
+async def serving(config: CourierConfig, *, clock: Clock) -> AsyncIterator[CourierServer]:
     """The gateway at the address of its configuration, until the block ends; what the journal has is there again."""
     listener = listen(config.gateway.host, config.gateway.port, source="courier", remedy="choose another gateway.port")
-    async with AsyncExitStack() as stack:
-        stack.callback(listener.close)
-        store = await open_store(config.journal)
-        journal = Journal(store) if store is not None else None
-        if journal is not None:
-            stack.push_async_callback(journal.close)
-            observers = (*observers, journal.observe)
-        if config.events is not None:
-            events = stack.enter_context(EventLog(Path(config.events), clock))
-            observers = (*observers, events.observe)
-        courier = Courier(config, clock=clock, epoch=Uuid7Factory(clock)().hex[-12:], observers=observers)
-        if journal is not None:
-            found = await journal.restore(courier.core)
-            log.info("the courier's journal was read", count=found)
-        tasks = await stack.enter_async_context(_tasks())
-        tasks.append(asyncio.create_task(courier.run(), name="courier timers"))
-        if journal is not None:
-            tasks.append(asyncio.create_task(journal.run(courier.core, clock), name="courier journal"))
-        server = CourierServer(courier, journal)
-        await server.open(listener)
-        stack.push_async_callback(server.close)
-        yield server
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncIterator[list[asyncio.Task[None]]]:
-    running: list[asyncio.Task[None]] = []
     try:
-        yield running
+        async with running(config, clock=clock) as courier:
+            server = CourierServer(courier)
+            await server.open(listener)
+            try:
+                yield server
+            finally:
+                await server.close()
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        listener.close()

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
-from butlers.courier.core import Enqueued, QueueCore
+from butlers.courier.core import Enqueued
 from butlers.courier.envelope import check_envelope
 from butlers.courier.errors import CourierError, RateLimited
+from butlers.courier.event_log import EventLog
+from butlers.courier.group import Observe
+from butlers.courier.journal import Journal
+from butlers.courier.journal_stores import open_store
+from butlers.courier.queue import MemoryQueue, Queue
 from butlers.courier.triggers import TriggerEngine
 from butlers.courier.views import Views
+from butlers.ids import Uuid7Factory
 from butlers.reliability.token_bucket import Bucket, Refused, per_minute, take
-
-Observer = Callable[[str, str, str, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
@@ -36,64 +41,45 @@ class Rate:
 
 
 class Courier:
-    """`run` serves the timers of leases and delays. Everything else is synchronous and belongs to one event loop."""
+    """Belongs to one event loop. `running` gives one with its queue."""
 
     def __init__(
-        self, config: CourierConfig, *, clock: Clock, epoch: str, observers: tuple[Observer, ...] = ()
+        self,
+        config: CourierConfig,
+        queue: Queue,
+        views: Views,
+        *,
+        clock: Clock,
+        epoch: str,
+        observe: Observe | None = None,
     ) -> None:
         self.config = config
+        self.queue = queue
+        self.views = views
         self.clock = clock
         self.epoch = epoch  # of this run: leases and places of views belong to it
-        self._observers = observers
-        self.core = QueueCore(
-            clock=clock,
-            policy_of=config.streams.policy_of,
-            epoch=epoch,
-            most_streams=config.streams.most,
-            observe=self._observe if observers else None,
-            on_due=lambda _due: self._sooner.set(),
-        )
         self.triggers = TriggerEngine(config.triggers)
-        self.views = Views(epoch)
+        self._observe = observe or (lambda _event, _stream, _id, _details: None)
         self._rates: dict[str, Rate] = {}  # of streams that have one
-        self._sooner = asyncio.Event()
 
-    def enqueue(self, document: Any, *, to: str | None = None) -> Enqueued:
+    async def enqueue(self, document: Any, *, to: str | None = None) -> Enqueued:
         """Accept an envelope, and what the triggers make of it. Raises `CourierError`; then nothing was accepted."""
         envelope = check_envelope(document, to=to)
         self._check_rate(envelope["to"])
-        return self._accept(envelope, path=())
+        return await self._accept(envelope, path=())
 
     def explain(self, document: Any) -> list[dict[str, Any]]:
         return self.triggers.explain(check_envelope(document), self.clock.monotonic())
 
-    async def run(self) -> None:
-        """Serve what comes due, until cancelled."""
-        while True:
-            self.core.run_due()
-            self._sooner.clear()
-            due = self.core.next_due
-            if due is None:
-                await self._sooner.wait()
-                continue
-            woken = asyncio.create_task(self._sooner.wait())
-            timer = asyncio.create_task(self.clock.sleep(max(0.0, due - self.clock.monotonic())))
-            try:
-                await asyncio.wait([woken, timer], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                woken.cancel()
-                timer.cancel()
-
-    def _accept(self, envelope: dict[str, Any], path: tuple[str, ...]) -> Enqueued:
+    async def _accept(self, envelope: dict[str, Any], path: tuple[str, ...]) -> Enqueued:
         envelope = self.triggers.enrich(envelope, path)
-        result = self.core.enqueue(envelope["to"], envelope, partition=envelope.get("partitionKey"))
+        result = await self.queue.enqueue(envelope["to"], envelope, partition=envelope.get("partitionKey"))
         if result.duplicate:
             return result
-        self.views.insert(envelope["to"], envelope)
         for fired in self.triggers.fire(envelope, self.clock.monotonic(), path):
             details = {"rule": fired.rule, "to": fired.envelope["to"]}
             try:
-                self._accept(check_envelope(fired.envelope), (*path, fired.rule))
+                await self._accept(check_envelope(fired.envelope), (*path, fired.rule))
                 self._observe("trigger.run", envelope["to"], envelope["id"], details)
             except CourierError as error:  # the message itself is accepted
                 self._observe("trigger.fail", envelope["to"], envelope["id"], details | {"code": error.code})
@@ -110,6 +96,18 @@ class Courier:
             self._rates[stream] = Rate(per_minute, self.clock)
         self._rates[stream].spend(stream)
 
-    def _observe(self, event: str, stream: str, id: str, details: Mapping[str, Any]) -> None:
-        for observe in self._observers:
-            observe(event, stream, id, details)
+
+@asynccontextmanager
+async def running(config: CourierConfig, *, clock: Clock) -> AsyncIterator[Courier]:
+    """A courier with its queue, its journal and its event log as configured, until the block ends."""
+    epoch = Uuid7Factory(clock)().hex[-12:]
+    views = Views(epoch)
+    async with AsyncExitStack() as stack:
+        observe: Observe | None = None
+        if config.events is not None:
+            observe = stack.enter_context(EventLog(Path(config.events), clock)).observe
+        store = await open_store(config.journal)
+        journal = Journal(store) if store is not None else None
+        queue = MemoryQueue(config, clock=clock, epoch=epoch, inserted=views.insert, observe=observe, journal=journal)
+        await stack.enter_async_context(queue.running())
+        yield Courier(config, queue, views, clock=clock, epoch=epoch, observe=observe)

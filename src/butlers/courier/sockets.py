@@ -31,12 +31,9 @@ log = get_logger(__name__)
 
 
 class Sockets:
-    def __init__(
-        self, courier: Courier, access: Access, *, durable: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, courier: Courier, access: Access) -> None:
         self._courier = courier
         self._access = access
-        self._durable = durable
         self._open: set[WebSocket] = set()
 
     def __len__(self) -> int:
@@ -48,9 +45,8 @@ class Sockets:
             principal = self._access.principal_of(socket)
             stream = socket.query_params.get("stream", "")
             principal.check("streams", stream, "subscribe")
-            packed = _format(socket)
-            session = Subscription(self._courier, socket, principal, packed=packed, durable=self._durable)
-            session.begin(stream, group=socket.query_params.get("group", DEFAULT_GROUP))
+            session = Subscription(self._courier, socket, principal, packed=_format(socket))
+            await session.begin(stream, group=socket.query_params.get("group", DEFAULT_GROUP))
         except CourierError as error:
             await _refuse(socket, error)
             return
@@ -86,31 +82,22 @@ class Sockets:
 class Subscription:
     """One subscriber: reads its frames, and writes what the core delivers."""
 
-    def __init__(
-        self,
-        courier: Courier,
-        socket: WebSocket,
-        principal: Principal,
-        *,
-        packed: bool,
-        durable: Callable[[], Awaitable[None]] | None,
-    ) -> None:
+    def __init__(self, courier: Courier, socket: WebSocket, principal: Principal, *, packed: bool) -> None:
         self._courier = courier
-        self._core = courier.core
+        self._queue = courier.queue
         self._socket = socket
         self._principal = principal
         self._packed = packed
-        self._durable = durable
         self._outbox = Outbox()
         self._id = ""
         self._refusals = 0
         per_minute = courier.config.gateway.messages_per_minute
         self._rate = None if per_minute is None else Rate(per_minute, courier.clock)
 
-    def begin(self, stream: str, *, group: str) -> None:
+    async def begin(self, stream: str, *, group: str) -> None:
         if not 0 < len(group) <= 64:
             raise InvalidEnvelope("must have 1 to 64 characters", field="group")
-        self._id = self._core.subscribe(stream, deliver=self._deliver, group=group)
+        self._id = await self._queue.subscribe(stream, deliver=self._deliver, group=group)
 
     async def run(self) -> None:
         """Until the client goes, or no frame can be sent to it any more."""
@@ -125,9 +112,9 @@ class Subscription:
             for task in done:
                 task.result()
         finally:
-            self._core.unsubscribe(self._id)
             for task in tasks:
                 task.cancel()
+            await self._queue.unsubscribe(self._id)
             await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- out ---------------------------------------------------------------------------------------------------------
@@ -143,7 +130,9 @@ class Subscription:
             data = msgpack.packb(frame)
         except (OverflowError, ValueError):  # JSON knows numbers that MessagePack does not
             reason = "cannot be written as MessagePack"
-            self._core.nack(self._id, frame["deliver"]["id"], meaning="poison", reason=reason, lease=frame["lease"])
+            await self._queue.nack(
+                self._id, frame["deliver"]["id"], meaning="poison", reason=reason, lease=frame["lease"]
+            )
             return
         await self._socket.send({"type": "websocket.send", "bytes": data})
 
@@ -179,11 +168,11 @@ class Subscription:
         return read_frame(document)
 
     async def _obey(self, frame: ClientFrame) -> None:
-        core, me = self._core, self._id
+        queue, me = self._queue, self._id
         if frame.ack is not None:
-            self._ack(frame)
+            await self._ack(frame)
         if frame.nack is not None:
-            core.nack(
+            await queue.nack(
                 me,
                 frame.nack,
                 meaning=frame.as_,
@@ -194,20 +183,20 @@ class Subscription:
             )
         if frame.extend is not None:
             lease_s = None if frame.extend_ms is None else frame.extend_ms / 1000
-            core.extend(me, frame.extend, lease_s=lease_s, lease=frame.lease, stream=frame.stream)
+            await queue.extend(me, frame.extend, lease_s=lease_s, lease=frame.lease, stream=frame.stream)
         if frame.credit is not None:
-            core.grant(me, frame.credit)
+            await queue.grant(me, frame.credit)
         if frame.enqueue is not None:
             await self._enqueue(frame.enqueue, frame.ref)
 
-    def _ack(self, frame: ClientFrame) -> None:
+    async def _ack(self, frame: ClientFrame) -> None:
         if isinstance(frame.ack, str):
-            self._core.ack(self._id, frame.ack, lease=frame.lease, stream=frame.stream)
+            await self._queue.ack(self._id, frame.ack, lease=frame.lease, stream=frame.stream)
             return
         for one in frame.ack or ():
             ack = one if isinstance(one, Ack) else Ack(id=one)
             try:
-                self._core.ack(self._id, ack.id, lease=ack.lease, stream=ack.stream)
+                await self._queue.ack(self._id, ack.id, lease=ack.lease, stream=ack.stream)
             except CourierError as error:  # the others of the frame are dealt with all the same
                 self._outbox.put(error_frame(error, frame.ref))
 
@@ -217,9 +206,8 @@ class Subscription:
         self._principal.spend()
         if self._rate is not None:
             self._rate.spend("this connection")
-        accepted = self._courier.enqueue(envelope)
-        if self._durable is not None:
-            await self._durable()
+        accepted = await self._courier.enqueue(envelope)
+        await self._queue.durable()
         answer: dict[str, Any] = {"enqueued": {"id": accepted.id, "duplicate": accepted.duplicate}}
         self._outbox.put(answer | ({"ref": ref} if ref is not None else {}))
 

@@ -14,8 +14,10 @@ import websockets
 
 from butlers.clock import Clock, SystemClock
 from butlers.courier.config import parse_config
+from butlers.courier.core import QueueCore
+from butlers.courier.queue import MemoryQueue
 from butlers.courier.server import CourierServer, serving
-from butlers.courier.service import Courier, Observer
+from butlers.courier.service import Courier
 
 INBOX = "agents/jen/inbox"
 DEADLINE_S = 30.0
@@ -75,6 +77,13 @@ class RunningGateway:
     http: httpx2.AsyncClient
 
     @property
+    def core(self) -> QueueCore:
+        """Of the gateway that has its streams in memory."""
+        queue = self.courier.queue
+        assert isinstance(queue, MemoryQueue)
+        return queue.core
+
+    @property
     def host(self) -> str:
         return f"127.0.0.1:{self.server.port}"
 
@@ -103,12 +112,10 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def gateway(
-    config: str = "", *, clock: Clock | None = None, observers: tuple[Observer, ...] = ()
-) -> AsyncIterator[RunningGateway]:
+async def gateway(config: str = "", *, clock: Clock | None = None) -> AsyncIterator[RunningGateway]:
     text = config if "gateway:" in config else f"{config}\ngateway: {{port: 0}}\n"
     async with (
-        serving(parse_config(text, source="test"), clock=clock or SystemClock(), observers=observers) as server,
+        serving(parse_config(text, source="test"), clock=clock or SystemClock()) as server,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", trust_env=False, timeout=DEADLINE_S) as http,
     ):
         yield RunningGateway(server.courier, server, http)

@@ -52,7 +52,7 @@ async def test_a_subscriber_grants_credit_acks_and_nacks():
         await jen.say(credit=10)
         assert [await jen.delivered(), await jen.delivered()] == ["c", "b"]
         await jen.say(ack=["b", {"id": "c"}])
-        await running.until(lambda: running.courier.core.stats(INBOX)["counts"]["acked"] == 3)
+        await running.until(lambda: running.core.stats(INBOX)["counts"]["acked"] == 3)
 
 
 async def test_a_batch_answers_for_each_of_its_messages():
@@ -78,8 +78,8 @@ async def test_an_envelope_without_a_required_field_is_refused_by_its_name(missi
             await jen.say(enqueue=given, ref="r1")
             answer = (await jen.hear())["error"]
             assert (answer["code"], answer["field"], answer["ref"]) == ("InvalidEnvelope", missing, "r1")
-        assert running.courier.core.streams() == [INBOX]  # the subscriber's
-        assert running.courier.core.audit(INBOX)["groups"]["default"]["accepted"] == 0
+        assert running.core.streams() == [INBOX]  # the subscriber's
+        assert running.core.audit(INBOX)["groups"]["default"]["accepted"] == 0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_a_wrong_envelope_is_refused_and_nothing_is_stored(more: dict[str,
     async with gateway() as running:
         response = await running.http.post("/v1/enqueue", json={"envelope": envelope("a") | more})
         assert (response.status_code, response.json()["error"]["code"]) == (400, "InvalidEnvelope")
-        assert running.courier.core.streams() == []
+        assert running.core.streams() == []
 
 
 async def test_a_message_over_the_limit_is_refused_and_one_below_is_taken():
@@ -206,7 +206,7 @@ async def test_no_page_of_another_site_may_use_the_loopback(origin: str):
             async with running.socket(f"/v1/subscribe?stream={INBOX}", additional_headers={"origin": origin}):
                 pass
         assert refused.value.response.status_code == 403
-        assert running.courier.core.streams() == []
+        assert running.core.streams() == []
 
 
 async def test_a_page_that_the_configuration_names_may():
@@ -245,7 +245,7 @@ async def test_message_pack_carries_the_same_frames():
             frame = msgpack.unpackb(await jen.connection.recv())
             assert frame["deliver"] == envelope("a")
             await jen.connection.send(msgpack.packb({"ack": "a", "lease": frame["lease"]}))
-            await running.until(lambda: running.courier.core.stats(INBOX)["counts"]["acked"] == 1)
+            await running.until(lambda: running.core.stats(INBOX)["counts"]["acked"] == 1)
             await jen.connection.send(b"\xc1garbage")
             assert msgpack.unpackb(await jen.connection.recv())["error"]["code"] == "InvalidJSON"
             assert await jen.closed() == 1007
@@ -368,7 +368,7 @@ async def test_dead_messages_are_listed_inspected_replayed_and_discarded():
         await jen.delivered()
         await jen.say(nack="a", **{"as": "poison", "reason": "cannot be read"})
         await jen.say(nack="b", **{"as": "poison"})
-        await running.until(lambda: len(running.courier.core.dead(INBOX)) == 2)
+        await running.until(lambda: len(running.core.dead(INBOX)) == 2)
         dead = (await running.http.get(f"/v1/dead?stream={INBOX}")).json()
         assert dead["stream"] == f"{INBOX}/$dead"
         assert {one["id"]: one["reason"] for one in dead["messages"]}["a"] == "cannot be read"
@@ -412,7 +412,7 @@ async def test_a_lease_that_expires_comes_again_by_itself_and_an_extended_one_do
         await jen.say(extend="long", extendMs=60_000)
         frame = await jen.hear()
         assert (frame["deliver"]["id"], frame["attempt"]) == ("short", 2)
-        assert running.courier.core.stats(INBOX)["counts"]["expired"] == 1
+        assert running.core.stats(INBOX)["counts"]["expired"] == 1
 
 
 async def test_delays_partitions_priorities_groups_and_patterns_by_socket():
@@ -441,7 +441,7 @@ async def test_what_only_one_format_can_hold_is_refused_or_set_aside():
         await running.send("big", payload=2**70)
         async with running.socket(f"/v1/subscribe?stream={INBOX}&format=msgpack") as packed:
             await packed.connection.send(msgpack.packb({"credit": 5}))
-            await running.until(lambda: len(running.courier.core.dead(INBOX)) == 1)
+            await running.until(lambda: len(running.core.dead(INBOX)) == 1)
             await running.send("small")
             assert msgpack.unpackb(await packed.connection.recv())["deliver"]["id"] == "small"
 
@@ -452,9 +452,9 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either():
         flood = asyncio.create_task(_flood(jen, frame, 200_000))
         await asyncio.sleep(2)
         assert not flood.done()  # held back, and what waits for it is bounded
-        duplicates = running.courier.core.stats(INBOX)["counts"]["duplicates"]
+        duplicates = running.core.stats(INBOX)["counts"]["duplicates"]
         await asyncio.sleep(0.5)
-        assert running.courier.core.stats(INBOX)["counts"]["duplicates"] - duplicates < 1_000
+        assert running.core.stats(INBOX)["counts"]["duplicates"] - duplicates < 1_000
         assert (await running.send("other", to="agents/tom/inbox")).status_code == 200
         flood.cancel()
         jen.connection.transport.abort()

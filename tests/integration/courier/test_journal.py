@@ -31,14 +31,14 @@ async def test_what_was_accepted_comes_back_after_a_restart(tmp_path: Path):
             await jen.delivered()
         await jen.say(ack="acked")
         await jen.say(nack="poison", **{"as": "poison"})
-        await running.until(lambda: len(running.courier.core.dead(INBOX)) == 1)
+        await running.until(lambda: len(running.core.dead(INBOX)) == 1)
     async with gateway(config) as running, running.subscriber(credit=10) as jen:
         assert sorted([await jen.delivered(), await jen.delivered()]) == ["leased", "queued"]
-        assert [one.id for _, one in running.courier.core.dead(INBOX)] == ["poison"]
+        assert [one.id for _, one in running.core.dead(INBOX)] == ["poison"]
         assert (await running.send("acked")).json()["duplicate"]
-        assert running.courier.core.audit(INBOX)["balanced"]
+        assert running.core.audit(INBOX)["balanced"]
     async with gateway() as running:
-        assert running.courier.core.streams() == []  # off unless it is configured
+        assert running.core.streams() == []  # off unless it is configured
 
 
 async def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path: Path):
@@ -48,10 +48,10 @@ async def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path:
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
     async with gateway(jsonl(path)) as running:
-        assert running.courier.core.stats(INBOX)["depth"] == 1
+        assert running.core.stats(INBOX)["depth"] == 1
         await running.send("c")
     async with gateway(jsonl(path)) as running:
-        assert running.courier.core.stats(INBOX)["depth"] == 2
+        assert running.core.stats(INBOX)["depth"] == 2
     path.write_bytes(b"no record\n" + whole)
     with pytest.raises(ConfigurationError, match=r"courier\.jsonl:1"):
         async with gateway(jsonl(path)):
@@ -72,7 +72,7 @@ async def test_postgres_keeps_it_too(postgres_server: EmbeddedPostgres):
             await running.send("a", "b")
             await jen.delivered()
             await jen.say(ack="a")
-            await running.until(lambda: running.courier.core.stats(INBOX)["counts"]["acked"] == 1)
+            await running.until(lambda: running.core.stats(INBOX)["counts"]["acked"] == 1)
         async with gateway(config) as running:
             with pytest.raises(ConfigurationError, match="another process"):
                 async with gateway(config):

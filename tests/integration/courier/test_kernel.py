@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -11,15 +12,15 @@ from butlers.clock import SystemClock
 from butlers.courier.config import parse_config
 from butlers.courier.kernel import Capabilities, Hostess, PipeClosed, PipeEnd, Router, StreamKernel, make_pipe
 from butlers.courier.kernel_adapter import on_kernel
-from butlers.courier.service import Courier
+from butlers.courier.service import Courier, running
 from butlers.errors import Conflict, NotFound, ValidationError
 from tests.integration.courier.gateway import INBOX, envelope
 
 URL = "http://127.0.0.1:8787"
 
 
-def make_courier() -> Courier:
-    return Courier(parse_config("", source="test"), clock=SystemClock(), epoch="e1")
+def courier_of_a_process() -> AbstractAsyncContextManager[Courier]:
+    return running(parse_config("", source="test"), clock=SystemClock())
 
 
 async def heard(pipe: PipeEnd, op: str) -> Any:
@@ -33,8 +34,11 @@ async def heard(pipe: PipeEnd, op: str) -> Any:
 
 @pytest.mark.scenario("C2-022")
 async def test_the_courier_is_a_transform_service_and_credit_crosses_its_pipe():
-    kernel, hostess, router, courier = StreamKernel(), Hostess(), Router(), make_courier()
-    async with on_kernel(courier, kernel, hostess=hostess, router=router, url=URL):
+    kernel, hostess, router = StreamKernel(), Hostess(), Router()
+    async with (
+        courier_of_a_process() as courier,
+        on_kernel(courier, kernel, hostess=hostess, router=router, url=URL),
+    ):
         assert kernel.lookup(accepts="envelope", produces="view") == ["courier"]
         pipe = kernel.pipe_of("courier")
         await pipe.write({"op": "hello"})
@@ -64,12 +68,18 @@ async def test_the_courier_is_a_transform_service_and_credit_crosses_its_pipe():
         assert router.locate("courier", now) == URL
         assert hostess.available(now + 21) == {}
         assert router.locate("courier", now + 31) is None
-    assert courier.core.stats(INBOX)["subscribers"] == 0
+        await pipe.close()
+        async with asyncio.timeout(10):
+            while (await courier.queue.stats(INBOX))["subscribers"]:
+                await asyncio.sleep(0.005)
 
 
 async def test_sources_are_merged_into_the_courier():
-    kernel, courier = StreamKernel(), make_courier()
-    async with on_kernel(courier, kernel, hostess=Hostess(), router=Router(), url=URL):
+    kernel = StreamKernel()
+    async with (
+        courier_of_a_process() as courier,
+        on_kernel(courier, kernel, hostess=Hostess(), router=Router(), url=URL),
+    ):
         ends = []
         for name in ("one", "two"):
             ours, theirs = make_pipe()
@@ -79,7 +89,7 @@ async def test_sources_are_merged_into_the_courier():
         for number, end in enumerate(ends):
             await end.write(envelope(f"from-{number}"))
         async with asyncio.timeout(10):
-            while INBOX not in courier.core.streams() or courier.core.stats(INBOX)["depth"] < 2:
+            while INBOX not in await courier.queue.streams() or (await courier.queue.stats(INBOX))["depth"] < 2:
                 await asyncio.sleep(0.005)
         await kernel.close()
 

@@ -6,7 +6,9 @@ import pytest
 
 from butlers.clock import ManualClock
 from butlers.courier.config import parse_config
+from butlers.courier.queue import MemoryQueue
 from butlers.courier.service import Courier
+from butlers.courier.views import Views
 
 JEN, ARCHITECT = "agents/jen/outbox", "agents/architect/inbox"
 NOTIFY = """
@@ -27,18 +29,19 @@ class Rig:
     def __init__(self, config: str) -> None:
         self.clock = ManualClock()
         self.events: list[tuple[str, str]] = []
-        self.courier = Courier(
-            parse_config(config, source="test"),
-            clock=self.clock,
-            epoch="e1",
-            observers=(lambda event, stream, _id, _details: self.events.append((event, stream)),),
-        )
+        parsed, views = parse_config(config, source="test"), Views("e1")
+        self.queue = MemoryQueue(parsed, clock=self.clock, epoch="e1", inserted=views.insert)
+
+        def observe(event: str, stream: str, _id: str, _details: object) -> None:
+            self.events.append((event, stream))
+
+        self.courier = Courier(parsed, self.queue, views, clock=self.clock, epoch="e1", observe=observe)
 
     def got(self, stream: str) -> list[dict[str, Any]]:
         """What is queued there."""
-        if stream not in self.courier.core.streams():
+        if stream not in self.queue.core.streams():
             return []
-        streams = dict(self.courier.core.stored())
+        streams = dict(self.queue.core.stored())
         return [one.envelope for one in streams[stream].groups["default"].items.values()]
 
 
@@ -55,45 +58,45 @@ class Rig:
         ("{type: sprint.log, tags: [a]}", {"tags": ["a"]}, {"tags": ["a"], "type": "x"}),
     ],
 )
-def test_a_rule_runs_when_every_condition_holds(when: str, fits: dict[str, Any], fails: dict[str, Any]):
+async def test_a_rule_runs_when_every_condition_holds(when: str, fits: dict[str, Any], fails: dict[str, Any]):
     rig = Rig(f"triggers: [{{id: r, when: {when}, do: [{{action: notify, to: {ARCHITECT}}}]}}]")
-    rig.courier.enqueue(envelope("no", **fails))
+    await rig.courier.enqueue(envelope("no", **fails))
     assert rig.got(ARCHITECT) == []
-    rig.courier.enqueue(envelope("yes", **fits))
+    await rig.courier.enqueue(envelope("yes", **fits))
     assert [one["corr"] for one in rig.got(ARCHITECT)] == ["yes"]
 
 
-def test_notify_sends_a_message_with_values_of_the_one_that_came():
+async def test_notify_sends_a_message_with_values_of_the_one_that_came():
     rig = Rig(NOTIFY)
-    rig.courier.enqueue(envelope("e-1"))
+    await rig.courier.enqueue(envelope("e-1"))
     (sent,) = rig.got(ARCHITECT)
     assert sent["payload"] == {"title": "Jen: done", "ref": "e-1"}
     assert (sent["from"], sent["to"], sent["type"]) == ("courier", ARCHITECT, "courier.notify")
     assert ("trigger.run", JEN) in rig.events
 
 
-def test_a_value_is_not_read_as_a_template_and_a_missing_one_is_empty():
+async def test_a_value_is_not_read_as_a_template_and_a_missing_one_is_empty():
     rig = Rig(NOTIFY.replace('"${env.id}"', '"${env.payload}"').replace("Jen:", "Jen: ${env.nothing.here}"))
-    rig.courier.enqueue(envelope("e-1", payload={"title": "${env.id} ${env.payload.title}"}))
+    await rig.courier.enqueue(envelope("e-1", payload={"title": "${env.id} ${env.payload.title}"}))
     (sent,) = rig.got(ARCHITECT)
     assert sent["payload"]["title"] == "Jen:  ${env.id} ${env.payload.title}"
     assert sent["payload"]["ref"] == {"title": "${env.id} ${env.payload.title}"}  # a whole value keeps its type
 
 
-def test_a_cooldown_holds_a_storm_down_to_one():
+async def test_a_cooldown_holds_a_storm_down_to_one():
     rig = Rig(NOTIFY)
     for number in range(100):
-        rig.courier.enqueue(envelope(f"e-{number}"))
+        await rig.courier.enqueue(envelope(f"e-{number}"))
     assert len(rig.got(ARCHITECT)) == 1
     rig.clock.advance(4.9)
-    rig.courier.enqueue(envelope("early"))
+    await rig.courier.enqueue(envelope("early"))
     rig.clock.advance(0.1)
-    rig.courier.enqueue(envelope("late"))
+    await rig.courier.enqueue(envelope("late"))
     assert [one["corr"] for one in rig.got(ARCHITECT)] == ["e-0", "late"]
     assert rig.courier.triggers.suppressed == {"jen.log": 100}
 
 
-def test_rules_that_answer_each_other_end():
+async def test_rules_that_answer_each_other_end():
     rig = Rig(
         """
 triggers:
@@ -102,22 +105,22 @@ triggers:
   - {id: self, when: {to: agents/loop/inbox}, do: [{action: notify, to: agents/loop/inbox}]}
 """
     )
-    rig.courier.enqueue(envelope("a", to="agents/jen/inbox"))
-    rig.courier.enqueue(envelope("b", to="agents/loop/inbox"))
+    await rig.courier.enqueue(envelope("a", to="agents/jen/inbox"))
+    await rig.courier.enqueue(envelope("b", to="agents/loop/inbox"))
     assert len(rig.got("agents/jen/inbox")) == 2  # the one that came, and the one answer
     assert len(rig.got(ARCHITECT)) == 1
     assert len(rig.got("agents/loop/inbox")) == 2
 
 
-def test_a_duplicate_sets_off_nothing():
+async def test_a_duplicate_sets_off_nothing():
     rig = Rig(NOTIFY)
-    rig.courier.enqueue(envelope("e-1"))
+    await rig.courier.enqueue(envelope("e-1"))
     rig.clock.advance(10)
-    assert rig.courier.enqueue(envelope("e-1")).duplicate
+    assert (await rig.courier.enqueue(envelope("e-1"))).duplicate
     assert len(rig.got(ARCHITECT)) == 1
 
 
-def test_route_copies_and_enrich_adds_before_the_message_is_queued():
+async def test_route_copies_and_enrich_adds_before_the_message_is_queued():
     rig = Rig(
         """
 triggers:
@@ -127,7 +130,7 @@ triggers:
   - {id: copy, when: {tags: [seen]}, do: [{action: route, to: audit/log}]}
 """
     )
-    rig.courier.enqueue(envelope("e-1", headers={"priority": "low"}))
+    await rig.courier.enqueue(envelope("e-1", headers={"priority": "low"}))
     (queued,) = rig.got(JEN)
     assert queued["tags"] == ["seen"]
     assert queued["headers"] == {"priority": "low", "team": "x"}  # what the producer says stays
@@ -137,20 +140,20 @@ triggers:
     assert copy["id"] != "e-1"
 
 
-def test_a_rule_whose_target_is_full_leaves_the_message_accepted():
+async def test_a_rule_whose_target_is_full_leaves_the_message_accepted():
     rig = Rig("streams: {perStreamCaps: {'agents/architect/*': {maxDepth: 1}}}\n" + NOTIFY)
-    rig.courier.enqueue(envelope("x", to=ARCHITECT, **{"from": "agents/tom"}))
-    assert not rig.courier.enqueue(envelope("e-1")).duplicate
+    await rig.courier.enqueue(envelope("x", to=ARCHITECT, **{"from": "agents/tom"}))
+    assert not (await rig.courier.enqueue(envelope("e-1"))).duplicate
     assert ("trigger.fail", JEN) in rig.events
     assert len(rig.got(JEN)) == 1
 
 
-def test_explain_says_why_and_changes_nothing():
+async def test_explain_says_why_and_changes_nothing():
     rig = Rig(NOTIFY)
     assert rig.courier.explain(envelope("a", type="other")) == [
         {"rule": "jen.log", "fits": False, "because": "type is not sprint.log"}
     ]
-    rig.courier.enqueue(envelope("e-1"))
+    await rig.courier.enqueue(envelope("e-1"))
     (explained,) = rig.courier.explain(envelope("b"))
     assert explained["fits"]
     assert explained["cooldownLeftMs"] == 5000
