@@ -1,6 +1,7 @@
 """Ports for servers of other processes, which nobody else takes between the choice and the start.
 
-They lie below the ports that Linux hands to whoever asks for any, and a process that tests keeps its block of them.
+They lie below the ports that Linux hands to whoever asks for any, and below the couriers' of whole systems; a process
+that tests keeps its block of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from butlers.roster import load_roster
 from butlers.simulators import simulator_ports
 
 HOST = "127.0.0.1"
-_FIRST, _END, _BLOCK = 20_000, 32_000, 100
+_FIRST, _END, _BLOCK = 20_000, 29_700, 100
 
 
 def free_port() -> int:

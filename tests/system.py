@@ -342,7 +342,7 @@ async def running_system(
     async with AsyncExitStack() as stack:
         providers = await Providers.serve(stack, clock)
         uri = await stack.enter_async_context(cloned_database_uri(postgres_server, migration_sets([*roster.values()])))
-        ports = {name: stack.enter_context(_reserved()).getsockname()[1] for name in roster}
+        ports = {name: stack.enter_context(_reserved()).getsockname()[1] for name in (*roster, "courier")}
         ports |= providers.ports() | settings.pop("ports", {})
         given = {"data_dir": places.root, "database_url": uri, "host": HOST, "database_durable": False}
         given |= {"spark_master": "none"} | settings  # a start of Spark is ten seconds: tests that want it say so

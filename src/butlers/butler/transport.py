@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,17 +32,29 @@ class Transport(Protocol):
         """Give connections back."""
 
 
+Call = Callable[[str, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]  # butler, tool, arguments
+
+
 class InProcessTransport:
+    """Directly where the butler is in this process; by the courier where it is attached to that; else over MCP."""
+
     def __init__(self, *, caller: Caller, tool_boxes: Mapping[str, ToolBox], elsewhere: Transport) -> None:
         self._caller = caller
         self._tool_boxes = tool_boxes  # shared and live: butlers appear in it as they start
         self._elsewhere = elsewhere
+        self._by_courier: tuple[Callable[[str], Awaitable[bool]], Call] | None = None
+
+    def add_courier(self, is_for: Callable[[str], Awaitable[bool]], call: Call) -> None:
+        """Butlers that `is_for` names are called by `call`."""
+        self._by_courier = (is_for, call)
 
     async def call(self, butler: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         tools = self._tool_boxes.get(butler)
-        if tools is None:
-            return await self._elsewhere.call(butler, tool, arguments)
-        return await tools.call(tool, self._caller, dict(arguments))
+        if tools is not None:
+            return await tools.call(tool, self._caller, dict(arguments))
+        if self._by_courier is not None and await self._by_courier[0](butler):
+            return await self._by_courier[1](butler, tool, arguments)
+        return await self._elsewhere.call(butler, tool, arguments)
 
     async def close(self) -> None:
         await self._elsewhere.close()

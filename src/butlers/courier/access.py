@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
@@ -31,16 +32,20 @@ class Principal:
             self.rate.spend("this token")
 
 
+Identify = Callable[[str], Principal | None]  # whom a bearer token belongs to
+
+
 @dataclass(slots=True)
 class Access:
     config: CourierConfig
     clock: Clock
+    identify: Identify | None = None  # instead of the tokens of the configuration
     _rates: dict[str, Rate] = field(default_factory=dict)  # by token: all of its connections share one
 
     def principal_of(self, connection: HTTPConnection) -> Principal:
         """Raises `Unauthorized` or `Forbidden`."""
         self._refuse_pages(connection)
-        if not self.config.auth.tokens:
+        if self.identify is None and not self.config.auth.tokens:
             peer = connection.client.host if connection.client else ""
             if peer not in LOOPBACK:
                 raise Unauthorized("only callers on this machine need no token, and auth.tokens has none")
@@ -48,10 +53,15 @@ class Access:
         secret = _secret(connection)
         if secret is None:
             raise Unauthorized("a bearer token is required")
-        token = self.config.auth.find(secret)
-        if token is None:
+        principal = self._configured(secret) if self.identify is None else self.identify(secret)
+        if principal is None:
             raise Unauthorized("the token is unknown")
-        rate = None
+        return principal
+
+    def _configured(self, secret: str) -> Principal | None:
+        token, rate = self.config.auth.find(secret), None
+        if token is None:
+            return None
         if token.messages_per_minute is not None:
             rate = self._rates.setdefault(token.token, Rate(token.messages_per_minute, self.clock))
         return Principal(token.name or "token", token.parsed(), rate)

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from butlers.courier.access import Access, Principal
+from butlers.courier.access import Access, Identify, Principal
 from butlers.courier.asyncapi import document
 from butlers.courier.envelope import read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge
@@ -39,10 +39,10 @@ Handler = Callable[[Principal, Request], Awaitable[Response]]
 
 
 class Gateway:
-    def __init__(self, courier: Courier) -> None:
+    def __init__(self, courier: Courier, *, identify: Identify | None = None) -> None:
         self._courier = courier
         self._queue = courier.queue
-        self._access = Access(courier.config, courier.clock)
+        self._access = Access(courier.config, courier.clock, identify)
         self.sockets = Sockets(courier, self._access)
 
     def app(self) -> Starlette:
@@ -58,7 +58,7 @@ class Gateway:
             self._route("POST", "/v1/dead/discard", self._discard),
             self._route("POST", "/v1/explain", self._explain),
             *(self._route("POST", f"/v1/streams/{verb}", self._steer(verb)) for verb in ("pause", "resume", "drain")),
-            Route("/health", self._health, methods=["GET"]),
+            *(Route(path, self._health, methods=["GET"]) for path in ("/health", "/healthz", "/readyz")),
             Route("/v1/asyncapi.json", self._asyncapi, methods=["GET"]),
             WebSocketRoute("/v1/subscribe", self.sockets.subscribe),
             WebSocketRoute("/v1/live", self.sockets.live),

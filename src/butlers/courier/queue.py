@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
@@ -20,6 +20,7 @@ from butlers.courier.messages import Delivery, StoredMessage
 from butlers.telemetry import get_logger
 
 Inserted = Callable[[str, Mapping[str, Any]], None]  # stream, envelope
+P = ParamSpec("P")
 log = get_logger(__name__)
 
 
@@ -108,7 +109,7 @@ class MemoryQueue:
             policy_of=config.streams.policy_of,
             epoch=epoch,
             most_streams=config.streams.most,
-            observe=_both(observe, journal.observe if journal is not None else None),
+            observe=both(observe, journal.observe if journal is not None else None),
             on_due=lambda _due: self._sooner.set(),
         )
 
@@ -218,12 +219,13 @@ class MemoryQueue:
         self.core.drain(stream)
 
 
-def _both(one: Observe | None, other: Observe | None) -> Observe | None:
+def both(one: Callable[P, None] | None, other: Callable[P, None] | None) -> Any:
+    """One that calls both, where there are two."""
     if one is None or other is None:
         return one or other
 
-    def observe(event: str, stream: str, id: str, details: Mapping[str, Any]) -> None:
-        one(event, stream, id, details)
-        other(event, stream, id, details)
+    def call(*values: P.args, **named: P.kwargs) -> None:
+        one(*values, **named)
+        other(*values, **named)
 
-    return observe
+    return call

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from butlers.clock import Clock
+from butlers.courier.access import Identify
 from butlers.courier.config import CourierConfig
 from butlers.courier.gateway import Gateway
-from butlers.courier.service import Courier, running
+from butlers.courier.service import Courier, Listeners, running
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
@@ -31,9 +32,9 @@ class GatewayHttp(BoundedHttp):
 class CourierServer:
     """A courier on its port."""
 
-    def __init__(self, courier: Courier) -> None:
+    def __init__(self, courier: Courier, *, identify: Identify | None = None) -> None:
         self.courier = courier
-        self.gateway = Gateway(courier)
+        self.gateway = Gateway(courier, identify=identify)
         config = courier.config.gateway
         limits = DoorLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
         connections = Connections(limits.within(raise_file_limit(2 * MOST_CONNECTIONS)))
@@ -54,12 +55,19 @@ class CourierServer:
 
 
 @asynccontextmanager
-async def serving(config: CourierConfig, *, clock: Clock) -> AsyncIterator[CourierServer]:
+async def serving(
+    config: CourierConfig,
+    *,
+    clock: Clock,
+    identify: Identify | None = None,
+    listeners: Listeners = Listeners(),
+    remedy: str = "choose another gateway.port",
+) -> AsyncIterator[CourierServer]:
     """The gateway at the address of its configuration, until the block ends; what the journal has is there again."""
-    listener = listen(config.gateway.host, config.gateway.port, source="courier", remedy="choose another gateway.port")
+    listener = listen(config.gateway.host, config.gateway.port, source="courier", remedy=remedy)
     try:
-        async with running(config, clock=clock) as courier:
-            server = CourierServer(courier)
+        async with running(config, clock=clock, listeners=listeners) as courier:
+            server = CourierServer(courier, identify=identify)
             await server.open(listener)
             try:
                 yield server

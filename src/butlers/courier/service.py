@@ -17,7 +17,7 @@ from butlers.courier.event_log import EventLog
 from butlers.courier.group import Observe
 from butlers.courier.journal import Journal
 from butlers.courier.journal_stores import open_store
-from butlers.courier.queue import MemoryQueue, Queue
+from butlers.courier.queue import Inserted, MemoryQueue, Queue, both
 from butlers.courier.triggers import TriggerEngine
 from butlers.courier.views import Views
 from butlers.ids import Uuid7Factory
@@ -97,17 +97,27 @@ class Courier:
         self._rates[stream].spend(stream)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """Who else is told what happens here."""
+
+    inserted: Inserted | None = None  # every message that is accepted, by whichever gateway
+    observe: Observe | None = None  # what happens to messages at this gateway
+
+
 @asynccontextmanager
-async def running(config: CourierConfig, *, clock: Clock) -> AsyncIterator[Courier]:
+async def running(config: CourierConfig, *, clock: Clock, listeners: Listeners = Listeners()) -> AsyncIterator[Courier]:
     """A courier with its queue, its journal and its event log as configured, until the block ends."""
     epoch = Uuid7Factory(clock)().hex[-12:]
     views = Views(epoch)
+    inserted = both(views.insert, listeners.inserted)
     async with AsyncExitStack() as stack:
-        observe: Observe | None = None
+        observe = listeners.observe
         if config.events is not None:
-            observe = stack.enter_context(EventLog(Path(config.events), clock)).observe
+            log = stack.enter_context(EventLog(Path(config.events), clock))
+            observe = both(log.observe, observe)
         store = await open_store(config.journal)
         journal = Journal(store) if store is not None else None
-        queue = MemoryQueue(config, clock=clock, epoch=epoch, inserted=views.insert, observe=observe, journal=journal)
+        queue = MemoryQueue(config, clock=clock, epoch=epoch, inserted=inserted, observe=observe, journal=journal)
         await stack.enter_async_context(queue.running())
         yield Courier(config, queue, views, clock=clock, epoch=epoch, observe=observe)

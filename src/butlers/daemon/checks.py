@@ -165,6 +165,8 @@ def _port(host: str, name: str, number: int) -> Check:
 def _needed_ports(settings: Settings, roster: Roster, simulated: Simulated) -> Iterator[tuple[str, int]]:
     for name, config in sorted(roster.items(), key=lambda entry: entry[1].butler.port):
         yield name, settings.port(name, config.butler.port)
+    if settings.courier == "on":
+        yield "courier", settings.courier_port
     for simulator in simulators().values():
         for door in simulator.doors if simulator.name in simulated else ():
             yield door.port, settings.simulator_port(door.port)

@@ -32,6 +32,7 @@ class Places:
         self.simulators = self.root / "simulators"
         self.lake = self.root / "lake"
         self.pipeline = self.root / "pipeline"
+        self.courier = self.root / "courier"
         self.run_file = self.root / "run.json"
         self._lock = self.root / "up.lock"
 

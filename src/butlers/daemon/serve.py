@@ -181,7 +181,7 @@ def _say(*lines: str, to: TextIO | None = None) -> None:
 
 
 def _description(settings: Settings, system: System, simulated: Simulated) -> dict[str, Any]:
-    doors = {butler.name: f"http://{settings.host}:{butler.port}" for butler in system.butlers}
+    doors = {butler.name: f"http://{settings.host}:{butler.port}" for butler in system.butlers} | system.other_doors
     return {"doors": doors, "simulators": addresses(settings, simulated), "data_dir": str(settings.data_dir)}
 
 

@@ -24,6 +24,7 @@ PortNumber = Annotated[int, Field(ge=1, le=65535)]
 MailTls = Literal["auto", "starttls", "implicit", "none"]
 WhoMayWrite = Literal["owner", "contacts", "pairing", "open"]
 _LEASE = LeasePolicy()
+COURIER_PORT = 8787
 PREFIX = "BUTLERS_"
 PORT_PREFIX = "BUTLERS_PORT_"
 VARIABLES: Mapping[str, str] = {"database_url": "DATABASE_URL", "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}
@@ -44,6 +45,10 @@ class Settings(BaseModel):
     ports: dict[str, PortNumber] = Field(
         default={}, description="ports by butler or simulator name, instead of the usual"
     )
+    courier: Literal["on", "off"] = Field(
+        default="on", description="whether Switchboard's process serves the streams that remote butlers attach to"
+    )
+    courier_config: Path | None = Field(default=None, description="the courier's own YAML file; default: its defaults")
     database_url: str | None = Field(default=None, description="a PostgreSQL >= 15; default: the embedded one")
     database_pool: int = Field(default=20, ge=2, le=200, description="connections this process may open")
     database_durable: bool = Field(default=True, description="embedded database: false is faster and unsafe (tests)")
@@ -184,6 +189,10 @@ class Settings(BaseModel):
         return self.port(name, simulator_ports()[name])
 
     @property
+    def courier_port(self) -> int:
+        return self.port("courier", COURIER_PORT)
+
+    @property
     def loopback_only(self) -> bool:
         return self.host in ("127.0.0.1", "localhost", "::1")
 
@@ -255,7 +264,7 @@ def _flag_of(key: str) -> str:
 
 def check_port_names(settings: Settings, butlers: Iterable[str]) -> None:
     """A port for a name that nobody has would be set in vain."""
-    known = sorted({*butlers, *simulator_ports()})
+    known = sorted({*butlers, *simulator_ports(), "courier"})
     if unknown := sorted(settings.ports.keys() - {*known}):
         near = near_names(unknown[0], known)
         raise ConfigurationError(

@@ -102,6 +102,7 @@ class System:
         self._server: EmbeddedPostgres | None = None  # None: DATABASE_URL names one
         self._connections = Connections(settings.door_limits.within(raise_file_limit()))
         self.butlers: list[Butler] = []
+        self.other_doors: dict[str, str] = {}
         build_models(Value, Section)
 
     async def start(self) -> None:
@@ -122,6 +123,7 @@ class System:
         await migrate(database, migration_sets(self._configs))
         await self._add_owner_credentials(database)
         process = self._process(database, dsn, tokens)
+        self.other_doors = process.doors
         process.health.register("database", database_check(database, self._watch), essential=True)
         process.health.register("disk", disk_check(self._places.root), essential=True)
         self.butlers = [composer_of(config.name).build(process, config) for config in self._configs]

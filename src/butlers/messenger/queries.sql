@@ -374,3 +374,16 @@ FROM {schema}.delivery_attempts WHERE delivery_id = ANY($1::uuid[]) ORDER BY del
 -- All receipts of some deliveries, in order.
 SELECT delivery_id, part, provider_delivery_id, receipt_type, received_at
 FROM {schema}.delivery_receipts WHERE delivery_id = ANY($1::uuid[]) ORDER BY delivery_id, part;
+
+-- name: changed_deliveries
+-- What changed since a place, up to the horizon below which nothing can appear any more; $1 NULL: only the horizon.
+SELECT horizon.number AS horizon, changed.*
+FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS number) AS horizon
+LEFT JOIN LATERAL (
+    SELECT changed_in, id, request_id, origin_butler, channel, intent, status, attempts, created_at, updated_at,
+           terminal_error_class
+    FROM {schema}.delivery_requests
+    WHERE changed_in >= $1::bigint AND changed_in < horizon.number
+    ORDER BY changed_in, id
+    LIMIT $2
+) AS changed ON true;

@@ -268,3 +268,16 @@ FROM (
       AND final_state_at IS NOT NULL AND progress_at IS NOT NULL AND override IS NULL
 ) AS ended
 GROUP BY source_channel, lifecycle_state ORDER BY source_channel, lifecycle_state;
+
+-- name: changed_requests
+-- What changed since a place, up to the horizon below which nothing can appear any more; $1 NULL: only the horizon.
+SELECT horizon.number AS horizon, changed.*
+FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS number) AS horizon
+LEFT JOIN LATERAL (
+    SELECT changed_in, request_id, source_channel, lifecycle_state, attempts, received_at, updated_at,
+           lifecycle_error ->> 'class' AS error_class
+    FROM {schema}.message_inbox
+    WHERE changed_in >= $1::bigint AND changed_in < horizon.number
+    ORDER BY changed_in, received_at, request_id
+    LIMIT $2
+) AS changed ON true;

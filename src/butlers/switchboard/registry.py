@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -40,7 +40,9 @@ class ButlerCard(Value):
 
     name: Identity = Field(description="the butler's name")
     endpoint_url: Identity = Field(description="where its doors are")
-    transport: Identity = Field(description="how it is called")
+    transport: Literal["mcp", "courier"] = Field(
+        description="how it is called: mcp at its endpoint_url, or courier by its inbox"
+    )
     description: str = Field(description="what it is for, in one line")
     triggers: list[str] = Field(default_factory=list, description="words that say a message is for it")
     required_information: list[str] = Field(default_factory=list, description="what it needs to know to act")
@@ -55,6 +57,7 @@ class RegisteredButler:
     eligibility_state: str  # active | stale | quarantined
     triggers: tuple[str, ...] = ()
     capabilities: tuple[str, ...]
+    transport: str = "mcp"
     description: str = ""
     required_information: tuple[str, ...] = ()
     held: bool = False  # an operator took it out of service
@@ -106,6 +109,7 @@ class Registry:
                 eligibility_state=row["eligibility_state"],
                 triggers=tuple(row["triggers"]),
                 capabilities=tuple(row["capabilities"]),
+                transport=row["transport"],
                 description=row["description"],
                 required_information=tuple(row["required_information"]),
                 held=row["held"] is not None,

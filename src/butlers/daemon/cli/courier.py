@@ -17,7 +17,7 @@ import typer
 
 from butlers.clock import SystemClock
 from butlers.daemon.cli.exits import OK, Document, exiting, plain, say
-from butlers.daemon.cli.options import Json
+from butlers.daemon.cli.options import DataDir, Json, settings_from
 from butlers.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -28,17 +28,30 @@ TOKEN_VARIABLE = "BUTLERS_COURIER_TOKEN"  # noqa: S105 - its name
 app = typer.Typer(name="courier", help="Streams that agents attach to by HTTP and WebSocket.", no_args_is_help=True)
 
 Url = Annotated[
-    str,
-    typer.Option("--url", envvar="BUTLERS_COURIER_URL", help="The gateway; BUTLERS_COURIER_TOKEN has its token."),
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="BUTLERS_COURIER_URL",
+        help="The gateway, with its token in BUTLERS_COURIER_TOKEN; default: the running system's, or port 8787.",
+    ),
 ]
 Stream = Annotated[str, typer.Argument(help="A stream, such as agents/jen/inbox.")]
 DEFAULT_URL = "http://127.0.0.1:8787"
 
 
-def _client(url: str) -> CourierClient:
+def _client(url: str | None, data_dir: Path | None) -> CourierClient:
+    """Of a gateway that is named, of the system that runs in the data directory, or of one at the usual address."""
+    from butlers.butler.identity import OPERATOR, TokenFile
     from butlers.courier.client import CourierClient
+    from butlers.daemon.places import Places
 
-    return CourierClient(url, token=os.environ.get(TOKEN_VARIABLE))
+    token = os.environ.get(TOKEN_VARIABLE)
+    if url is None:
+        places = Places(settings_from(data_dir=data_dir).data_dir)
+        url = places.running().get("doors", {}).get("courier")
+        if url is not None:
+            token = token or TokenFile(places.tokens, SystemClock()).secret_of(OPERATOR)
+    return CourierClient(url or DEFAULT_URL, token=token)
 
 
 def serve(
@@ -72,14 +85,15 @@ def pub(
     payload: Annotated[str, typer.Argument(help="JSON or text; - reads a message a line from standard input.")] = "-",
     type_: Annotated[str, typer.Option("--type", help="The type of the message.")] = "note",
     id_: Annotated[str | None, typer.Option("--id", help="An id; a repeat of it is taken once.")] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
     """Send messages to a stream."""
     lines = sys.stdin.read().splitlines() if payload == "-" else [payload]
     if id_ is not None and len(lines) != 1:
         raise ValidationError.of("--id", "goes with one message")
-    answer = asyncio.run(_pub(url, stream, lines, type_, id_))
+    answer = asyncio.run(_pub(_client(url, data_dir), stream, lines, type_, id_))
     say(answer, as_json, _sent_lines)
     return OK
 
@@ -89,9 +103,9 @@ def _sent_lines(document: Document) -> Iterator[str]:
         yield f"{one['id']}{' (known already)' if one['duplicate'] else ''}"
 
 
-async def _pub(url: str, stream: str, lines: list[str], type_: str, id_: str | None) -> Document:
+async def _pub(client: CourierClient, stream: str, lines: list[str], type_: str, id_: str | None) -> Document:
     sent = []
-    async with _client(url) as client:
+    async with client:
         for line in lines:
             envelope = {
                 "id": id_ or str(uuid4()),
@@ -111,16 +125,17 @@ def sub(
     credit: Annotated[int, typer.Option("--credit", min=1, help="Messages under way at once.")] = 16,
     group: Annotated[str | None, typer.Option("--group", help="Share the messages with this group.")] = None,
     ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Settle each message, or leave it to its lease.")] = True,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    data_dir: DataDir = None,
 ) -> int:
     """Print the messages of a stream, one JSON document a line."""
     with suppress(KeyboardInterrupt):
-        asyncio.run(_sub(url, stream, count=count, credit=credit, group=group, ack=ack))
+        asyncio.run(_sub(_client(url, data_dir), stream, count=count, credit=credit, group=group, ack=ack))
     return OK
 
 
-async def _sub(url: str, stream: str, *, count: int, credit: int, group: str | None, ack: bool) -> None:
-    async with _client(url) as client, client.subscribe(stream, group=group) as subscription:
+async def _sub(client: CourierClient, stream: str, *, count: int, credit: int, group: str | None, ack: bool) -> None:
+    async with client, client.subscribe(stream, group=group) as subscription:
         await subscription.grant(min(credit, count) if count else credit)
         seen = 0
         async for frame in subscription.frames():
@@ -137,13 +152,14 @@ async def _sub(url: str, stream: str, *, count: int, credit: int, group: str | N
 
 def stats(
     stream: Annotated[str | None, typer.Argument(help="One stream; without it, all.")] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
     """Show depth, rates and latencies."""
 
     async def ask() -> Document:
-        async with _client(url) as client:
+        async with _client(url, data_dir) as client:
             return await client.get("/v1/stats", **({"stream": stream} if stream else {}))
 
     say(asyncio.run(ask()), as_json, _stats_lines)
@@ -162,7 +178,8 @@ def dead(
     replay: Annotated[bool, typer.Option("--replay", help="Queue them again.")] = False,
     discard: Annotated[bool, typer.Option("--discard", help="Forget them.")] = False,
     ids: Annotated[list[str] | None, typer.Option("--id", help="Only this one; may be repeated.")] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
+    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
     """List the dead messages of a stream, replay or discard them."""
@@ -170,7 +187,7 @@ def dead(
         raise ValidationError.of("--replay", "does not go with --discard")
 
     async def ask() -> Document:
-        async with _client(url) as client:
+        async with _client(url, data_dir) as client:
             if not (replay or discard):
                 return await client.get("/v1/dead", stream=stream)
             verb = "replay" if replay else "discard"

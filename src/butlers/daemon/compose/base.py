@@ -26,7 +26,7 @@ from butlers.butler.runtimes import build_runtime
 from butlers.butler.schedules import REMIND, Job, Scheduler, remind_job
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import AnyTool, EnvelopeTool, ToolBox
-from butlers.butler.transport import InProcessTransport, McpTransport, Notifier, Transport
+from butlers.butler.transport import InProcessTransport, McpTransport, Notifier
 from butlers.clock import Clock
 from butlers.contacts import Contacts
 from butlers.contracts.route import RouteEnvelope, RouteResponse
@@ -64,6 +64,7 @@ class Process:
     new_id: Callable[[], UUID]
     instance: str  # one per process, names its leases and wire logs
     tool_boxes: dict[str, ToolBox] = field(default_factory=dict)
+    doors: dict[str, str] = field(default_factory=dict)  # addresses of this process's doors beside its butlers'
     suspects: SuspectGate = field(default_factory=SuspectGate)  # one for all that may die here
     health: Health = field(default_factory=Health)  # what all butlers of the process depend on: database, disk
 
@@ -75,7 +76,7 @@ class Process:
         instance = f"{socket.gethostname()}-{self.instance[:8]}"
         return Telemetry.create(butler, instance, clock=self.clock, otlp_endpoint=self.settings.otlp_endpoint)
 
-    def transport(self, butler: str) -> Transport:
+    def transport(self, butler: str) -> InProcessTransport:
         """How that butler calls others: directly when they live here, else over MCP with its own token."""
         remote = McpTransport(token=lambda: self.tokens.secret_of(butler), url_of=self.mcp_url)
         caller = Caller(name=butler, role=Role.BUTLER)
@@ -103,7 +104,7 @@ class Butler:
     config: ButlerConfig
     process: Process
     telemetry: Telemetry
-    transport: Transport
+    transport: InProcessTransport
     notifier: Notifier
     contacts: Contacts
     spawner: Spawner

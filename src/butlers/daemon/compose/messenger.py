@@ -17,6 +17,7 @@ from butlers.channels.email.mailbox.tools import Mailbox
 from butlers.channels.registry import channel_of
 from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.channels import bot_mailbox, build_channels, receipt_keys
+from butlers.daemon.compose.lifecycle_events import add_lifecycle_events
 from butlers.daemon.compose.messenger_tools import messenger_tools
 from butlers.daemon.compose.modules import build_approvals, calendar_module, memory_migrations
 from butlers.daemon.services import Service
@@ -101,6 +102,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         ),
     )
     _add_channel_watch(butler, channels)
+    add_lifecycle_events(butler)
     return butler
 
 

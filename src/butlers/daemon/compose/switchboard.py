@@ -19,6 +19,8 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
 from butlers.daemon.compose.connectors import add_connectors, add_sources
+from butlers.daemon.compose.courier import add_courier, courier_parts
+from butlers.daemon.compose.lifecycle_events import add_lifecycle_events
 from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
 from butlers.daemon.services import Service
@@ -239,6 +241,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     routing, admission = add_routing(butler), add_admission(butler)
     parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
     registry.registered = parts.dispatcher.circuits.reset
+    courier = courier_parts(butler, registry) if process.settings.courier == "on" else None
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
     gate = add_senders(butler, parts.notify)
@@ -278,11 +281,15 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *connectors.tools,
             *gate.records.tools(),
             *calendar_tools,
+            *(courier.tools if courier else ()),
         ],
     )
     add_api(butler, ingress)
     _add_keeper(butler)
     butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
+    if courier is not None:
+        add_courier(butler, courier)
+    add_lifecycle_events(butler)
     add_sources(butler, ingress, connectors)
     return butler
 

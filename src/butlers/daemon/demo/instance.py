@@ -17,7 +17,7 @@ from typing import IO, Any
 import httpx2
 
 from butlers.clock import Clock
-from butlers.daemon.settings import shipped_roster
+from butlers.daemon.settings import COURIER_PORT, shipped_roster
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.http_client import OWN_LIMIT, BoundedAsyncClient
 from butlers.roster import load_roster
@@ -27,7 +27,7 @@ from butlers.storage.embedded import EmbeddedPostgres
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 PROVIDER_VARIABLES = ("BUTLER_TELEGRAM_TOKEN", "BUTLER_EMAIL_ADDRESS", "BUTLER_EMAIL_PASSWORD")
-_LOWEST_OFFSET, _HIGHEST_OFFSET, _STEP = 21_000, 25_000, 125
+_LOWEST_OFFSET, _HIGHEST_OFFSET, _STEP = 21_000, 23_900, 100
 
 
 class Instance:
@@ -46,6 +46,7 @@ class Instance:
         self._settings = dict(settings or {})
         self._environment = dict(environment or {})
         self._usual = {name: config.butler.port for name, config in load_roster(shipped_roster()).items()}
+        self._usual["courier"] = COURIER_PORT
         self._ports = PortRange([*self._usual.values(), *simulator_ports().values()])
         self.offset = self._ports.offset
         self._process: asyncio.subprocess.Process | None = None
@@ -181,9 +182,10 @@ def clean_environment() -> dict[str, str]:
 
 
 class PortRange:
-    """An offset with which all ports are free, kept from other instances also while this one is down.
+    """An offset with which all ports and the courier's are free, kept from other instances also while this one is down.
 
-    The range lies above the ports that Linux hands to outgoing connections: one of those cannot come in between.
+    The range lies above the ports that Linux hands to outgoing connections, and the courier's port below them: one of
+    those cannot come in between.
     """
 
     def __init__(self, ports: list[int]) -> None:
@@ -192,7 +194,7 @@ class PortRange:
             lock = _locked(Path(tempfile.gettempdir()) / f"butlers-ports-{offset}.lock")
             if lock is None:
                 continue
-            if all(_is_free(port + offset) for port in ports):
+            if all(_is_free(port + offset) for port in (*ports, COURIER_PORT)):
                 self.offset, self._lock = offset, lock
                 return
             lock.close()

@@ -13,13 +13,18 @@ from typing import Any
 
 import httpx2
 
+from butlers.butler.identity import TokenFile
 from butlers.clock import Clock
+from butlers.courier.client import CourierClient
 from butlers.daemon.demo.instance import Instance, clean_environment
+from butlers.daemon.demo.remote_butler import RemoteButler
+from butlers.daemon.places import Places
 from butlers.errors import ButlersError, TimeoutExceeded
+from butlers.operations.operation import Role
 
 _DAY = timedelta(days=1)
 _PATIENCE_S = 600.0  # Spark takes ten seconds alone on two cores, and minutes beside other work
-CHAT = 4711
+CHAT, REMOTE_CHAT = 4711, 4712
 CRASH_CHATS = tuple(range(4720, 4730))  # several, because one recipient is not to be flooded
 IN_FLIGHT = 40
 
@@ -116,6 +121,7 @@ class Demo:
             ("route", "it reaches the right specialist, which keeps it", self._route),
             ("out", "the answer comes back to the chat, signed by the butler", self._out),
             ("question", "the specialist answers from what it was told", self._question),
+            ("remote", "a butler without an address attaches by WebSocket and answers a chat", self._remote),
             ("duplicate", "the same event twice is one request and one answer", self._duplicate),
             ("trace", "every hop is on record under the one request_id", self._trace),
             (
@@ -174,6 +180,24 @@ class Demo:
         answers = await self._answers(CHAT, 2)
         _expect("84 euros" in answers[1], f"the chat says {answers[1]}")
         return answers[1].replace("\n", " ")
+
+    async def _remote(self) -> str:
+        token = TokenFile(Places(self._data_dir).tokens, self._clock).issue("garden", Role.BUTLER)
+        client = CourierClient(self.instance.url("courier"), token=token.secret)
+        butler = asyncio.create_task(RemoteButler("garden", client, self._clock).run())
+        try:
+            await self.instance.until("the remote butler is registered", self._has_garden)
+            await self.instance.say(REMOTE_CHAT, "The tomatoes need watering")
+            [answer] = await self._answers(REMOTE_CHAT, 1)
+        finally:
+            butler.cancel()
+            await asyncio.gather(butler, return_exceptions=True)
+        _expect(answer.startswith("[garden]"), f"the chat says {answer}")
+        return answer
+
+    async def _has_garden(self) -> bool:
+        butlers = (await self.instance.get("switchboard", "/api/butlers"))["butlers"]
+        return any(butler["name"] == "garden" for butler in butlers)
 
     async def _duplicate(self) -> str:
         sent = self._event("9001", CHAT, "My flight to Rome leaves at nine")
@@ -238,7 +262,7 @@ class Demo:
         )
 
     async def _statistics(self) -> str:
-        shown = len(await self._answers_in(CHAT, *CRASH_CHATS))
+        shown = len(await self._answers_in(CHAT, REMOTE_CHAT, *CRASH_CHATS))
         delivered = await answers_delivered(self._data_dir, self._began)
         _expect(delivered == shown, f"Spark counts {delivered} answers, the chats show {shown}")
         return f"{delivered} answers delivered, as many as the chats show"

@@ -1,0 +1,124 @@
+"""The courier in Switchboard's process: the streams of all butlers, remote ones among them, and of what happens."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from butlers.butler.identity import Caller
+from butlers.butler.toolbox import AnyTool
+from butlers.courier.access import Principal
+from butlers.courier.butler_streams import LocalInboxes, RemoteButlers
+from butlers.courier.config import CourierConfig, Journal, Scope, load_config
+from butlers.courier.event_streams import CAPS, EventStreams
+from butlers.courier.server import serving
+from butlers.courier.service import Listeners
+from butlers.daemon.compose.base import Butler, Process
+from butlers.daemon.services import Service
+from butlers.daemon.settings import port_remedy
+from butlers.operations.operation import Role
+from butlers.switchboard.registry import Registry
+
+NAME = "courier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CourierParts:
+    registry: Registry
+    remote: RemoteButlers
+    inboxes: LocalInboxes
+    events: EventStreams
+
+    async def is_remote(self, butler: str) -> bool:
+        """Whether the butler registered with the transport `courier`."""
+        found = await self.registry.target(butler)
+        return found is not None and found.transport == NAME
+
+    @property
+    def tools(self) -> list[AnyTool]:
+        return [*self.events.tools()]
+
+
+def courier_parts(butler: Butler, registry: Registry) -> CourierParts:
+    process = butler.process
+    remote = RemoteButlers(
+        local=frozenset(process.roster),
+        tools=butler.tools,
+        heartbeat=registry.heartbeat,
+        clock=process.clock,
+        instance=process.instance,
+    )
+    return CourierParts(
+        registry=registry,
+        remote=remote,
+        inboxes=LocalInboxes(transport=butler.transport, clock=process.clock),
+        events=EventStreams(),
+    )
+
+
+def add_courier(butler: Butler, parts: CourierParts) -> None:
+    process = butler.process
+    config = courier_config(process)
+    stack = AsyncExitStack()
+    others = [name for name in process.roster if name != butler.name]
+
+    async def start() -> None:
+        server = await stack.enter_async_context(
+            serving(
+                config,
+                clock=process.clock,
+                identify=partial(identify, process),
+                listeners=Listeners(inserted=parts.remote.inserted, observe=parts.remote.observe),
+                remedy=port_remedy(NAME),
+            )
+        )
+        await parts.events.start(server.courier)
+        await parts.remote.start(server.courier)
+        await parts.inboxes.start(server.courier, others)
+
+    async def stop() -> None:
+        await parts.inboxes.stop()
+        await parts.remote.stop()
+        await stack.aclose()
+
+    butler.add(
+        Service(name=NAME, before_doors=True, start=start, stop=stop),
+        Service(name="attached butlers", run=parts.remote.report_attached, every_s=process.settings.heartbeat_s),
+    )
+    butler.transport.add_courier(parts.is_remote, parts.remote.call)
+    process.doors[NAME] = f"http://{config.gateway.host}:{config.gateway.port}"
+
+
+def courier_config(process: Process) -> CourierConfig:
+    """What the operator's file says, at this system's address, with a journal in its data directory."""
+    settings = process.settings
+    given = load_config(settings.courier_config) if settings.courier_config is not None else CourierConfig()
+    address = {"host": settings.host, "port": settings.courier_port}
+    caps = {**CAPS, **given.streams.per_stream_caps}
+    changes: dict[str, Any] = {
+        "gateway": given.gateway.model_copy(update=address),
+        "streams": given.streams.model_copy(update={"per_stream_caps": caps}),
+    }
+    if "journal" not in given.model_fields_set:
+        changes["journal"] = Journal(kind="jsonl", path=str(process.places.courier / "journal.jsonl"))
+    return given.model_copy(update=changes)
+
+
+def identify(process: Process, secret: str) -> Principal | None:
+    """The system's own tokens: a butler has its inbox and its outbox, an operator has everything."""
+    caller = process.tokens.caller_of(secret)
+    return None if caller is None else Principal(caller.name, _scopes(caller))
+
+
+def _scopes(caller: Caller) -> tuple[Scope, ...] | None:
+    if caller.role is Role.OPERATOR:
+        return None
+    if caller.role is not Role.BUTLER:
+        return ()
+    own = f"agents/{caller.name}"
+    return (
+        Scope("streams", f"{own}/inbox", "subscribe"),
+        Scope("streams", f"{own}/outbox", "enqueue"),
+    )

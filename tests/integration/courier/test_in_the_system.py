@@ -1,0 +1,275 @@
+"""The courier in a running system: remote butlers, the inboxes of local ones, and life-cycle events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import pytest_asyncio
+import websockets
+
+from butlers.courier.client import CourierClient
+from butlers.errors import ClassifiedError, Forbidden
+from butlers.operations.operation import Role
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.integration.courier.gateway import Socket, envelope
+from tests.system import RunningSystem, running_system
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+REQUESTS = "SELECT * FROM switchboard.message_inbox WHERE normalized_text LIKE '%' || $1 || '%'"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
+) -> AsyncIterator[RunningSystem]:
+    async with running_system(tmp_path_factory.mktemp("courier"), postgres_server, heartbeat_s=1) as system:
+        yield system
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+def operator(running: RunningSystem) -> CourierClient:
+    return CourierClient(running.url("courier"), token=running.token())
+
+
+async def registered(running: RunningSystem, name: str) -> Any:
+    return await running.database.fetchrow("SELECT * FROM switchboard.butler_registry WHERE name = $1", name)
+
+
+class RemoteButler:
+    """A remote butler in the hands of a test."""
+
+    def __init__(self, name: str, socket: Socket) -> None:
+        self.name = name
+        self.socket = socket
+
+    async def send(self, type_: str, payload: Any, **more: Any) -> None:
+        to = f"agents/{self.name}/outbox"
+        await self.socket.say(enqueue=envelope(str(uuid4()), to=to, type=type_, payload=payload, **more))
+
+    async def register(self, *triggers: str) -> None:
+        card = {"name": self.name, "transport": "courier", "endpoint_url": "-", "description": "A test's own"}
+        await self.send("register_butler", card | {"capabilities": ["route.execute"], "triggers": triggers})
+        result = await self.next("tool_result")
+        assert result["deliver"]["payload"]["result"]["status"] == "ok"
+        await self.ack(result)
+
+    async def next(self, type_: str) -> dict[str, Any]:
+        """The next delivery of that type; everything else is read over."""
+        while (frame := await self.socket.hear()).get("deliver", {}).get("type") != type_:
+            assert "error" not in frame, frame
+        return frame
+
+    async def ack(self, frame: dict[str, Any]) -> None:
+        await self.socket.say(ack=frame["deliver"]["id"], lease=frame["lease"], credit=1)
+
+    async def answer(self, frame: dict[str, Any]) -> None:
+        context = frame["deliver"]["payload"]["request_context"]
+        response = {"schema_version": "route_response.v1", "status": "ok", "timing": {"duration_ms": 1}}
+        response |= {"request_context": {"request_id": context["request_id"]}, "result": {"by": self.name}}
+        await self.send("route_response.v1", response, corr=frame["deliver"]["id"])
+        await self.ack(frame)
+
+
+@asynccontextmanager
+async def attached(running: RunningSystem, name: str) -> AsyncIterator[RemoteButler]:
+    token = running.tokens.secret_of(name) or running.issue_token(name, Role.BUTLER)
+    address = f"{running.url('courier').replace('http', 'ws')}/v1/subscribe?stream=agents/{name}/inbox"
+    async with websockets.connect(address, additional_headers={"Authorization": f"Bearer {token}"}) as connection:
+        remote = RemoteButler(name, Socket(connection))
+        await remote.socket.say(credit=4)
+        yield remote
+
+
+# --- remote butlers --------------------------------------------------------------------------------------------------
+
+
+def node() -> list[str]:
+    """How Node runs a script that opens a WebSocket; skips where it cannot."""
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("node is not installed")
+    version = int(subprocess.check_output([found, "--version"], text=True).removeprefix("v").split(".")[0])
+    if version < 20:
+        pytest.skip(f"node {version} has no WebSocket")
+    return [found] if version >= 22 else [found, "--experimental-websocket"]
+
+
+@pytest.mark.parametrize("language", ["python", "javascript"])
+async def test_a_remote_butler_answers_a_chat(running: RunningSystem, language: str):
+    """The examples, each in a process of its own, as a user runs them."""
+    name, programs = f"garden_{language}", {"python": [sys.executable], "javascript": []}
+    script = EXAMPLES / ("remote_butler.py" if language == "python" else "remote_butler.mjs")
+    command = [*(programs[language] or node()), str(script)]
+    where = {"COURIER": running.url("courier").replace("http", "ws"), "NAME": name}
+    environment = os.environ | where | {"TOKEN": running.issue_token(name, Role.BUTLER)}
+    process = await asyncio.create_subprocess_exec(*command, env=environment)
+    try:
+        row = await running.until(lambda: registered(running, name))
+        assert (row["transport"], row["eligibility_state"]) == ("courier", "active")
+        words = f"Please think of watering the tomatoes in the garden, in {language}"
+        await running.says(words)
+
+        async def answers() -> list[str]:
+            return [text for text in await running.answers() if language in text]
+
+        assert await running.until(answers) == [f"[{name}] The garden has noted: {words}"]
+        (request,) = await running.database.fetch(REQUESTS, f"in {language}")
+        assert (await running.finished(str(request["request_id"])))["lifecycle_state"] == "parsed"
+    finally:
+        process.terminate()
+        await process.wait()
+    await running.database.execute("DELETE FROM switchboard.butler_registry WHERE name = $1", name)
+
+
+async def test_a_request_waits_for_a_remote_butler_that_is_away_and_is_done_once(running: RunningSystem):
+    async with attached(running, "cellar") as remote:
+        await remote.register("claret", "burgundy")
+    await running.says("Put the claret beside the burgundy")
+    (request,) = await running.until(lambda: running.database.fetch(REQUESTS, "the claret"))
+    request_id = str(request["request_id"])
+
+    async def is_put_off() -> bool:
+        return (await running.database.fetch(REQUESTS, "the claret"))[0]["not_before"] is not None
+
+    await running.until(is_put_off)
+    async with attached(running, "cellar") as remote:
+        first = await remote.next("route.v1")  # and then the machine loses its power
+    async with attached(running, "cellar") as remote:
+        second = await remote.next("route.v1")
+        assert second["deliver"]["id"] == first["deliver"]["id"]
+        assert second["attempt"] == 2
+        await remote.answer(second)
+        ended = await running.finished(request_id)
+    assert ended["lifecycle_state"] == "parsed"
+    (outcome,) = (await running.database.fetch(REQUESTS, "the claret"))[0]["dispatch_outcomes"]
+    assert (outcome["target_butler"], outcome["success"]) == ("cellar", True)
+
+
+async def test_work_that_a_remote_butler_calls_poison_ends_with_its_reason(running: RunningSystem):
+    async with attached(running, "attic") as remote:
+        await remote.register("suitcase", "attic")
+        await running.says("The suitcase belongs into the attic")
+        frame = await remote.next("route.v1")
+        await remote.socket.say(nack=frame["deliver"]["id"], lease=frame["lease"], **{"as": "poison"}, reason="no room")
+        (request,) = await running.database.fetch(REQUESTS, "The suitcase")
+        ended = await running.finished(str(request["request_id"]))
+    assert ended["lifecycle_state"] == "errored"
+    assert "attic gave the work back: no room" in json.dumps(ended)
+
+
+async def test_what_a_remote_butler_may_not_or_cannot_is_refused(running: RunningSystem):
+    for to in ("agents/cellar/outbox", "agents/porch/inbox", "agents/finance/inbox", "events/requests"):
+        async with attached(running, "porch") as remote:
+            await remote.socket.say(enqueue=envelope("x", to=to))
+            assert await remote.socket.error() == "Forbidden"
+            assert await remote.socket.closed() == 1008
+    async with attached(running, "porch") as remote:
+        await remote.send("register_butler", {"name": "finance", "transport": "courier"})
+        refused = (await remote.next("tool_result"))["deliver"]["payload"]
+        assert refused["error"]["class"] == "validation_error"
+        await remote.send("dead_letters.discard", {})  # there may be such a tool; it is not for butlers
+        await remote.send("sing", {"song": "no tool"})
+        async with operator(running) as client:
+
+            async def dead() -> Any:
+                return (await client.get("/v1/dead", stream="agents/porch/outbox"))["messages"]
+
+            reasons = [one["reason"] for one in await running.until(dead)]
+            assert any("sing is neither route_response.v1 nor a tool" in reason for reason in reasons)
+    assert (await registered(running, "finance"))["transport"] == "mcp"
+    for name, role in (("visitor", Role.CLIENT), ("poller", Role.CONNECTOR)):
+        client = CourierClient(running.url("courier"), token=running.issue_token(name, role))
+        async with client:
+            with pytest.raises(Forbidden):
+                await client.get("/v1/stats")
+    async with CourierClient(running.url("courier")) as client:
+        with pytest.raises(ClassifiedError, match="token"):
+            await client.get("/v1/stats")  # also on this machine: the system has tokens
+
+
+# --- local butlers ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_route_in_the_inbox_of_a_local_butler_is_carried_out(running: RunningSystem):
+    accepted = await running.ingest("I paid 12 euros for the electricity bill")
+    await running.finished(accepted["request_id"])
+    route = await running.database.fetchval(
+        "SELECT envelope FROM finance.route_inbox WHERE request_id = $1", UUID(accepted["request_id"])
+    )
+    route["subrequest"] |= {"segment_id": "by-the-courier", "subrequest_id": str(uuid4())}
+    async with operator(running) as client, client.subscribe("agents/finance/outbox") as outbox:
+        await outbox.grant(1)
+        routed = envelope("r-1", to="agents/finance/inbox", type="route.v1", payload=route)
+        assert (await client.post("/v1/enqueue", {"envelope": routed}))["id"] == "r-1"
+        answer = (await anext(outbox.frames()))["deliver"]
+        assert (answer["type"], answer["corr"]) == ("route_response.v1", "r-1")
+        assert answer["payload"]["status"] == "ok"
+        note = envelope("note-1", to="agents/finance/inbox", type="note")
+        await client.post("/v1/enqueue", {"envelope": note})
+
+        async def dead() -> Any:
+            return (await client.get("/v1/dead", stream="agents/finance/inbox"))["messages"]
+
+        (refused,) = await running.until(dead)
+    assert (refused["id"], refused["failures"]) == ("note-1", 0)
+    assert "takes route.v1" in refused["reason"]
+    stored = await running.database.fetch(
+        "SELECT lifecycle_state FROM finance.route_inbox WHERE segment_id = 'by-the-courier'"
+    )
+    assert [row["lifecycle_state"] for row in stored] == ["processed"]
+
+
+# --- life-cycle events -----------------------------------------------------------------------------------------------
+
+
+async def test_what_becomes_of_a_request_and_its_answer_is_published_once(running: RunningSystem):
+    accepted = await running.ingest("I paid 30 euros for the water bill")
+    request_id = accepted["request_id"]
+    await running.finished(request_id)
+    await running.until(running.answers)
+    requests = {f"{request_id}.accepted.0": "request.accepted", f"{request_id}.parsed.1": "request.parsed"}
+    async with operator(running) as client:
+        seen = await events(client, "events/requests", request_id, "request.parsed")
+        assert seen.items() >= requests.items()
+        seen = await events(client, "events/deliveries", request_id, "delivery.delivered")
+        assert set(seen.values()) >= {"delivery.created", "delivery.delivered"}
+        await running.restart()
+        later = await running.ingest("I paid 40 euros for the gas bill")
+        await running.finished(later["request_id"])
+        seen = await events(client, "events/requests", later["request_id"], "request.parsed")
+        assert set(seen.values()) >= {"request.accepted", "request.parsed"}
+
+
+async def events(client: CourierClient, stream: str, request_id: str, last: str) -> dict[str, str]:
+    """The type by id of what a stream has about a request, once the last one is there; nothing is taken away, and no
+    event is there twice.
+    """
+    seen: dict[str, str] = {}
+    ids: list[str] = []
+    async with client.subscribe(stream, group="test") as subscription:
+        await subscription.grant(1_000)
+        async with asyncio.timeout(60):
+            async for frame in subscription.frames():
+                event = frame["deliver"]
+                ids.append(event["id"])
+                if event["payload"]["request_id"] == request_id:
+                    seen[event["id"]] = event["type"]
+                    if event["type"] == last:
+                        break
+    assert len(ids) == len(set(ids))
+    return seen
