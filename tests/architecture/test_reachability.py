@@ -37,6 +37,7 @@ SWITCHBOARD_TOOLS = {
     *(f"routing.{action}" for action in ("status", "rollback", "resume")),
     *(f"extraction.{action}" for action in ("list", "confirm", "dismiss")),
     "service_levels",
+    "events.publish",
     *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     *("connector.heartbeat", "connectors.list", "connectors.deregister", "create_backfill_job"),
     *(f"backfill.{action}" for action in ("pause", "cancel", "resume", "list", "poll", "progress")),

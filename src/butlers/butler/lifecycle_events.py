@@ -50,11 +50,14 @@ class Places(Protocol):
     async def set(self, key: str, value: Any) -> None: ...
 
 
+EventsOf = Callable[[Mapping[str, Any]], Iterable[LifecycleEvent]]  # of a row
+
+
 @dataclass(slots=True, kw_only=True)
 class LifecyclePublisher:
     database: Database
     changes: str  # SQL: rows with `horizon` and `changed_in`, from $1 on, $2 of them; one row without a change: none
-    events_of: Callable[[Mapping[str, Any]], Iterable[LifecycleEvent]]
+    events_of: EventsOf
     places: Places
     publish: Callable[[dict[str, Any]], Awaitable[Any]]  # the arguments of `events.publish`
     _place: int | None = None

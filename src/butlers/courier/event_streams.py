@@ -21,7 +21,12 @@ from butlers.errors import Forbidden, TargetUnavailable
 from butlers.operations.operation import ADDS_ONCE, Result, Role
 
 STREAMS = {"switchboard": "events/requests", "messenger": "events/deliveries"}  # by who publishes there
-CAPS = {"events/*": StreamCaps(max_depth=10_000, overflow=Overflow.DROP_OLDEST)}
+EVENTS = "events/*"
+
+
+def event_caps() -> StreamCaps:
+    """Of these streams, unless the configuration says otherwise."""
+    return StreamCaps(max_depth=10_000, overflow=Overflow.DROP_OLDEST)
 
 
 class EventsPublished(Result):

@@ -90,11 +90,11 @@ def test_every_complaint_has_a_remedy_and_no_secret_is_shown(tmp_path: Path) -> 
 
 
 def test_every_door_is_looked_at(tmp_path: Path) -> None:
-    assert set(port_checks(settings(tmp_path))) == {f"port.{name}" for name in DOORS}
+    assert set(port_checks(settings(tmp_path))) == {f"port.{name}" for name in (*DOORS, "courier")}
 
 
 def test_doors_of_providers_that_are_real_are_not_needed(tmp_path: Path) -> None:
-    assert set(port_checks(settings(tmp_path), BOTH)) == {f"port.{name}" for name in ROSTER}
+    assert set(port_checks(settings(tmp_path), BOTH)) == {f"port.{name}" for name in (*ROSTER, "courier")}
 
 
 def test_a_taken_port_fails_with_a_way_out(tmp_path: Path, listener: socket.socket) -> None:

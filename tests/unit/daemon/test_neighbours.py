@@ -64,5 +64,7 @@ def test_missing_credentials_name_the_simulators_where_they_would_help(mode: str
 
 def test_a_port_of_nobody_is_refused() -> None:
     check_port_names(settings(ports={"webhook_simulator": 5, "general": 6}), ROSTER)
-    with pytest.raises(ConfigurationError, match=r"ports: bogus: .*choose among calendar_simulator, finance, "):
+    with pytest.raises(
+        ConfigurationError, match=r"ports: bogus: .*choose among calendar_simulator, courier, finance, "
+    ):
         check_port_names(settings(ports={"general": 6, "bogus": 7}), ROSTER)

@@ -48,7 +48,7 @@ class Rows:
             "triggers": [],
             "capabilities": ["route.execute"],
         }
-        row |= {"description": "", "required_information": [], "held": self.held}
+        row |= {"description": "", "required_information": [], "held": self.held, "transport": "mcp"}
         return [row | {"route_contract_min": "route.v1", "route_contract_max": "route.v1"}]
 
 

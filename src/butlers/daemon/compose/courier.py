@@ -12,7 +12,7 @@ from butlers.butler.toolbox import AnyTool
 from butlers.courier.access import Principal
 from butlers.courier.butler_streams import LocalInboxes, RemoteButlers
 from butlers.courier.config import CourierConfig, Journal, Scope, load_config
-from butlers.courier.event_streams import CAPS, EventStreams
+from butlers.courier.event_streams import EVENTS, EventStreams, event_caps
 from butlers.courier.server import serving
 from butlers.courier.service import Listeners
 from butlers.daemon.compose.base import Butler, Process
@@ -96,7 +96,7 @@ def courier_config(process: Process) -> CourierConfig:
     settings = process.settings
     given = load_config(settings.courier_config) if settings.courier_config is not None else CourierConfig()
     address = {"host": settings.host, "port": settings.courier_port}
-    caps = {**CAPS, **given.streams.per_stream_caps}
+    caps = {EVENTS: event_caps(), **given.streams.per_stream_caps}
     changes: dict[str, Any] = {
         "gateway": given.gateway.model_copy(update=address),
         "streams": given.streams.model_copy(update={"per_stream_caps": caps}),

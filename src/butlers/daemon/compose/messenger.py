@@ -9,6 +9,7 @@ from uuid import UUID
 
 from butlers.butler.approvals import migrations as approval_migrations
 from butlers.butler.approvals.approvals import Approvals
+from butlers.butler.lifecycle_events import delivery_events
 from butlers.butler.modules import Module
 from butlers.butler.toolbox import Tool
 from butlers.channels.adapter import Adapter
@@ -102,7 +103,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         ),
     )
     _add_channel_watch(butler, channels)
-    add_lifecycle_events(butler)
+    queries = Queries.load("butlers.messenger", schema=config.schema_name)
+    add_lifecycle_events(butler, changes=queries.changed_deliveries, events_of=delivery_events)
     return butler
 
 

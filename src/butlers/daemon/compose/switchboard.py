@@ -12,6 +12,7 @@ from uuid import UUID
 
 from starlette.routing import Mount
 
+from butlers.butler.lifecycle_events import request_events
 from butlers.butler.modules import Module, PackageChannelModule
 from butlers.butler.toolbox import AnyTool
 from butlers.channels.registry import channel_of, pairing_names, written_names
@@ -289,7 +290,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
     if courier is not None:
         add_courier(butler, courier)
-    add_lifecycle_events(butler)
+    queries = Queries.load("butlers.switchboard", schema=config.schema_name)
+    add_lifecycle_events(butler, changes=queries.changed_requests, events_of=request_events)
     add_sources(butler, ingress, connectors)
     return butler
 
