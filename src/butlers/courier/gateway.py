@@ -6,7 +6,8 @@ GET  /v1/snapshot?view=     /v1/live?view= (server-sent events; also as WebSocke
 GET  /v1/dead?stream=       POST /v1/dead/replay, /v1/dead/discard {"stream", "ids"}
 POST /v1/streams/pause      /resume, /drain {"stream"}
 POST /v1/explain            {"envelope"}: which triggers would run, and why the others would not
-WS   /v1/subscribe?stream=&group=
+GET  /v1/services           what is registered with the kernel, alive and where
+WS   /v1/subscribe?stream=&group=, /v1/pipe (for a kernel elsewhere)
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from butlers.courier.access import Access, Identify, Principal
 from butlers.courier.asyncapi import document
 from butlers.courier.envelope import read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge
+from butlers.courier.kernel_adapter import Fabric
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import StoredMessage
 from butlers.courier.metrics import all_stats, exposition
@@ -39,8 +41,9 @@ Handler = Callable[[Principal, Request], Awaitable[Response]]
 
 
 class Gateway:
-    def __init__(self, courier: Courier, *, identify: Identify | None = None) -> None:
+    def __init__(self, courier: Courier, fabric: Fabric, *, identify: Identify | None = None) -> None:
         self._courier = courier
+        self._fabric = fabric
         self._queue = courier.queue
         self._access = Access(courier.config, courier.clock, identify)
         self.sockets = Sockets(courier, self._access)
@@ -51,6 +54,7 @@ class Gateway:
             self._route("GET", "/v1/stats", self._stats),
             self._route("GET", "/v1/audit", self._audit),
             self._route("GET", "/v1/metrics", self._metrics),
+            self._route("GET", "/v1/services", self._services),
             self._route("GET", "/v1/snapshot", self._snapshot),
             self._route("GET", "/v1/live", self._live),
             self._route("GET", "/v1/dead", self._dead),
@@ -62,6 +66,7 @@ class Gateway:
             Route("/v1/asyncapi.json", self._asyncapi, methods=["GET"]),
             WebSocketRoute("/v1/subscribe", self.sockets.subscribe),
             WebSocketRoute("/v1/live", self.sockets.live),
+            WebSocketRoute("/v1/pipe", self.sockets.pipe),
         ]
         return Starlette(routes=routes, exception_handlers={404: _not_found, 405: _not_found})
 
@@ -127,6 +132,9 @@ class Gateway:
     async def _metrics(self, principal: Principal, _request: Request) -> Response:
         principal.check("streams", "*", "subscribe")
         return Response(await exposition(self._courier), media_type="text/plain; version=0.0.4")
+
+    async def _services(self, _principal: Principal, _request: Request) -> Response:
+        return _json({"services": self._fabric.services(self._courier.clock.monotonic())})
 
     async def _snapshot(self, principal: Principal, request: Request) -> Response:
         name = _parameter(request, "view")

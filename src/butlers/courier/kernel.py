@@ -120,6 +120,11 @@ class StreamKernel:
             raise NotFound.of("name", f"no service is registered as {name!r}")
         return service.pipe
 
+    def capabilities_of(self, name: str) -> Capabilities:
+        if (service := self._services.get(name)) is None:
+            raise NotFound.of("name", f"no service is registered as {name!r}")
+        return service.capabilities
+
     def connect(self, source: str, target: str) -> None:
         """What the source produces, the target gets."""
         self.split(source, [target])

@@ -13,8 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from typing import Any, get_args
 
+from pydantic_core import to_json
+from starlette.websockets import WebSocket
+
+from butlers.courier.envelope import read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, LeaseConflict, UnknownOp
 from butlers.courier.frames import Outbox, deliver_frame
 from butlers.courier.group import DEFAULT_GROUP, Nack
@@ -125,17 +130,69 @@ class PipeSession:
         self._outbox.put({"op": "deliver", **deliver_frame(delivery)})
 
 
+class Fabric:
+    """The kernel of this process, who is alive on it and where; `GET /v1/services` shows it."""
+
+    def __init__(self) -> None:
+        self.kernel = StreamKernel()
+        self.hostess = Hostess()
+        self.router = Router()
+
+    def services(self, now: float) -> list[dict[str, Any]]:
+        alive = self.hostess.available(now)
+        return [
+            {
+                "name": name,
+                **asdict(self.kernel.capabilities_of(name)),
+                "available": name in alive,
+                "address": self.router.locate(name, now),
+                **alive.get(name, {}),
+            }
+            for name in self.kernel.lookup()
+        ]
+
+
+async def serve_pipe(courier: Courier, socket: WebSocket) -> None:
+    """A kernel elsewhere has the courier on its pipe: one frame of the pipe is one message of the socket."""
+    ours, theirs = make_pipe()
+    await socket.accept()
+
+    async def into_pipe() -> None:
+        async for text in socket.iter_text():
+            await theirs.write(_frame(text))
+
+    async def out_of_pipe() -> None:
+        async for frame in theirs:
+            await socket.send_text(to_json(frame).decode())
+
+    tasks = [asyncio.create_task(part) for part in (PipeSession(courier, ours).run(), into_pipe(), out_of_pipe())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await ours.close()
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _frame(text: str) -> Frame:
+    """What is no object is answered like a word that the pipe does not know."""
+    try:
+        frame = read_json(text.encode())
+    except CourierError:
+        frame = None
+    return frame if isinstance(frame, dict) else {"op": "not a frame"}
+
+
 @asynccontextmanager
-async def on_kernel(
-    courier: Courier, kernel: StreamKernel, *, hostess: Hostess, router: Router, url: str
-) -> AsyncIterator[PipeSession]:
+async def on_kernel(courier: Courier, fabric: Fabric, *, url: str) -> AsyncIterator[PipeSession]:
     """The courier registered with a kernel, alive to the hostess and announced to the router."""
     ours, theirs = make_pipe()
-    kernel.register(NAME, CAPABILITIES, theirs)
+    fabric.kernel.register(NAME, CAPABILITIES, theirs)
     session = PipeSession(courier, ours)
     tasks = [
         asyncio.create_task(session.run(), name="courier on the kernel"),
-        asyncio.create_task(_advertise(courier, hostess, router, url), name="courier advertisement"),
+        asyncio.create_task(_advertise(courier, fabric, url), name="courier advertisement"),
     ]
     try:
         yield session
@@ -146,12 +203,12 @@ async def on_kernel(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _advertise(courier: Courier, hostess: Hostess, router: Router, url: str) -> None:
+async def _advertise(courier: Courier, fabric: Fabric, url: str) -> None:
     clock, announced_at = courier.clock, float("-inf")
     while True:
         now = clock.monotonic()
-        hostess.heartbeat(NAME, now, url=url, streams=len(await courier.queue.streams()))
+        fabric.hostess.heartbeat(NAME, now, url=url, streams=len(await courier.queue.streams()))
         if now - announced_at >= ANNOUNCE_S:
-            router.announce(NAME, url, now)
+            fabric.router.announce(NAME, url, now)
             announced_at = now
         await clock.sleep(HEARTBEAT_S)

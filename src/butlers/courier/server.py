@@ -12,6 +12,7 @@ from butlers.clock import Clock
 from butlers.courier.access import Identify
 from butlers.courier.config import CourierConfig
 from butlers.courier.gateway import Gateway
+from butlers.courier.kernel_adapter import Fabric, on_kernel
 from butlers.courier.service import Courier, Listeners, running
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
@@ -34,7 +35,8 @@ class CourierServer:
 
     def __init__(self, courier: Courier, *, identify: Identify | None = None) -> None:
         self.courier = courier
-        self.gateway = Gateway(courier, identify=identify)
+        self.fabric = Fabric()
+        self.gateway = Gateway(courier, self.fabric, identify=identify)
         config = courier.config.gateway
         limits = DoorLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
         connections = Connections(limits.within(raise_file_limit(2 * MOST_CONNECTIONS)))
@@ -70,7 +72,8 @@ async def serving(
             server = CourierServer(courier, identify=identify)
             await server.open(listener)
             try:
-                yield server
+                async with on_kernel(courier, server.fabric, url=f"http://{config.gateway.host}:{server.port}"):
+                    yield server
             finally:
                 await server.close()
     finally:

@@ -19,6 +19,7 @@ from butlers.courier.access import SUBPROTOCOL, Access, Principal
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, RateLimited
 from butlers.courier.frames import Ack, ClientFrame, Outbox, deliver_frame, error_frame, read_frame
 from butlers.courier.group import DEFAULT_GROUP
+from butlers.courier.kernel_adapter import serve_pipe
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import Delivery
 from butlers.courier.service import Courier, Rate
@@ -51,6 +52,17 @@ class Sockets:
             await _refuse(socket, error)
             return
         await self._serve(socket, session.run)
+
+    async def pipe(self, socket: WebSocket) -> None:
+        """WS /v1/pipe: for a kernel elsewhere, whose services may use every stream"""
+        try:
+            principal = self._access.principal_of(socket)
+            for kind, right in (("streams", "enqueue"), ("streams", "subscribe"), ("views", "read")):
+                principal.check(kind, "*", right)
+        except CourierError as error:
+            await _refuse(socket, error)
+            return
+        await self._serve(socket, lambda: serve_pipe(self._courier, socket))
 
     async def live(self, socket: WebSocket) -> None:
         """WS /v1/live?view=&epoch=&offset="""

@@ -7,14 +7,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+import websockets
 
 from butlers.clock import SystemClock
 from butlers.courier.config import parse_config
-from butlers.courier.kernel import Capabilities, Hostess, PipeClosed, PipeEnd, Router, StreamKernel, make_pipe
-from butlers.courier.kernel_adapter import on_kernel
+from butlers.courier.kernel import Capabilities, PipeClosed, PipeEnd, StreamKernel, make_pipe
+from butlers.courier.kernel_adapter import Fabric, on_kernel
 from butlers.courier.service import Courier, running
 from butlers.errors import Conflict, NotFound, ValidationError
-from tests.integration.courier.gateway import INBOX, envelope
+from tests.integration.courier.gateway import INBOX, envelope, gateway
 
 URL = "http://127.0.0.1:8787"
 
@@ -34,11 +35,9 @@ async def heard(pipe: PipeEnd, op: str) -> Any:
 
 @pytest.mark.scenario("C2-022")
 async def test_the_courier_is_a_transform_service_and_credit_crosses_its_pipe():
-    kernel, hostess, router = StreamKernel(), Hostess(), Router()
-    async with (
-        courier_of_a_process() as courier,
-        on_kernel(courier, kernel, hostess=hostess, router=router, url=URL),
-    ):
+    fabric = Fabric()
+    kernel, hostess, router = fabric.kernel, fabric.hostess, fabric.router
+    async with courier_of_a_process() as courier, on_kernel(courier, fabric, url=URL):
         assert kernel.lookup(accepts="envelope", produces="view") == ["courier"]
         pipe = kernel.pipe_of("courier")
         await pipe.write({"op": "hello"})
@@ -75,11 +74,9 @@ async def test_the_courier_is_a_transform_service_and_credit_crosses_its_pipe():
 
 
 async def test_sources_are_merged_into_the_courier():
-    kernel = StreamKernel()
-    async with (
-        courier_of_a_process() as courier,
-        on_kernel(courier, kernel, hostess=Hostess(), router=Router(), url=URL),
-    ):
+    fabric = Fabric()
+    kernel = fabric.kernel
+    async with courier_of_a_process() as courier, on_kernel(courier, fabric, url=URL):
         ends = []
         for name in ("one", "two"):
             ours, theirs = make_pipe()
@@ -135,3 +132,38 @@ async def test_what_does_not_fit_is_refused():
     await ours.close()
     with pytest.raises(PipeClosed):
         await ours.write({})
+
+
+async def test_a_kernel_elsewhere_has_the_courier_on_its_pipe_by_a_socket():
+    async with gateway() as running:
+        (service,) = (await running.http.get("/v1/services")).json()["services"]
+        assert (service["name"], service["type"], service["available"]) == ("courier", "transform", True)
+        assert service["address"] == service["url"] == f"http://{running.host}"
+        assert service["streams"] == 0
+        async with running.socket("/v1/pipe") as socket:
+            await socket.say(op="hello")
+            assert (await socket.hear())["service"] == "courier"
+            await socket.say(op="subscribe", stream=INBOX)
+            assert (await socket.hear())["op"] == "ok"
+            await running.send("m1", "m2")
+            assert await socket.is_silent()  # no credit
+            await socket.say(op="grant", credit=1)
+            frames = [await socket.hear(), await socket.hear()]
+            (delivered,) = [frame for frame in frames if frame["op"] == "deliver"]
+            assert delivered["deliver"]["id"] == "m1"
+            await socket.say(op="ack", id="m1", lease=delivered["lease"])
+            assert (await socket.hear())["of"] == "ack"
+            await socket.connection.send("no frame")
+            assert await socket.error() == "UnknownOp"
+        await running.until(lambda: running.core.stats(INBOX)["subscribers"] == 0)
+        assert running.core.audit(INBOX)["groups"]["default"]["acked"] == 1
+
+
+async def test_the_pipe_needs_every_right():
+    scopes = '["streams:*:enqueue", "streams:*:subscribe"]'
+    async with gateway(f"auth: {{tokens: [{{token: 'some-token', scopes: {scopes}}}]}}") as running:
+        headers = {"Authorization": "Bearer some-token"}
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            async with running.socket("/v1/pipe", additional_headers=headers):
+                pass
+        assert refused.value.response.status_code == 403
