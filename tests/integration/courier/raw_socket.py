@@ -69,6 +69,10 @@ class RawSocket:
                 del received[:length]
         return None
 
+    def finish(self) -> None:
+        """Nothing more will come from here."""
+        self._connection.shutdown(socket.SHUT_WR)
+
     def reset(self) -> None:
         """End with RST, as a process that has crashed with unread data."""
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
