@@ -1,4 +1,4 @@
-"""What the first implementation got wrong, each through the gateway. A name says what it did, the test what is right."""
+"""What the first implementation got wrong, by the gateway. A test is named after the fault, and shows what is right."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_double_ack_and_an_unknown_stream_were_silent():
 
 async def test_rates_were_counters_of_a_lifetime():
     clock = ManualClock()
-    async with gateway(clock=clock) as running, running.subscriber(credit=100) as jen:
+    async with gateway(clock=clock) as running, running.subscriber(credit=30) as jen:
 
         async def rates() -> tuple[float, float]:
             stats = (await running.http.get(f"/v1/stats?stream={INBOX}")).json()

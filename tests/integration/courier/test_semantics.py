@@ -132,6 +132,7 @@ async def test_a_nack_queues_at_the_tail_at_once_or_after_its_delay():
         await jen.say(nack="b", delayMs=5_000)
         await jen.say(nack="c", credit=9)
         assert await ids(jen, 1) == ["c"]
+        assert await jen.is_silent()
         clock.advance(4.9)
         assert await jen.is_silent()
         clock.advance(0.1)

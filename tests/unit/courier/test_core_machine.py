@@ -75,20 +75,21 @@ class Courier(RuleBasedStateMachine):
         stream=st.sampled_from(STREAMS),
         partition=st.sampled_from([None, "p", "q"]),
         back=st.sampled_from([0, 0, 0, 1, 9]),
+        priority=st.sampled_from([None, None, None, "low", "high", "urgent"]),
     )
-    def enqueue(self, stream: str, partition: str | None, back: int) -> None:
+    def enqueue(self, stream: str, partition: str | None, back: int, priority: str | None) -> None:
         self.next_id += not back
         id = f"m{max(0, self.next_id - back)}"
         known = id in self.accepted[stream]
         # `deliver` runs within the call: the model must know the message before.
         before, ended = dict(self.partitions), set(self.settled[stream])
         self.settled[stream].discard(id)
-        if not known or id in self.settled[stream]:
+        if not known or id in ended:
             self.partitions.pop((stream, id), None)
             if partition is not None:
                 self.partitions[stream, id] = partition
         try:
-            result = self.core.enqueue(stream, _envelope(id), partition=partition)
+            result = self.core.enqueue(stream, _envelope(id, priority), partition=partition)
         except StreamFull:
             self.partitions, self.settled[stream] = before, ended
             assert len(self.accepted[stream] - self._ended(stream)) >= DEPTH
@@ -213,8 +214,9 @@ class Courier(RuleBasedStateMachine):
         return chosen
 
 
-def _envelope(id: str) -> dict[str, Any]:
-    return {"id": id, "ts": "2026-01-01T00:00:00Z", "to": "x", "type": "note", "payload": {}}
+def _envelope(id: str, priority: str | None = None) -> dict[str, Any]:
+    envelope = {"id": id, "ts": "2026-01-01T00:00:00Z", "to": "x", "type": "note", "payload": {}}
+    return envelope if priority is None else envelope | {"headers": {"priority": priority}}
 
 
 Courier.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
