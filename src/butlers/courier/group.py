@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from butlers.courier.errors import LeaseConflict, StreamFull
 from butlers.courier.messages import (
+    CapturedGroup,
     Counts,
     Delivery,
     Item,
@@ -292,10 +293,8 @@ class Group:
 
     # --- what outlives a process -------------------------------------------------------------------------------------
 
-    def stored(self) -> StoredGroup:
-        """What was leased or delayed is queued when it comes back."""
-        ordered = sorted(self.items.values(), key=lambda item: (item.order, item.number))
-        return StoredGroup(items={item.id: stored_message(item, "", 0.0) for item in ordered}, dead=dict(self.dead))
+    def captured(self) -> CapturedGroup:
+        return CapturedGroup(self.name, self.items.values(), self.dead.values())
 
     def restore(self, stored: StoredGroup, now: float) -> None:
         self.dead.update(stored.dead)
