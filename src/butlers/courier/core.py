@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from butlers.clock import Clock
 from butlers.courier.errors import InvalidEnvelope, LeaseConflict, StreamClosed, UnknownStream
 from butlers.courier.group import DEFAULT_GROUP, Group, Nack, Observe, Shared, Subscriber, held
-from butlers.courier.messages import Delivery, Item, StoredMessage, StoredStream, StreamPolicy
+from butlers.courier.messages import CapturedStream, Delivery, Item, StoredMessage, StoredStream, StreamPolicy
 from butlers.courier.names import check_pattern, check_stream, compile_pattern
 
 MOST_CREDIT = 1_000_000
@@ -301,9 +301,16 @@ class QueueCore:
 
     def stored(self) -> Iterator[tuple[str, StoredStream]]:
         """What `restore` would need to begin again with the present state."""
-        for name, stream in self._streams.items():
-            groups = {group.name: group.stored() for group in stream.groups.values()}
-            yield name, StoredStream(recent=list(stream.newest), groups=groups)
+        for stream in self.captured():
+            groups = {group.name: group.stored() for group in stream.groups}
+            yield stream.name, StoredStream(recent=stream.recent, groups=groups)
+
+    def captured(self) -> list[CapturedStream]:
+        """The same, before anything is put in order: to be read later, and by another thread."""
+        return [
+            CapturedStream(name, list(stream.newest), [group.captured() for group in stream.groups.values()])
+            for name, stream in self._streams.items()
+        ]
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from butlers.courier.errors import LeaseConflict, StreamFull
 from butlers.courier.messages import (
+    CapturedGroup,
     Counts,
     Delivery,
     Item,
@@ -40,7 +41,7 @@ from butlers.courier.messages import (
 )
 
 DEFAULT_GROUP = "default"
-RATE_WINDOW_S = 10.0
+RATE_WINDOW_S, MARK_S = 10.0, 1.0  # a mark is set once a second, before what it counts from
 _LATENCIES = 1_024  # the newest ones
 NEVER = float("inf")
 
@@ -111,10 +112,10 @@ class Group:
         """Take a message, after `check_room`."""
         if len(self.items) >= self.policy.max_depth:
             self._make_room(now)
-        self.items[item.id] = item
-        self.counts.accepted += 1
         if now >= self._next_mark:
             self._mark(now)
+        self.items[item.id] = item
+        self.counts.accepted += 1
         self._queue(item, now)
         if self.takers:
             self.pump(now)
@@ -272,12 +273,13 @@ class Group:
 
     def rates(self, now: float) -> tuple[float, float]:
         """Messages a second, in and out, of the last seconds."""
-        while len(self._marks) > 1 and self._marks[1][0] <= now - RATE_WINDOW_S:
-            self._marks.popleft()
+        begin = now - RATE_WINDOW_S
+        while len(self._marks) > 1 and self._marks[0][0] + MARK_S <= begin:
+            self._marks.popleft()  # what followed it within its second is in the next mark, which may be much later
         since, accepted, delivered = self._marks[0]
-        if now > self._marks[-1][0] + RATE_WINDOW_S + 1.0:  # a mark is set once a second, before what it counts from
+        if since + MARK_S <= begin:
             return 0.0, 0.0
-        elapsed = min(max(now - since, 1.0), RATE_WINDOW_S)
+        elapsed = max(now - since, 1.0)
         return (self.counts.accepted - accepted) / elapsed, (self.counts.delivered - delivered) / elapsed
 
     def leases(self) -> Iterator[Item]:
@@ -291,10 +293,8 @@ class Group:
 
     # --- what outlives a process -------------------------------------------------------------------------------------
 
-    def stored(self) -> StoredGroup:
-        """What was leased or delayed is queued when it comes back."""
-        ordered = sorted(self.items.values(), key=lambda item: (item.order, item.number))
-        return StoredGroup(items={item.id: stored_message(item, "", 0.0) for item in ordered}, dead=dict(self.dead))
+    def captured(self) -> CapturedGroup:
+        return CapturedGroup(self.name, self.items.values(), self.dead.values())
 
     def restore(self, stored: StoredGroup, now: float) -> None:
         self.dead.update(stored.dead)
@@ -397,7 +397,7 @@ class Group:
         return min(60.0, max(1.0, self.policy.max_depth / 100 / out)) if out else 5.0
 
     def _mark(self, now: float) -> None:
-        self._next_mark = now + 1.0
+        self._next_mark = now + MARK_S
         self._marks.append((now, self.counts.accepted, self.counts.delivered))
 
     def _observe(self, event: str, item: Item, **details: Any) -> None:

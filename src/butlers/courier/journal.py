@@ -24,7 +24,7 @@ from butlers.clock import Clock
 from butlers.courier.core import PRIORITIES, QueueCore
 from butlers.courier.errors import CourierError
 from butlers.courier.group import DEFAULT_GROUP
-from butlers.courier.messages import StoredGroup, StoredMessage, StoredStream
+from butlers.courier.messages import CapturedStream, StoredGroup, StoredMessage, StoredStream
 from butlers.telemetry import get_logger
 
 FEWEST_BEFORE_COMPACTION = 50_000  # records
@@ -51,8 +51,8 @@ class JournalStore(Protocol):
     async def append(self, records: list[Record]) -> None:
         """All of them, durably, or an `OSError` and none of them."""
 
-    async def replace(self, records: Iterable[Record]) -> None:
-        """Instead of everything that is there, in one step."""
+    async def replace(self, records: Iterator[Record]) -> int:
+        """Instead of everything that is there, in one step; returns how many. A thread reads them, a few at a time."""
 
     async def close(self) -> None: ...
 
@@ -124,14 +124,13 @@ class Journal:
             return False
         await self.flush()
         async with self._flushing:
-            records = list(snapshot(core.stored()))
+            captured = core.captured()
             covered, self._waiting = self._waiting, []  # what was observed until now is part of the snapshot
             try:
-                await self._store.replace(records)
+                self._written = await self._store.replace(snapshot(captured))
             except BaseException:
                 self._waiting = covered + self._waiting
                 raise
-            self._written = len(records)
         return True
 
     async def close(self) -> None:
@@ -192,18 +191,18 @@ class Folded:
                 group.dead[id] = replace(group.items.pop(id), reason=record["r"])
 
 
-def snapshot(streams: Iterable[tuple[str, StoredStream]]) -> Iterator[Record]:
+def snapshot(streams: Iterable[CapturedStream]) -> Iterator[Record]:
     """The fewest records that lead to a state."""
-    for name, stream in streams:
-        if DEFAULT_GROUP not in stream.groups:
-            first = next(iter(stream.groups))
-            yield {"e": "group", "s": name, "g": first, "o": True}
-        for group_name, group in stream.groups.items():
-            if group_name != DEFAULT_GROUP:
-                yield {"e": "group", "s": name, "g": group_name, "o": False}
-            for dead, messages in ((False, group.items), (True, group.dead)):
-                for one in messages.values():
-                    yield _has_record(name, group_name, one, dead)
+    for stream in streams:
+        name, groups = stream.name, stream.groups
+        if DEFAULT_GROUP not in [group.name for group in groups]:
+            yield {"e": "group", "s": name, "g": groups[0].name, "o": True}
+        for group in groups:
+            if group.name != DEFAULT_GROUP:
+                yield {"e": "group", "s": name, "g": group.name, "o": False}
+            for dead, messages in ((False, group.messages()), (True, group.dead)):
+                for one in messages:
+                    yield _has_record(name, group.name, one, dead)
         if stream.recent:
             yield {"e": "recent", "s": name, "ids": stream.recent}
 

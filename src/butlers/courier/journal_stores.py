@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from pydantic_core import from_json, to_json
 from butlers.courier.config import Journal as JournalConfig
 from butlers.courier.journal import JournalStore, Record
 from butlers.errors import ConfigurationError
+
+AT_ONCE = 1_000  # records of a journal that is written anew
 
 
 async def open_store(config: JournalConfig) -> JournalStore | None:
@@ -42,8 +45,8 @@ class JsonlStore:
     async def append(self, records: list[Record]) -> None:
         await asyncio.to_thread(self._append, b"".join(to_json(record) + b"\n" for record in records))
 
-    async def replace(self, records: Iterable[Record]) -> None:
-        await asyncio.to_thread(self._replace, list(records))
+    async def replace(self, records: Iterator[Record]) -> int:
+        return await asyncio.to_thread(self._replace, records)
 
     async def close(self) -> None:
         os.close(self._file)
@@ -84,24 +87,28 @@ class JsonlStore:
             raise
         self._size += len(lines)
 
-    def _replace(self, records: list[Record]) -> None:
-        lines = b"".join(to_json(record) + b"\n" for record in records)
+    def _replace(self, records: Iterator[Record]) -> int:
         fresh = self._path.with_suffix(".new")
         file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.pwrite(file, lines, 0) != len(lines):
-                raise OSError("the disk took the beginning only")
+            count = size = 0
+            while lines := [to_json(record) + b"\n" for record in islice(records, AT_ONCE)]:
+                data = b"".join(lines)
+                if os.pwrite(file, data, size) != len(data):
+                    raise OSError("the disk took the beginning only")
+                count, size = count + len(lines), size + len(data)
             os.fsync(file)
             fresh.replace(self._path)
         except OSError:
             os.close(file)
             raise
         os.close(self._file)
-        self._file, self._size = file, len(lines)
+        self._file, self._size = file, size
         folder = os.open(self._path.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
+        return count
 
     def _damaged(self, number: int) -> ConfigurationError:
         return ConfigurationError(
@@ -143,17 +150,27 @@ class PostgresStore:
                 yield from_json(row["record"])
 
     async def append(self, records: list[Record]) -> None:
-        rows = [to_json(record).decode() for record in records]
+        await self._insert(_rows(records))
+
+    async def _insert(self, rows: list[str]) -> None:
         await self._connection.execute(
             "INSERT INTO courier.journal (record)"
             " SELECT given FROM unnest($1::text[]) WITH ORDINALITY AS row (given, at) ORDER BY at",
             rows,
         )
 
-    async def replace(self, records: Iterable[Record]) -> None:
+    async def replace(self, records: Iterator[Record]) -> int:
+        count = 0
         async with self._connection.transaction():
             await self._connection.execute("DELETE FROM courier.journal")
-            await self.append(list(records))
+            while rows := await asyncio.to_thread(_rows, islice(records, AT_ONCE)):
+                await self._insert(rows)
+                count += len(rows)
+        return count
 
     async def close(self) -> None:
         await self._connection.close()
+
+
+def _rows(records: Iterable[Record]) -> list[str]:
+    return [to_json(record).decode() for record in records]

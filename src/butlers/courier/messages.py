@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,6 +82,47 @@ class StoredMessage:
     attempts: int
     failures: int
     died_at: float
+
+
+class CapturedGroup:
+    """The messages of a group at one moment. Taking them copies references and numbers only, as 100,000 messages must
+    not hold up the event loop; `messages` may be read later, and by another thread.
+    """
+
+    def __init__(self, name: str, items: Iterable[Item], dead: Iterable[StoredMessage]) -> None:
+        self.name = name
+        self._items = list(items)
+        self._orders = [item.order for item in self._items]
+        self._numbers = [item.number for item in self._items]
+        self._histories = [item.attempts for item in self._items], [item.failures for item in self._items]
+        self.dead = list(dead)
+
+    def messages(self) -> Iterator[StoredMessage]:
+        """Those that are open, in their order; what was leased or delayed is queued when it comes back."""
+        attempts, failures = self._histories
+        by_number = sorted(range(len(self._items)), key=self._numbers.__getitem__)
+        for at in sorted(by_number, key=self._orders.__getitem__):
+            item = self._items[at]
+            yield StoredMessage(
+                id=item.id,
+                envelope=item.envelope,
+                partition=item.partition,
+                priority=item.priority,
+                reason="",
+                attempts=attempts[at],
+                failures=failures[at],
+                died_at=0.0,
+            )
+
+    def stored(self) -> StoredGroup:
+        return StoredGroup(items={one.id: one for one in self.messages()}, dead={one.id: one for one in self.dead})
+
+
+@dataclass(slots=True)
+class CapturedStream:
+    name: str
+    recent: list[str]
+    groups: list[CapturedGroup]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from butlers.courier.errors import InvalidEnvelope
 
 LONGEST_NAME = 256
-_PART = r"[A-Za-z0-9_.\-]{1,128}"
+_PART = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.\-]{1,128}"  # . and .. would be folders
 _STREAM = re.compile(rf"{_PART}(?:/{_PART})*")
 _PATTERN = re.compile(rf"(?:\*|{_PART})(?:/(?:\*|{_PART}))*")
 DEAD_SUFFIX = "/$dead"  # shown as a stream of its own; no producer and no subscriber may name it

@@ -6,26 +6,29 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
 from butlers.clock import Clock
 from butlers.courier.access import Identify
+from butlers.courier.bounded_socket import BoundedSocket
 from butlers.courier.config import CourierConfig
 from butlers.courier.gateway import Gateway
 from butlers.courier.kernel_adapter import Fabric, on_kernel
 from butlers.courier.service import Courier, Listeners, running
+from butlers.errors import OverloadRejected
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
 
 MOST_CONNECTIONS = 20_000
-PONG_S = 20.0  # without an answer to a ping, the other side is gone
+PONG_S = 20.0  # at most: without an answer to a ping, the other side is gone
 
 
 class GatewayHttp(BoundedHttp):
     """A WebSocket stays; it is not counted among the connections that must say something now and then."""
 
     def handle_websocket_upgrade(self) -> None:
+        if len(self.connections) > self._limits.connections * 9 // 10:  # the others are for producers
+            self._refuse(503, OverloadRejected("too many sockets are open", retry_after=1.0))
+            return
         self._book.leave(self, self._address)
         super().handle_websocket_upgrade()
 
@@ -41,10 +44,10 @@ class CourierServer:
         limits = DoorLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
         connections = Connections(limits.within(raise_file_limit(2 * MOST_CONNECTIONS)))
         self._server = GuestServer(self.gateway.app(), http=GatewayHttp, connections=connections)
-        self._server.config.ws = WebSocketsSansIOProtocol
+        self._server.config.ws = BoundedSocket
         self._server.config.ws_max_size = config.max_message_bytes
         self._server.config.ws_ping_interval = config.ping_s
-        self._server.config.ws_ping_timeout = PONG_S
+        self._server.config.ws_ping_timeout = min(PONG_S, config.ping_s)
         self._server.config.ws_per_message_deflate = False
         self.port = 0
 

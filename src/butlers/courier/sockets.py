@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from butlers.courier.access import SUBPROTOCOL, Access, Principal
-from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, RateLimited
+from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson
 from butlers.courier.frames import Ack, ClientFrame, Outbox, deliver_frame, error_frame, read_frame
 from butlers.courier.group import DEFAULT_GROUP
 from butlers.courier.kernel_adapter import serve_pipe
@@ -227,7 +227,7 @@ class Subscription:
         """The close code, when this refusal ends the socket."""
         if error.close_code is not None:
             return error.close_code
-        if not isinstance(error, RateLimited):
+        if error.http_status == 400:  # the frame makes no sense; what is late or too much may be honest
             self._refusals += 1
         return POLICY if self._refusals > MOST_REFUSALS else None
 

@@ -111,6 +111,52 @@ class RunningGateway:
                 await asyncio.sleep(0.005)
 
 
+class Bystander:
+    """A producer and a subscriber of another stream, at work all the time that a fault lasts."""
+
+    STREAM = "agents/bystander/inbox"
+
+    def __init__(self, running: RunningGateway, socket: Socket) -> None:
+        self._running = running
+        self._socket = socket
+        self.rounds = 0
+        self._task = asyncio.create_task(self._work(), name="bystander")
+
+    async def _work(self) -> None:
+        while True:
+            id = f"round-{self.rounds}"
+            assert (await self._running.send(id, to=self.STREAM)).status_code == 200
+            assert await self._socket.delivered() == id
+            await self._socket.say(ack=id, credit=1)
+            self.rounds += 1
+            await asyncio.sleep(0.001)
+
+    async def works(self) -> None:
+        """Returns when two more messages have been sent, taken and acked."""
+        goal = self.rounds + 2
+        await self._running.until(lambda: self.rounds >= goal or self._task.done())
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def bystander(running: RunningGateway) -> AsyncIterator[Bystander]:
+    """Fails when the other stream stood still, or lost count of a message."""
+    async with running.subscriber(Bystander.STREAM, credit=1) as socket:
+        other = Bystander(running, socket)
+        try:
+            await other.works()
+            yield other
+            await other.works()
+        finally:
+            await other.stop()
+    assert running.core.audit(Bystander.STREAM)["balanced"]
+
+
 @asynccontextmanager
 async def gateway(config: str = "", *, clock: Clock | None = None) -> AsyncIterator[RunningGateway]:
     text = config if "gateway:" in config else f"{config}\ngateway: {{port: 0}}\n"

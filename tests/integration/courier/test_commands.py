@@ -1,26 +1,15 @@
-"""`butlers courier`: a gateway in a process of its own, used and killed from the command line."""
+"""`butlers courier`: a gateway in a process of its own, used from the command line."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from butlers.courier.client import CourierClient
-from tests.integration.courier.gateway import DEADLINE_S, INBOX, envelope
-
-BUTLERS = (sys.executable, "-m", "butlers.daemon.cli")
-KILLS = 5
-_UP = re.compile(r"http://127\.0\.0\.1:(\d+)")
+from tests.integration.courier.gateway import DEADLINE_S, INBOX
+from tests.integration.courier.process import BUTLERS, served
 
 
 async def command(*words: str, given: str = "") -> tuple[int, str, str]:
@@ -42,25 +31,6 @@ async def answer(*words: str, given: str = "") -> Any:
     code, output, errors = await command(*words, "--json", given=given)
     assert code == 0, errors
     return json.loads(output)
-
-
-@asynccontextmanager
-async def served(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """`butlers courier serve` on a free port; its address and its process."""
-    process = await asyncio.create_subprocess_exec(
-        *BUTLERS, "courier", "serve", "--port", "0", *options, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            found = _UP.search((await process.stdout.readline()).decode())
-        assert found is not None
-        yield found[0], process
-    finally:
-        if process.returncode is None:
-            os.kill(process.pid, signal.SIGTERM)
-            async with asyncio.timeout(DEADLINE_S):
-                await process.wait()
 
 
 async def test_messages_are_published_taken_counted_and_replayed():
@@ -110,68 +80,3 @@ async def test_what_is_wrong_is_said_with_its_exit_code(tmp_path: Path):
         assert "name of a stream" in errors
         code, _, errors = await command("dead", INBOX, "--replay", "--discard", "--url", url)
         assert code == 2
-
-
-class Load:
-    """A producer and a consumer, and what they know: ids that were accepted, ids that were acked."""
-
-    def __init__(self) -> None:
-        self.accepted: set[str] = set()
-        self.acked: set[str] = set()
-        self._number = 0
-
-    async def until_killed(self, url: str, process: asyncio.subprocess.Process) -> None:
-        async with CourierClient(url, timeout_s=5) as client:
-            work = [asyncio.create_task(self._produce(client)), asyncio.create_task(self._consume(client))]
-            before = len(self.accepted)
-            async with asyncio.timeout(DEADLINE_S):
-                while len(self.accepted) < before + 100:
-                    await asyncio.sleep(0.01)
-            process.kill()
-            await process.wait()
-            await asyncio.gather(*work, return_exceptions=True)
-
-    async def _produce(self, client: CourierClient) -> None:
-        while True:
-            self._number += 1
-            id = f"m{self._number}"
-            await client.post("/v1/enqueue", {"envelope": envelope(id)})
-            self.accepted.add(id)
-
-    async def _consume(self, client: CourierClient) -> None:
-        async with client.subscribe(INBOX) as jen:
-            await jen.grant(20)
-            async for frame in jen.frames():
-                self.acked.add(frame["deliver"]["id"])
-                await jen.ack(frame, credit=1)
-
-
-async def everything_left(url: str) -> set[str]:
-    """The ids that are still queued, taken one by one."""
-    found: set[str] = set()
-    async with CourierClient(url) as client, client.subscribe(INBOX) as jen:
-        audit = await client.get("/v1/audit", stream=INBOX)
-        assert audit["balanced"]
-        left = audit["groups"]["default"]["queued"]
-        await jen.grant(max(1, left))
-        frames = jen.frames()
-        async with asyncio.timeout(DEADLINE_S):
-            while len(found) < left:
-                frame = await anext(frames)
-                found.add(frame["deliver"]["id"])
-                await jen.ack(frame)
-    return found
-
-
-@pytest.mark.timeout(300)
-async def test_killed_under_load_every_accepted_message_is_acked_queued_or_dead(tmp_path: Path):
-    config = tmp_path / "courier.yaml"
-    config.write_text(f"journal: {{kind: jsonl, path: '{tmp_path / 'journal.jsonl'}'}}\ngateway: {{port: 0}}\n")
-    load = Load()
-    for _ in range(KILLS):
-        async with served("--config", str(config)) as (url, process):
-            await load.until_killed(url, process)
-    async with served("--config", str(config)) as (url, _):
-        found = await everything_left(url)
-    assert len(load.accepted) >= KILLS * 100
-    assert load.accepted <= load.acked | found, "accepted and lost"

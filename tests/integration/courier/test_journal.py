@@ -65,6 +65,7 @@ async def test_two_gateways_do_not_share_a_journal(tmp_path: Path):
                 pass
 
 
+@pytest.mark.scenario("C2-024")
 async def test_postgres_keeps_it_too(postgres_server: EmbeddedPostgres):
     async with cloned_database_uri(postgres_server) as dsn:
         config = f"journal: {{kind: postgres, dsn: '{dsn}'}}"

@@ -7,6 +7,7 @@ called poison or discarded.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from butlers.clock import ManualClock
-from butlers.courier.core import QueueCore
+from butlers.courier.core import PRIORITIES, QueueCore
 from butlers.courier.errors import LeaseConflict, StreamFull
 from butlers.courier.messages import Delivery, StreamPolicy
 
 STREAMS = ("agents/ann/inbox", "agents/bob/inbox")
 LEASE_S, DEPTH, DEATHS = 30.0, 12, 3
+LONG_LEASE_S, AGEING_S = 80_000.0, 60.0
 
 
 class Courier(RuleBasedStateMachine):
@@ -75,20 +77,21 @@ class Courier(RuleBasedStateMachine):
         stream=st.sampled_from(STREAMS),
         partition=st.sampled_from([None, "p", "q"]),
         back=st.sampled_from([0, 0, 0, 1, 9]),
+        priority=st.sampled_from([None, None, None, "low", "high", "urgent"]),
     )
-    def enqueue(self, stream: str, partition: str | None, back: int) -> None:
+    def enqueue(self, stream: str, partition: str | None, back: int, priority: str | None) -> None:
         self.next_id += not back
         id = f"m{max(0, self.next_id - back)}"
         known = id in self.accepted[stream]
         # `deliver` runs within the call: the model must know the message before.
         before, ended = dict(self.partitions), set(self.settled[stream])
         self.settled[stream].discard(id)
-        if not known or id in self.settled[stream]:
+        if not known or id in ended:
             self.partitions.pop((stream, id), None)
             if partition is not None:
                 self.partitions[stream, id] = partition
         try:
-            result = self.core.enqueue(stream, _envelope(id), partition=partition)
+            result = self.core.enqueue(stream, _envelope(id, priority), partition=partition)
         except StreamFull:
             self.partitions, self.settled[stream] = before, ended
             assert len(self.accepted[stream] - self._ended(stream)) >= DEPTH
@@ -213,9 +216,86 @@ class Courier(RuleBasedStateMachine):
         return chosen
 
 
-def _envelope(id: str) -> dict[str, Any]:
-    return {"id": id, "ts": "2026-01-01T00:00:00Z", "to": "x", "type": "note", "payload": {}}
+def _envelope(id: str, priority: str | None = None) -> dict[str, Any]:
+    envelope = {"id": id, "ts": "2026-01-01T00:00:00Z", "to": "x", "type": "note", "payload": {}}
+    return envelope if priority is None else envelope | {"headers": {"priority": priority}}
+
+
+class Order(RuleBasedStateMachine):
+    """Which message comes next: the one that has waited longest, a step of priority being worth `AGEING_S`, of those
+    that no earlier message of their partition holds back. What is given back goes to the tail, and keeps its turn in
+    its partition.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        policy = StreamPolicy(lease_s=LONG_LEASE_S, ageing_s=AGEING_S, max_deliveries=1_000)
+        self.core = QueueCore(clock=self.clock, policy_of=lambda _: policy)
+        self.got: list[Delivery] = []
+        self.core.subscribe(STREAMS[0], deliver=self.got.append, id="ann")
+        self.partition_of: dict[str, str | None] = {}
+        self.priority_of: dict[str, float] = {}
+        self.open: dict[str, list[str]] = {"p": [], "q": []}  # by partition, in the order in which they came
+        self.ranks: dict[str, tuple[float, int]] = {}  # of those that are queued
+        self.held: list[str] = []
+        self.numbers = count()
+
+    def _queue(self, id: str) -> None:
+        earlier = self.priority_of[id] * AGEING_S
+        self.ranks[id] = (self.clock.monotonic() - earlier, next(self.numbers))
+
+    def _expected(self) -> str | None:
+        ready = [id for id in self.ranks if (key := self.partition_of[id]) is None or self.open[key][0] == id]
+        return min(ready, key=self.ranks.__getitem__, default=None)
+
+    @rule(
+        partition=st.sampled_from([None, "p", "q"]),
+        priority=st.sampled_from([None, "low", "normal", "high", "urgent", "unheard-of"]),
+    )
+    def enqueue(self, partition: str | None, priority: str | None) -> None:
+        id = f"m{len(self.partition_of)}"
+        self.partition_of[id] = partition
+        self.priority_of[id] = PRIORITIES.get(priority or "normal", 0.0)
+        if partition is not None:
+            self.open[partition].append(id)
+        self._queue(id)
+        self.core.enqueue(STREAMS[0], _envelope(id, priority), partition=partition)
+
+    @precondition(lambda self: self._expected() is not None)
+    @rule()
+    def take(self) -> None:
+        expected = self._expected()
+        self.core.grant("ann", 1)
+        assert self.got[-1].id == expected
+        assert expected is not None
+        del self.ranks[expected]
+        self.held.append(expected)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), acked=st.booleans())
+    def settle(self, data: st.DataObject, acked: bool) -> None:
+        id = data.draw(st.sampled_from(self.held))
+        self.held.remove(id)
+        if not acked:
+            self._queue(id)
+            self.core.nack("ann", id)
+            return
+        if (key := self.partition_of[id]) is not None:
+            self.open[key].remove(id)
+        self.core.ack("ann", id)
+
+    @rule(seconds=st.sampled_from([0.5, 59.0, 61.0, 200.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @invariant()
+    def nothing_came_unasked(self) -> None:
+        assert len(self.got) == self.core.stats(STREAMS[0])["counts"]["delivered"]
+        assert self.core.audit(STREAMS[0])["balanced"]
 
 
 Courier.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestCourier = Courier.TestCase
+Order.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestOrder = Order.TestCase
