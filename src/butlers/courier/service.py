@@ -18,6 +18,7 @@ from butlers.courier.group import Observe
 from butlers.courier.journal import Journal
 from butlers.courier.journal_stores import open_store
 from butlers.courier.queue import MemoryQueue, Queue
+from butlers.courier.redis_queue import RedisQueue
 from butlers.courier.triggers import TriggerEngine
 from butlers.courier.views import Views
 from butlers.ids import Uuid7Factory
@@ -106,8 +107,16 @@ async def running(config: CourierConfig, *, clock: Clock) -> AsyncIterator[Couri
         observe: Observe | None = None
         if config.events is not None:
             observe = stack.enter_context(EventLog(Path(config.events), clock)).observe
-        store = await open_store(config.journal)
-        journal = Journal(store) if store is not None else None
-        queue = MemoryQueue(config, clock=clock, epoch=epoch, inserted=views.insert, observe=observe, journal=journal)
+        queue = await _queue(config, views, clock=clock, epoch=epoch, observe=observe)
         await stack.enter_async_context(queue.running())
         yield Courier(config, queue, views, clock=clock, epoch=epoch, observe=observe)
+
+
+async def _queue(config: CourierConfig, views: Views, *, clock: Clock, epoch: str, observe: Observe | None) -> Queue:
+    if config.store is not None:
+        return RedisQueue(
+            config, clock=clock, epoch=epoch, inserted=views.insert, is_shown=views.shows, observe=observe
+        )
+    store = await open_store(config.journal)
+    journal = Journal(store) if store is not None else None
+    return MemoryQueue(config, clock=clock, epoch=epoch, inserted=views.insert, observe=observe, journal=journal)
