@@ -84,8 +84,6 @@ class RedisQueue:
             try:
                 yield
             finally:
-                for task in self._claims:
-                    task.cancel()
                 await asyncio.gather(*self._claims, return_exceptions=True)
                 with suppress(CourierError):
                     while (await self._store.call("depart")).result:
@@ -148,10 +146,8 @@ class RedisQueue:
                 self._drop_group(group)
         leases = to_json([(one.group, one.id, one.lease) for one in subscriber.held.values()])
         numbers = to_json([group.number for group in subscriber.groups.values()])
-        try:
-            await self.call("unsubscribe", subscriber.id, leases, numbers)
-        except StoreFailed:
-            self._owed.append(("unsubscribe", subscriber.id, leases, numbers))
+        # Also when the task of the socket is cancelled: others wait for what it held.
+        await asyncio.shield(self._start(self._leave("unsubscribe", subscriber.id, leases, numbers)))
 
     async def grant(self, subscriber_id: str, credit: int) -> int:
         subscriber = self._subscriber(subscriber_id)
@@ -450,10 +446,17 @@ class RedisQueue:
         if not groups:
             self._groups.pop(group.stream, None)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _leave(self, *call: Any) -> None:
+        try:
+            await self.call(*call)
+        except StoreFailed:
+            self._owed.append(call)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name="courier claim")
         self._claims.add(task)
         task.add_done_callback(self._claims.discard)
+        return task
 
     def _subscriber(self, id: str) -> RemoteSubscriber:
         if (found := self._subscribers.get(id)) is None:

@@ -61,6 +61,8 @@ class Watch:
         self._is_away = False
         self._must_recover = False
         self._cleanup_at = 0.0
+        self._reader_check_at = 0.0
+        self._last_entry = 0  # of the log, at the last check of the reader
         self._due = 0.0
         self._sooner = asyncio.Event()
 
@@ -121,16 +123,22 @@ class Watch:
         if self._is_away or self._must_recover or is_new:
             await self._recover(is_new, birth, entry)
         self._queue.wake_all(set(ready))
-        if (now := self._clock.monotonic()) >= self._cleanup_at:
+        now = self._clock.monotonic()
+        if now >= self._cleanup_at:
             self._cleanup_at = now + CLEANUP_EVERY_S
             self._queue.forget_expired(LOOK_EVERY_S)
+        if now >= self._reader_check_at:
+            self._reader_check_at = now + LOOK_EVERY_S
+            if self._after < self._last_entry:  # it was there a second ago: the reader hangs, or is far behind
+                await self._recheck()
+            self._last_entry = entry
         return LOOK_EVERY_S if due < 0 else max(SHORTEST_S, min(LOOK_EVERY_S, due / 1_000_000))
 
     async def _recover(self, is_new: bool, birth: str, entry: int) -> None:
         self._must_recover = False
         try:
             if is_new:  # another server, or this one without what it had
-                self._after = entry
+                self._after = self._last_entry = entry
                 self._streams.clear()
             await self._queue.recover(is_new=is_new)
             await self._recheck()
