@@ -36,13 +36,20 @@ class RemoteSubscriber:
     group: str
     deliver: Callable[[Delivery], None]
     credit: int = 0
+    reserved: int = 0  # credit for messages that are being claimed
     is_gone: bool = False
     held: dict[str, Held] = field(default_factory=dict)  # by lease
     leases: dict[tuple[str, str], str] = field(default_factory=dict)  # by group and id: the newest lease
     groups: dict[str, RemoteGroup] = field(default_factory=dict)  # by stream
 
+    @property
+    def granted(self) -> int:
+        """How many messages it may still get."""
+        return self.credit + self.reserved
+
     def hold(self, held: Held) -> None:
-        """A message that came here before has a new lease: the old one is worth nothing."""
+        """Use a reserved credit. A message that came here before has a new lease: the old one is worth nothing."""
+        self.reserved -= 1
         self.held.pop(self.leases.get((held.group, held.id), ""), None)
         self.held[held.lease] = held
         self.leases[held.group, held.id] = held.lease
@@ -102,6 +109,7 @@ class RemoteGroup:
             if subscriber.credit <= 0:
                 continue
             subscriber.credit -= 1
+            subscriber.reserved += 1
             reserved.append(subscriber)
             if subscriber.credit:
                 self.takers[subscriber] = None
@@ -112,6 +120,7 @@ class RemoteGroup:
         present = [subscriber for subscriber in reserved if not subscriber.is_gone]
         for subscriber in present:
             subscriber.credit += 1
+            subscriber.reserved -= 1
         for subscriber in reversed(dict.fromkeys(present)):
             self.takers[subscriber] = None
             self.takers.move_to_end(subscriber, last=False)

@@ -153,10 +153,10 @@ class RedisQueue:
         subscriber = self._subscriber(subscriber_id)
         if type(credit) is not int or credit <= 0:
             raise InvalidEnvelope("must be a whole number above 0", field="credit")
-        if subscriber.credit + credit > MOST_CREDIT:
+        if subscriber.granted + credit > MOST_CREDIT:
             raise InvalidEnvelope(f"would be more than {MOST_CREDIT}", field="credit")
         subscriber.credit += credit
-        granted = subscriber.credit
+        granted = subscriber.granted
         groups = list(subscriber.groups.items())
         if len(groups) > 1:  # the streams of a pattern take turns
             subscriber.groups = dict([*groups[1:], groups[0]])
@@ -215,7 +215,7 @@ class RedisQueue:
     async def stats(self, stream: str) -> dict[str, Any]:
         found = await self._known(stream, "stats", stream)
         members = {member for group in self._groups.get(stream, {}).values() for member in group.members}
-        busy = sum(1 for member in members if not member.credit)
+        busy = sum(1 for member in members if not member.granted)
         return stats_of(stream, found, self._meter(stream), now=self._clock.monotonic(), busy=busy)
 
     async def audit(self, stream: str) -> dict[str, Any]:
