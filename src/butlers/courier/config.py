@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 import pydantic
 import yaml
@@ -176,7 +177,22 @@ class CourierConfig(Strict):
     auth: Auth = Auth()
     gateway: Gateway = Gateway()
     journal: Journal = Journal()
+    store: str | None = Field(default=None, repr=False)  # redis://user:password@host:port/db; None: in memory
+    store_prefix: str = Field(default="courier", pattern=r"^[A-Za-z0-9_.\-]{1,64}$", alias="storePrefix")
     events: str | None = None  # the path of a JSONL log of what happens
+
+    @field_validator("store")
+    @classmethod
+    def _is_redis(cls, store: str | None, info: pydantic.ValidationInfo) -> str | None:
+        if store is None:
+            return None
+        parts = urlsplit(store)
+        if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
+            raise ValueError("must be redis://host:port/db, rediss://host:port/db or unix:///path?db=0")
+        journal = info.data.get("journal")
+        if journal is not None and journal.kind != "none":
+            raise ValueError("needs no journal: Redis has the messages; leave one of the two out")
+        return store
 
     @model_validator(mode="after")
     def _rules_have_names_of_their_own(self) -> Self:

@@ -268,8 +268,8 @@ class QueueCore:
             "dead": sum(len(group.dead) for group in groups),
             "rateIn": round(max(rate for rate, _ in rates), 3),
             "rateOut": round(sum(rate for _, rate in rates), 3),
-            "latP50": _percentile_ms(latencies, 0.50),
-            "latP95": _percentile_ms(latencies, 0.95),
+            "latP50": percentile_ms(latencies, 0.50),
+            "latP95": percentile_ms(latencies, 0.95),
             "lastTs": found.last_at,
             "paused": any(group.paused for group in groups),
             "draining": found.draining,
@@ -371,5 +371,5 @@ class QueueCore:
             self._on_due(due)
 
 
-def _percentile_ms(ordered: Sequence[float], share: float) -> float:
+def percentile_ms(ordered: Sequence[float], share: float) -> float:
     return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3) if ordered else 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ParamSpec, Protocol
 
 from butlers.clock import Clock
@@ -26,6 +26,9 @@ log = get_logger(__name__)
 
 class Queue(Protocol):
     """What `QueueCore` promises, each call awaited. Raises `CourierError`."""
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """With what was there before, and with leases that expire, until the block ends."""
 
     async def enqueue(self, stream: str, envelope: Mapping[str, Any], *, partition: str | None = None) -> Enqueued: ...
 

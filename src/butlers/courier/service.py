@@ -18,6 +18,7 @@ from butlers.courier.group import Observe
 from butlers.courier.journal import Journal
 from butlers.courier.journal_stores import open_store
 from butlers.courier.queue import Inserted, MemoryQueue, Queue, both
+from butlers.courier.redis_queue import RedisQueue
 from butlers.courier.triggers import TriggerEngine
 from butlers.courier.views import Views
 from butlers.ids import Uuid7Factory
@@ -110,14 +111,26 @@ async def running(config: CourierConfig, *, clock: Clock, listeners: Listeners =
     """A courier with its queue, its journal and its event log as configured, until the block ends."""
     epoch = Uuid7Factory(clock)().hex[-12:]
     views = Views(epoch)
-    inserted = both(views.insert, listeners.inserted)
     async with AsyncExitStack() as stack:
         observe = listeners.observe
         if config.events is not None:
             log = stack.enter_context(EventLog(Path(config.events), clock))
             observe = both(log.observe, observe)
-        store = await open_store(config.journal)
-        journal = Journal(store) if store is not None else None
-        queue = MemoryQueue(config, clock=clock, epoch=epoch, inserted=inserted, observe=observe, journal=journal)
+        queue = await _queue(config, views, Listeners(inserted=listeners.inserted, observe=observe), clock, epoch)
         await stack.enter_async_context(queue.running())
         yield Courier(config, queue, views, clock=clock, epoch=epoch, observe=observe)
+
+
+async def _queue(config: CourierConfig, views: Views, listeners: Listeners, clock: Clock, epoch: str) -> Queue:
+    inserted = both(views.insert, listeners.inserted)
+    if config.store is not None:
+        # A listener is told of every stream, views of those that they show.
+        is_shown = views.shows if listeners.inserted is None else (lambda _stream: True)
+        return RedisQueue(
+            config, clock=clock, epoch=epoch, inserted=inserted, is_shown=is_shown, observe=listeners.observe
+        )
+    store = await open_store(config.journal)
+    journal = Journal(store) if store is not None else None
+    return MemoryQueue(
+        config, clock=clock, epoch=epoch, inserted=inserted, observe=listeners.observe, journal=journal
+    )

@@ -92,6 +92,10 @@ class Views:
             raise UnknownView(f"there is no view {name!r}; there are: {', '.join(self._views)}")
         return view
 
+    def shows(self, stream: str) -> bool:
+        """Whether a message of the stream would change a view."""
+        return any(view.key_of(stream, {}) is not None for view in self._views.values())
+
     def insert(self, stream: str, envelope: Mapping[str, Any]) -> None:
         for view in self._views.values():
             view.insert(stream, envelope)
