@@ -22,11 +22,11 @@ async def serving(folder: Path) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def connected(port: int, stream: str) -> AsyncIterator[GatewayClient]:
+async def connected(port: int, stream: str, *, batched: bool) -> AsyncIterator[GatewayClient]:
     async with (
         CourierClient(f"http://{HOST}:{port}") as courier,
         courier.subscribe(stream) as producer,
-        courier.subscribe(stream) as consumer,
+        courier.subscribe(stream, batch=batched) as consumer,
     ):
         yield GatewayClient(courier, producer, consumer, stream)
 
@@ -47,18 +47,25 @@ class GatewayClient:
 
     async def send_windowed(self, envelopes: Sequence[Envelope]) -> None:
         for window in windows(envelopes):
-            for envelope in window:
-                await self._producer.say(enqueue=envelope)
-            for _ in window:
-                _confirmed(await anext(self._answers))
+            await self._producer.say(enqueue=list(window))
+            _confirmed(await anext(self._answers))
 
     async def receive(self, take: Take, *, batched: bool) -> None:
         await self._consumer.grant(CREDIT)
         async for frame in self._consumer.frames():
-            last = take(frame["deliver"])
-            await self._consumer.ack(frame, credit=1)
+            if batched:
+                last = await self._settle(take, frame["deliveries"])
+            else:
+                last = take(frame["deliver"])
+                await self._consumer.ack(frame, credit=1)
             if last:
                 return
+
+    async def _settle(self, take: Take, deliveries: list[Envelope]) -> bool:
+        last = [take(one["deliver"]) for one in deliveries][-1]
+        acks = [{"id": one["deliver"]["id"], "lease": one["lease"]} for one in deliveries]
+        await self._consumer.say(ack=acks, credit=len(acks))
+        return last
 
     async def unsettled(self) -> int:
         audit = await self._courier.get("/v1/audit", stream=self._stream)

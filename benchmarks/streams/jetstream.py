@@ -39,7 +39,7 @@ async def serving(folder: Path) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def connected(port: int, stream: str) -> AsyncIterator[JetStreamClient]:
+async def connected(port: int, stream: str, *, batched: bool) -> AsyncIterator[JetStreamClient]:
     producer, consumer = [await nats.connect(f"nats://{HOST}:{port}") for _ in range(2)]
     subject = stream.replace("/", ".")
     name = stream.replace("/", "-")

@@ -47,7 +47,8 @@ class Measured:
 
 async def run(load: Load) -> Measured:
     stream = f"bench/{uuid4().hex[:12]}"
-    async with asyncio.timeout(ROUND_S), peer(load.way).connected(load.port, stream) as client:
+    together = load.mode == "windowed"
+    async with asyncio.timeout(ROUND_S), peer(load.way).connected(load.port, stream, batched=together) as client:
         envelopes = [envelope(number, stream) for number in range(load.messages)]
         measured = await (
             _paced(client, envelopes, load.rate) if load.mode == "paced" else _fast(client, envelopes, load)

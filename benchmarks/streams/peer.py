@@ -52,7 +52,7 @@ class Peer(Protocol):
     def serving(self, folder: Path) -> AbstractAsyncContextManager[int]:
         """The server, its files in the folder, until the block ends: its port. Raises `Unavailable`."""
 
-    def connected(self, port: int, stream: str) -> AbstractAsyncContextManager[Client]: ...
+    def connected(self, port: int, stream: str, *, batched: bool) -> AbstractAsyncContextManager[Client]: ...
 
 
 WAYS = {"gateway": "gateway", "redis": "redis_streams", "nats": "jetstream", "rabbitmq": "rabbitmq"}

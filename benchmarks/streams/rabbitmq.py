@@ -39,7 +39,7 @@ async def serving(folder: Path) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def connected(port: int, stream: str) -> AsyncIterator[RabbitClient]:
+async def connected(port: int, stream: str, *, batched: bool) -> AsyncIterator[RabbitClient]:
     producer, consumer = [await aio_pika.connect(host=HOST, port=port) for _ in range(2)]
     async with producer, consumer:
         sending = await producer.channel(publisher_confirms=True)

@@ -35,7 +35,7 @@ async def serving(folder: Path) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def connected(port: int, stream: str) -> AsyncIterator[RedisClient]:
+async def connected(port: int, stream: str, *, batched: bool) -> AsyncIterator[RedisClient]:
     async with Redis(host=HOST, port=port) as producer, Redis(host=HOST, port=port) as consumer:
         await producer.xgroup_create(stream, GROUP, id="0", mkstream=True)
         yield RedisClient(producer, consumer, stream)

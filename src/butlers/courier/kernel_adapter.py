@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, get_args
 
 from butlers.courier.errors import CourierError, InvalidEnvelope, LeaseConflict, UnknownOp
-from butlers.courier.frames import Outbox, deliver_frame
+from butlers.courier.frames import deliver_frame
 from butlers.courier.group import DEFAULT_GROUP, Nack
 from butlers.courier.kernel import (
     ANNOUNCE_S,
@@ -30,6 +30,7 @@ from butlers.courier.kernel import (
     StreamKernel,
     make_pipe,
 )
+from butlers.courier.outbox import PipeOutbox
 from butlers.courier.service import Courier
 from butlers.courier.views import LATEST_PER_AGENT
 
@@ -46,7 +47,7 @@ class PipeSession:
     def __init__(self, courier: Courier, pipe: PipeEnd) -> None:
         self._courier = courier
         self._pipe = pipe
-        self._outbox = Outbox()
+        self._outbox = PipeOutbox()
         self._subscriber: str | None = None
 
     async def run(self) -> None:

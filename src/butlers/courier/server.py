@@ -6,12 +6,11 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
 from butlers.courier.gateway import Gateway
 from butlers.courier.service import Courier, running
+from butlers.courier.websocket import FrameProtocol
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
@@ -38,7 +37,7 @@ class CourierServer:
         limits = DoorLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
         connections = Connections(limits.within(raise_file_limit(2 * MOST_CONNECTIONS)))
         self._server = GuestServer(self.gateway.app(), http=GatewayHttp, connections=connections)
-        self._server.config.ws = WebSocketsSansIOProtocol
+        self._server.config.ws = FrameProtocol
         self._server.config.ws_max_size = config.max_message_bytes
         self._server.config.ws_ping_interval = config.ping_s
         self._server.config.ws_ping_timeout = PONG_S

@@ -46,12 +46,14 @@ def serve(
     port: Annotated[int | None, typer.Option("--port", help="Instead of gateway.port; 0 takes a free one.")] = None,
 ) -> int:
     """Serve the gateway until ctrl-C."""
+    import uvloop
+
     from butlers.courier.config import CourierConfig, load_config
 
     chosen = load_config(config) if config is not None else CourierConfig()
     if port is not None:
         chosen = chosen.model_copy(update={"gateway": chosen.gateway.model_copy(update={"port": port})})
-    asyncio.run(_serve(chosen))
+    uvloop.run(_serve(chosen))
     return OK
 
 
