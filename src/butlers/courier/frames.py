@@ -8,14 +8,12 @@
               {"enqueued": {"id": "e-1", "duplicate": false}}  {"enqueued": [{...}, {"error": {...}}, ...]}
               {"error": {"code": "...", "message": "..."}}
 
-A frame may hold several of the client's words; they are carried out in the order above. What clients say all the time,
-acks, credit and enqueues, is checked here by hand. Everything else, and everything that is wrong, goes through the
-model: it alone refuses.
+A frame may hold several of the client's words; they are carried out in the order above.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pydantic
 from pydantic import ConfigDict, Field, StringConstraints
@@ -27,11 +25,11 @@ from butlers.courier.envelope import Envelope
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, UnknownOp
 from butlers.courier.group import Nack
 from butlers.courier.messages import Delivery
+from butlers.courier.plain import plain_validator
 
 MOST_ACKS = 1_000  # in one frame
 MOST_ENQUEUES = 1_000
-LONGEST_ID = 256
-Id = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_ID)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Frame(pydantic.BaseModel):
@@ -92,7 +90,7 @@ class ErrorFrame(Frame):
 
 
 _WORDS = ("credit", "ack", "nack", "extend", "enqueue")
-_IDS = ("ack", "lease", "stream", "ref")
+_PLAIN = plain_validator(ClientFrame)
 
 
 def read_frame(text: str | bytes) -> dict[str, Any]:
@@ -103,8 +101,8 @@ def read_frame(text: str | bytes) -> dict[str, Any]:
         document = from_json(text, allow_inf_nan=False)
     except ValueError:
         raise InvalidJson("is not valid JSON") from None
-    if type(document) is dict and is_plain(document):
-        return document
+    if _PLAIN.isinstance_python(document) and not document.keys().isdisjoint(_WORDS):
+        return cast("dict[str, Any]", document)
     try:
         frame = ClientFrame.model_validate(document)
     except pydantic.ValidationError as error:
@@ -112,37 +110,6 @@ def read_frame(text: str | bytes) -> dict[str, Any]:
     if not frame.model_fields_set.intersection(_WORDS):
         raise UnknownOp(f"says nothing: one of {', '.join(_WORDS)} is needed")
     return frame.model_dump(by_alias=True, exclude_unset=True)
-
-
-def is_plain(document: dict[str, Any]) -> bool:
-    """Whether the document holds nothing but acks, credit and enqueues as `ClientFrame` takes them. Strictly less than
-    the model takes: what is not ASCII or null, for example, is left to it.
-    """
-    says_something = False
-    for name, value in document.items():
-        kind = type(value)
-        if name == "enqueue":
-            plain = kind is dict or (kind is list and 0 < len(value) <= MOST_ENQUEUES)
-        elif name == "credit":
-            plain = kind is int and 0 < value <= MOST_CREDIT
-        elif name == "ack" and kind is list:
-            plain = len(value) <= MOST_ACKS and all(map(_is_plain_ack, value))
-        else:
-            plain = name in _IDS and _is_plain_id(value)
-        if not plain:
-            return False
-        says_something = says_something or name in _WORDS
-    return says_something
-
-
-def _is_plain_id(value: Any) -> bool:
-    return type(value) is str and 0 < len(value) <= LONGEST_ID and value.isascii()
-
-
-def _is_plain_ack(value: Any) -> bool:
-    if type(value) is not dict:
-        return _is_plain_id(value)
-    return "id" in value and value.keys() <= Ack.model_fields.keys() and all(map(_is_plain_id, value.values()))
 
 
 def deliver_frame(delivery: Delivery) -> dict[str, Any]:

@@ -59,14 +59,16 @@ def serve(
 
 async def _serve(config: Any) -> None:
     from butlers.courier.server import serving
+    from butlers.daemon.collector import spared_collector
 
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
     async with serving(config, clock=SystemClock()) as server:
-        print(f"the courier is up: http://{config.gateway.host}:{server.port}", flush=True)
-        await ended.wait()
+        with spared_collector():
+            print(f"the courier is up: http://{config.gateway.host}:{server.port}", flush=True)
+            await ended.wait()
 
 
 def pub(
