@@ -25,7 +25,7 @@ from butlers.courier.envelope import Envelope
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, UnknownOp
 from butlers.courier.group import Nack
 from butlers.courier.messages import Delivery
-from butlers.courier.plain import plain_validator
+from butlers.courier.plain import plain_check
 
 MOST_ACKS = 1_000  # in one frame
 MOST_ENQUEUES = 1_000
@@ -90,7 +90,7 @@ class ErrorFrame(Frame):
 
 
 _WORDS = ("credit", "ack", "nack", "extend", "enqueue")
-_PLAIN = plain_validator(ClientFrame)
+_is_plain = plain_check(ClientFrame)
 
 
 def read_frame(text: str | bytes) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def read_frame(text: str | bytes) -> dict[str, Any]:
         document = from_json(text, allow_inf_nan=False)
     except ValueError:
         raise InvalidJson("is not valid JSON") from None
-    if _PLAIN.isinstance_python(document) and not document.keys().isdisjoint(_WORDS):
+    if _is_plain(document) and not document.keys().isdisjoint(_WORDS):
         return cast("dict[str, Any]", document)
     try:
         frame = ClientFrame.model_validate(document)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import CoreConfig, SchemaValidator, core_schema
+from pydantic_core import SchemaValidator, core_schema
 
 
-def plain_validator(model: type[BaseModel], **replaced: Any) -> SchemaValidator:
-    """Its `isinstance_python` takes nothing that the model refuses; `replaced` gives some fields a narrower type. It
+def plain_check(model: type[BaseModel], **replaced: Any) -> Callable[[Any], bool]:
+    """The check takes nothing that the model, a strict one, refuses; `replaced` gives some fields a narrower type. It
     knows fields by their alias alone and gives no reasons: what it does not take is for the model to decide.
     """
     fields = {
@@ -18,4 +20,5 @@ def plain_validator(model: type[BaseModel], **replaced: Any) -> SchemaValidator:
         )
         for name, field in model.model_fields.items()
     }
-    return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"), CoreConfig(strict=True))
+    validator = SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior="forbid"))
+    return partial(validator.isinstance_python, strict=True)
