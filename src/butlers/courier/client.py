@@ -91,7 +91,7 @@ class CourierClient:
                 yield Subscription(socket)
         except websockets.InvalidStatus as refused:
             raise _refusal(refused.response.status_code, bytes(refused.response.body or b"")) from None
-        except OSError as error:
+        except (OSError, websockets.ConnectionClosed) as error:
             raise self._down(error) from error
 
     async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
