@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import httpx2
 import websockets
+from pydantic_core import from_json, to_json
 
 from butlers.errors import (
     ClassifiedError,
@@ -42,7 +43,7 @@ class Subscription:
         self._socket = socket
 
     async def say(self, **frame: Any) -> None:
-        await self._socket.send(json.dumps(frame))
+        await self._socket.send(to_json(frame).decode())
 
     async def grant(self, credit: int) -> None:
         await self.say(credit=credit)
@@ -53,7 +54,7 @@ class Subscription:
     async def frames(self) -> AsyncIterator[dict[str, Any]]:
         """Every frame of the gateway, until it closes."""
         async for text in self._socket:
-            yield json.loads(text)
+            yield from_json(text)
 
 
 class CourierClient:
@@ -79,16 +80,18 @@ class CourierClient:
         return await self._call("POST", path, json=body)
 
     @asynccontextmanager
-    async def subscribe(self, stream: str, *, group: str | None = None) -> AsyncIterator[Subscription]:
+    async def subscribe(
+        self, stream: str, *, group: str | None = None, batch: bool = False
+    ) -> AsyncIterator[Subscription]:
         parts = urlsplit(self._url)
-        query = urlencode({"stream": stream} | ({"group": group} if group else {}))
+        query = urlencode({"stream": stream} | ({"group": group} if group else {}) | ({"batch": "1"} if batch else {}))
         address = urlunsplit(("wss" if parts.scheme == "https" else "ws", parts.netloc, "/v1/subscribe", query, ""))
         try:
             async with websockets.connect(address, additional_headers=self._headers, max_size=None) as socket:
                 yield Subscription(socket)
         except websockets.InvalidStatus as refused:
             raise _refusal(refused.response.status_code, bytes(refused.response.body or b"")) from None
-        except OSError as error:
+        except (OSError, websockets.ConnectionClosed) as error:
             raise self._down(error) from error
 
     async def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:

@@ -2,19 +2,18 @@
 
     client -> {"credit": 10}  {"ack": "e-1"}  {"ack": ["e-1", {"id": "e-2", "lease": "..."}]}
               {"nack": "e-1", "as": "failed", "delayMs": 500}  {"extend": "e-1", "extendMs": 60000}
-              {"enqueue": {...envelope...}}
+              {"enqueue": {...envelope...}}  {"enqueue": [{...envelope...}, ...]}
     server -> {"deliver": {...envelope...}, "stream": "...", "lease": "...", "attempt": 1}
-              {"enqueued": {"id": "e-1", "duplicate": false}}  {"error": {"code": "...", "message": "..."}}
+              {"deliveries": [{"deliver": ...}, ...]}    (where the client asked for it with batch=1)
+              {"enqueued": {"id": "e-1", "duplicate": false}}  {"enqueued": [{...}, {"error": {...}}, ...]}
+              {"error": {"code": "...", "message": "..."}}
 
 A frame may hold several of the client's words; they are carried out in the order above.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pydantic
 from pydantic import ConfigDict, Field, StringConstraints
@@ -26,8 +25,10 @@ from butlers.courier.envelope import Envelope
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, UnknownOp
 from butlers.courier.group import Nack
 from butlers.courier.messages import Delivery
+from butlers.courier.plain import plain_check
 
 MOST_ACKS = 1_000  # in one frame
+MOST_ENQUEUES = 1_000
 Id = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -60,7 +61,9 @@ class ClientFrame(Frame):
     extend_ms: int | None = Field(default=None, ge=1, le=86_400_000, alias="extendMs")
     lease: Id | None = None
     stream: Id | None = None
-    enqueue: dict[str, Any] | None = Field(default=None, description="an envelope")
+    enqueue: dict[str, Any] | Annotated[list[Any], Field(min_length=1, max_length=MOST_ENQUEUES)] | None = Field(
+        default=None, description="an envelope, or several"
+    )
     ref: Id | None = Field(default=None, description="comes back with the answer and with errors")
 
 
@@ -71,8 +74,14 @@ class Deliver(Frame):
     attempt: int
 
 
+class Deliveries(Frame):
+    """Instead of `Deliver`, for a subscriber with batch=1 in its query."""
+
+    deliveries: list[Deliver]
+
+
 class EnqueuedFrame(Frame):
-    enqueued: dict[str, Any]
+    enqueued: dict[str, Any] | list[dict[str, Any]] = Field(description="of several: what became of each")
     ref: str | None = None
 
 
@@ -80,63 +89,27 @@ class ErrorFrame(Frame):
     error: dict[str, Any]
 
 
-class Outbox:
-    """Frames on their way to a client. Answers that it does not read hold its next words back; deliveries do not, for
-    its credit bounds them.
-    """
-
-    def __init__(self, most_answers: int = 1_000) -> None:
-        self._frames: deque[Mapping[str, Any]] = deque()
-        self._most_answers = most_answers
-        self._answers = 0
-        self._filled, self._has_room = asyncio.Event(), asyncio.Event()
-        self._has_room.set()
-
-    def put(self, frame: Mapping[str, Any]) -> None:
-        self._frames.append(frame)
-        self._filled.set()
-        if "deliver" not in frame:
-            self._answers += 1
-            if self._answers > self._most_answers:
-                self._has_room.clear()
-
-    async def wait_for_room(self) -> None:
-        await self._has_room.wait()
-
-    async def empty(self, send: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
-        """Send what is there."""
-        while self._frames:
-            frame = self._frames.popleft()
-            await send(frame)
-            if "deliver" not in frame:
-                self._answers -= 1
-                if self._answers <= self._most_answers:
-                    self._has_room.set()
-
-    async def run(self, send: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
-        """Send whatever is put in, until cancelled or until sending fails."""
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            await self.empty(send)
-
-
 _WORDS = ("credit", "ack", "nack", "extend", "enqueue")
+_is_plain = plain_check(ClientFrame)
 
 
-def read_frame(text: str | bytes) -> ClientFrame:
-    """What JSON cannot hold, such as NaN, is refused: every subscriber must be able to read it."""
+def read_frame(text: str | bytes) -> dict[str, Any]:
+    """The words by their names on the wire. What JSON cannot hold, such as NaN, is refused: every subscriber must be
+    able to read it.
+    """
     try:
         document = from_json(text, allow_inf_nan=False)
     except ValueError:
         raise InvalidJson("is not valid JSON") from None
+    if _is_plain(document) and not document.keys().isdisjoint(_WORDS):
+        return cast("dict[str, Any]", document)
     try:
         frame = ClientFrame.model_validate(document)
     except pydantic.ValidationError as error:
         raise _refused(error) from None
     if not frame.model_fields_set.intersection(_WORDS):
         raise UnknownOp(f"says nothing: one of {', '.join(_WORDS)} is needed")
-    return frame
+    return frame.model_dump(by_alias=True, exclude_unset=True)
 
 
 def deliver_frame(delivery: Delivery) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket
 
 from butlers.courier.envelope import read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, LeaseConflict, UnknownOp
-from butlers.courier.frames import Outbox, deliver_frame
+from butlers.courier.frames import deliver_frame
 from butlers.courier.group import DEFAULT_GROUP, Nack
 from butlers.courier.kernel import (
     ANNOUNCE_S,
@@ -35,6 +35,7 @@ from butlers.courier.kernel import (
     StreamKernel,
     make_pipe,
 )
+from butlers.courier.outbox import PipeOutbox
 from butlers.courier.service import Courier
 from butlers.courier.views import LATEST_PER_AGENT
 
@@ -51,7 +52,7 @@ class PipeSession:
     def __init__(self, courier: Courier, pipe: PipeEnd) -> None:
         self._courier = courier
         self._pipe = pipe
-        self._outbox = Outbox()
+        self._outbox = PipeOutbox()
         self._subscriber: str | None = None
 
     async def run(self) -> None:

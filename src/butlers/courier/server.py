@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 from butlers.clock import Clock
 from butlers.courier.access import Identify
-from butlers.courier.bounded_socket import BoundedSocket
 from butlers.courier.config import CourierConfig
 from butlers.courier.gateway import Gateway
 from butlers.courier.kernel_adapter import Fabric, on_kernel
 from butlers.courier.service import Courier, Listeners, running
+from butlers.courier.websocket import FrameProtocol
 from butlers.errors import OverloadRejected
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
@@ -44,7 +44,7 @@ class CourierServer:
         limits = DoorLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
         connections = Connections(limits.within(raise_file_limit(2 * MOST_CONNECTIONS)))
         self._server = GuestServer(self.gateway.app(), http=GatewayHttp, connections=connections)
-        self._server.config.ws = BoundedSocket
+        self._server.config.ws = FrameProtocol
         self._server.config.ws_max_size = config.max_message_bytes
         self._server.config.ws_ping_interval = config.ping_s
         self._server.config.ws_ping_timeout = min(PONG_S, config.ping_s)

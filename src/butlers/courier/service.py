@@ -131,6 +131,4 @@ async def _queue(config: CourierConfig, views: Views, listeners: Listeners, cloc
         )
     store = await open_store(config.journal)
     journal = Journal(store) if store is not None else None
-    return MemoryQueue(
-        config, clock=clock, epoch=epoch, inserted=inserted, observe=listeners.observe, journal=journal
-    )
+    return MemoryQueue(config, clock=clock, epoch=epoch, inserted=inserted, observe=listeners.observe, journal=journal)

@@ -17,12 +17,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from butlers.courier.access import SUBPROTOCOL, Access, Principal
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson
-from butlers.courier.frames import Ack, ClientFrame, Outbox, deliver_frame, error_frame, read_frame
+from butlers.courier.frames import deliver_frame, error_frame, read_frame
 from butlers.courier.group import DEFAULT_GROUP
 from butlers.courier.kernel_adapter import serve_pipe
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import Delivery
+from butlers.courier.outbox import SocketOutbox
 from butlers.courier.service import Courier, Rate
+from butlers.courier.websocket import protocol_of
 from butlers.telemetry import get_logger
 
 UNSUPPORTED, NOT_VALID, POLICY, FAILED = 1003, 1007, 1008, 1011  # close codes
@@ -41,12 +43,12 @@ class Sockets:
         return len(self._open)
 
     async def subscribe(self, socket: WebSocket) -> None:
-        """WS /v1/subscribe?stream=<name or pattern>&group=&format=json|msgpack"""
+        """WS /v1/subscribe?stream=<name or pattern>&group=&format=json|msgpack&batch=0|1"""
         try:
             principal = self._access.principal_of(socket)
             stream = socket.query_params.get("stream", "")
             principal.check("streams", stream, "subscribe")
-            session = Subscription(self._courier, socket, principal, packed=_format(socket))
+            session = Subscription(self._courier, socket, principal)
             await session.begin(stream, group=socket.query_params.get("group", DEFAULT_GROUP))
         except CourierError as error:
             await _refuse(socket, error)
@@ -94,15 +96,19 @@ class Sockets:
 class Subscription:
     """One subscriber: reads its frames, and writes what the core delivers."""
 
-    def __init__(self, courier: Courier, socket: WebSocket, principal: Principal, *, packed: bool) -> None:
+    def __init__(self, courier: Courier, socket: WebSocket, principal: Principal) -> None:
         self._courier = courier
         self._queue = courier.queue
         self._socket = socket
+        self._protocol = protocol_of(socket)
         self._principal = principal
-        self._packed = packed
-        self._outbox = Outbox()
+        self._packed = _option(socket, "format", ("json", "msgpack")) == "msgpack"
+        together = _option(socket, "batch", ("0", "1")) == "1"
+        self._outbox = SocketOutbox(self._protocol, packed=self._packed, together=together, refused=self._set_aside)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._id = ""
         self._refusals = 0
+        self._close_code: int | None = None  # set: the socket ends after what it has to say
         per_minute = courier.config.gateway.messages_per_minute
         self._rate = None if per_minute is None else Rate(per_minute, courier.clock)
 
@@ -112,62 +118,54 @@ class Subscription:
         self._id = await self._queue.subscribe(stream, deliver=self._deliver, group=group)
 
     async def run(self) -> None:
-        """Until the client goes, or no frame can be sent to it any more."""
-        tasks: list[asyncio.Task[None]] = []
+        """Until the client goes."""
         try:
             await self._socket.accept(subprotocol=_chosen_protocol(self._socket))
-            tasks = [
-                asyncio.create_task(self._read(), name=f"courier reader {self._id}"),
-                asyncio.create_task(self._outbox.run(self._send), name=f"courier writer {self._id}"),
-            ]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await self._read()
         finally:
-            for task in tasks:
-                task.cancel()
             await self._queue.unsubscribe(self._id)
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
     def _deliver(self, delivery: Delivery) -> None:
         self._outbox.put(deliver_frame(delivery))
 
-    async def _send(self, frame: Mapping[str, Any]) -> None:
-        if not self._packed:
-            await self._socket.send({"type": "websocket.send", "text": to_json(frame).decode()})
-            return
-        try:
-            data = msgpack.packb(frame)
-        except (OverflowError, ValueError):  # JSON knows numbers that MessagePack does not
-            reason = "cannot be written as MessagePack"
-            await self._queue.nack(
-                self._id, frame["deliver"]["id"], meaning="poison", reason=reason, lease=frame["lease"]
-            )
-            return
-        await self._socket.send({"type": "websocket.send", "bytes": data})
+    def _set_aside(self, frame: Mapping[str, Any]) -> None:
+        """A delivery that the subscriber's format cannot hold; the core is in the middle of something."""
+        nack = self._queue.nack(
+            self._id,
+            frame["deliver"]["id"],
+            meaning="poison",
+            reason=f"cannot be written as {'MessagePack' if self._packed else 'JSON'}",
+            lease=frame["lease"],
+        )
+        task = asyncio.create_task(nack, name=f"courier poison {self._id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
+        receive = self._protocol.receive
         while True:
             await self._outbox.wait_for_room()
-            message = await self._socket.receive()
+            message: Mapping[str, Any] = await receive()
             if message["type"] == "websocket.disconnect":
                 return
             ref = None
             try:
                 frame = self._parsed(message)
-                ref = frame.ref
+                ref = frame.get("ref")
                 await self._obey(frame)
             except CourierError as error:
                 self._outbox.put(error_frame(error, ref))
-                if (code := self._closes(error)) is not None:
-                    await self._end(code)
-                    return
+                self._count(error)
+            if self._close_code is not None:
+                await self._end(self._close_code)
+                return
 
-    def _parsed(self, message: Mapping[str, Any]) -> ClientFrame:
+    def _parsed(self, message: Mapping[str, Any]) -> dict[str, Any]:
         text, data = message.get("text"), message.get("bytes")
         if text is not None:
             return read_frame(text)
@@ -179,63 +177,84 @@ class Subscription:
             raise NotMessagePack("is not MessagePack that JSON can hold") from None
         return read_frame(document)
 
-    async def _obey(self, frame: ClientFrame) -> None:
-        queue, me = self._queue, self._id
-        if frame.ack is not None:
-            await self._ack(frame)
-        if frame.nack is not None:
-            await queue.nack(
-                me,
-                frame.nack,
-                meaning=frame.as_,
-                delay_s=frame.delay_ms / 1000,
-                reason=frame.reason,
-                lease=frame.lease,
-                stream=frame.stream,
-            )
-        if frame.extend is not None:
-            lease_s = None if frame.extend_ms is None else frame.extend_ms / 1000
-            await queue.extend(me, frame.extend, lease_s=lease_s, lease=frame.lease, stream=frame.stream)
-        if frame.credit is not None:
-            await queue.grant(me, frame.credit)
-        if frame.enqueue is not None:
-            await self._enqueue(frame.enqueue, frame.ref)
+    async def _obey(self, frame: dict[str, Any]) -> None:
+        word = frame.get
+        if (ack := word("ack")) is not None:
+            await self._ack(ack, frame)
+        if word("nack") is not None:
+            await self._nack(frame)
+        if (extended := word("extend")) is not None:
+            length_ms = word("extendMs")
+            lease_s = None if length_ms is None else length_ms / 1000
+            await self._queue.extend(self._id, extended, lease_s=lease_s, lease=word("lease"), stream=word("stream"))
+        if (credit := word("credit")) is not None:
+            await self._queue.grant(self._id, credit)
+        if (enqueued := word("enqueue")) is not None:
+            await self._enqueue(enqueued, word("ref"))
 
-    async def _ack(self, frame: ClientFrame) -> None:
-        if isinstance(frame.ack, str):
-            await self._queue.ack(self._id, frame.ack, lease=frame.lease, stream=frame.stream)
+    async def _ack(self, ack: str | list[Any], frame: dict[str, Any]) -> None:
+        if isinstance(ack, str):
+            await self._queue.ack(self._id, ack, lease=frame.get("lease"), stream=frame.get("stream"))
             return
-        for one in frame.ack or ():
-            ack = one if isinstance(one, Ack) else Ack(id=one)
+        for one in ack:
+            which = {"id": one} if isinstance(one, str) else one
             try:
-                await self._queue.ack(self._id, ack.id, lease=ack.lease, stream=ack.stream)
+                await self._queue.ack(self._id, which["id"], lease=which.get("lease"), stream=which.get("stream"))
             except CourierError as error:  # the others of the frame are dealt with all the same
-                self._outbox.put(error_frame(error, frame.ref))
+                self._outbox.put(error_frame(error, frame.get("ref")))
 
-    async def _enqueue(self, envelope: dict[str, Any], ref: str | None) -> None:
-        to = envelope.get("to")
+    async def _nack(self, frame: dict[str, Any]) -> None:
+        await self._queue.nack(
+            self._id,
+            frame["nack"],
+            meaning=frame.get("as", "failed"),
+            delay_s=frame.get("delayMs", 0) / 1000,
+            reason=frame.get("reason", ""),
+            lease=frame.get("lease"),
+            stream=frame.get("stream"),
+        )
+
+    async def _enqueue(self, envelopes: dict[str, Any] | list[Any], ref: str | None) -> None:
+        """The error of a single envelope is raised; of several, each has its own in the answer."""
+        answer: dict[str, Any] = {} if ref is None else {"ref": ref}
+        if isinstance(envelopes, dict):
+            accepted = await self._accept(envelopes)
+            await self._queue.durable()
+            self._outbox.put({"enqueued": accepted, **answer})
+            return
+        results: list[dict[str, Any]] = []
+        for envelope in envelopes:
+            try:
+                results.append(await self._accept(envelope))
+            except CourierError as error:
+                results.append({"error": error.describe()})
+                self._count(error)
+        await self._queue.durable()
+        self._outbox.put({"enqueued": results, **answer})
+
+    async def _accept(self, envelope: Any) -> dict[str, Any]:
+        to = envelope.get("to") if isinstance(envelope, dict) else None
         self._principal.check("streams", to if isinstance(to, str) else "", "enqueue")
         self._principal.spend()
         if self._rate is not None:
             self._rate.spend("this connection")
         accepted = await self._courier.enqueue(envelope)
-        await self._queue.durable()
-        answer: dict[str, Any] = {"enqueued": {"id": accepted.id, "duplicate": accepted.duplicate}}
-        self._outbox.put(answer | ({"ref": ref} if ref is not None else {}))
+        return {"id": accepted.id, "duplicate": accepted.duplicate}
 
-    def _closes(self, error: CourierError) -> int | None:
-        """The close code, when this refusal ends the socket."""
+    def _count(self, error: CourierError) -> None:
+        """Some refusals end the socket, and so do too many of the others."""
         if error.close_code is not None:
-            return error.close_code
-        if error.http_status == 400:  # the frame makes no sense; what is late or too much may be honest
+            self._close_code = error.close_code
+        elif error.http_status == 400:  # the frame makes no sense; what is late or too much may be honest
             self._refusals += 1
-        return POLICY if self._refusals > MOST_REFUSALS else None
+            if self._refusals > MOST_REFUSALS:
+                self._close_code = POLICY
 
     async def _end(self, code: int) -> None:
         """Write what is left, and close; a client that does not read is not waited for."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_FRAMES_S):
-                await self._outbox.empty(self._send)
+                await self._outbox.empty()
         await self._socket.close(code)
 
 
@@ -282,11 +301,12 @@ async def _refuse(socket: WebSocket, error: CourierError) -> None:
         await socket.close(error.close_code or POLICY)
 
 
-def _format(socket: WebSocket) -> bool:
-    chosen = socket.query_params.get("format", "json")
-    if chosen not in ("json", "msgpack"):
-        raise InvalidEnvelope("must be json or msgpack", field="format")
-    return chosen == "msgpack"
+def _option(socket: WebSocket, name: str, choices: tuple[str, str]) -> str:
+    """The first choice is the default."""
+    chosen = socket.query_params.get(name, choices[0])
+    if chosen not in choices:
+        raise InvalidEnvelope(f"must be {' or '.join(choices)}", field=name)
+    return chosen
 
 
 def _chosen_protocol(socket: WebSocket) -> str | None:

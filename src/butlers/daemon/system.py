@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any, Protocol
 from uuid import UUID
@@ -23,6 +22,7 @@ from butlers.clock import Clock, SystemClock
 from butlers.contacts import MIGRATIONS as CONTACT_MIGRATIONS
 from butlers.contacts import Contacts
 from butlers.contracts.envelope import Value, build_models
+from butlers.daemon.collector import spared_collector
 from butlers.daemon.compose.base import Butler, Process, insist
 from butlers.daemon.compose.channels import owner_credentials
 from butlers.daemon.places import Places
@@ -39,10 +39,6 @@ from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.migrations import MigrationSet, migrate
 from butlers.storage.server_process import ServerState, ServerWatch
 from butlers.telemetry import get_logger
-
-_YOUNG = 20_000  # objects between two looks at the young
-_USUAL = gc.get_threshold()  # Python's own numbers, which differ between its versions
-
 
 log = get_logger("butlers.system")
 
@@ -286,15 +282,3 @@ def _log_server_state(state: ServerState) -> None:
 def _drain_order(butler: Butler) -> int:
     """From the way in to the way out, so that everything accepted can still leave."""
     return {"switchboard": 0, "messenger": 2}.get(butler.name, 1)
-
-
-@contextmanager
-def spared_collector() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG, *_USUAL[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*_USUAL)
-        gc.unfreeze()

@@ -80,3 +80,23 @@ async def test_what_is_wrong_is_said_with_its_exit_code(tmp_path: Path):
         assert "name of a stream" in errors
         code, _, errors = await command("dead", INBOX, "--replay", "--discard", "--url", url)
         assert code == 2
+
+
+async def test_a_running_gateway_is_measured_and_left_empty():
+    async with served() as (url, _):
+        found = await answer("bench", "--count", "150", "--rate", "500", "--url", url)
+        assert found["messages_per_s"] > 0
+        assert 0 < found["p50_ms"] <= found["p95_ms"] <= found["p99_ms"]
+        stats = await answer("stats", found["stream"], "--url", url)
+        assert (found["unacked"], stats["depth"], stats["inflight"], stats["counts"]["acked"]) == (0, 0, 0, 300)
+
+
+async def test_a_measurement_that_meets_the_limit_names_the_setting():
+    async with served() as (url, _):
+        code, output, errors = await command("bench", "--count", "1200", "--url", url)
+        assert (code, output) == (1, "")
+        assert "may send 1000 messages a minute" in errors
+        assert "gateway.messagesPerMinute" in errors
+        [stats] = (await answer("stats", "--url", url))["streams"]
+        assert stats["depth"] == stats["inflight"] == 0
+        assert stats["counts"]["acked"] >= 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from butlers.daemon.system import spared_collector
+from butlers.daemon.collector import spared_collector
 
 
 def test_what_a_start_made_is_set_aside_and_taken_back() -> None:
