@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from butlers.serving.connections import Connections, DoorLimits, raise_file_limi
 from butlers.serving.server import GuestServer, listen
 
 MOST_CONNECTIONS = 20_000
+TOKENS_EVERY_S = 2.0
 PONG_S = 20.0  # at most: without an answer to a ping, the other side is gone
 
 
@@ -74,10 +76,20 @@ async def serving(
         async with running(config, clock=clock, listeners=listeners) as courier:
             server = CourierServer(courier, identify=identify)
             await server.open(listener)
+            checks = asyncio.create_task(_check_tokens(server), name="courier tokens") if identify else None
             try:
                 async with on_kernel(courier, server.fabric, url=f"http://{config.gateway.host}:{server.port}"):
                     yield server
             finally:
+                if checks is not None:
+                    checks.cancel()
                 await server.close()
     finally:
         listener.close()
+
+
+async def _check_tokens(server: CourierServer) -> None:
+    """A token that is revoked ends its sockets, too."""
+    while True:
+        await server.courier.clock.sleep(TOKENS_EVERY_S)
+        await server.gateway.sockets.close_refused()

@@ -79,6 +79,17 @@ class Sockets:
             return
         await self._serve(socket, lambda: _follow(socket, reader))
 
+    async def close_refused(self) -> None:
+        """End the sockets whose token counts no more."""
+        for number, socket in enumerate(list(self._open)):
+            if number % 100 == 99:
+                await asyncio.sleep(0)  # thousands of them hold up nobody
+            try:
+                self._access.principal_of(socket)
+            except CourierError:
+                with suppress(Exception):
+                    await socket.close(POLICY)
+
     async def _serve(self, socket: WebSocket, run: Callable[[], Awaitable[None]]) -> None:
         self._open.add(socket)
         try:

@@ -202,6 +202,13 @@ async def test_what_a_remote_butler_may_not_or_cannot_is_refused(running: Runnin
             await client.get("/v1/stats")  # also on this machine: the system has tokens
 
 
+async def test_a_revoked_token_ends_its_socket(running: RunningSystem):
+    async with attached(running, "shed") as remote, attached(running, "barn") as other:
+        running.tokens.revoke("shed")
+        assert await remote.socket.closed() == 1008
+        await other.register("hay")
+
+
 # --- local butlers ---------------------------------------------------------------------------------------------------
 
 
