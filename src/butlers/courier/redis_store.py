@@ -24,7 +24,8 @@ from butlers.courier.errors import CourierError
 from butlers.errors import ConfigurationError, ServiceDown
 from butlers.telemetry import get_logger
 
-SCRIPT = "redis_queue.lua"
+SCRIPT = ("redis_model.lua", "redis_calls.lua")  # one after the other
+MICROSECONDS = 1_000_000  # of the store's times
 OLDEST_VERSION = (6, 2)
 CONNECT_S, ANSWER_S = 2.0, 5.0
 MOST_CALLS, MOST_BYTES = 256, 4 * 2**20  # of one pipeline
@@ -72,7 +73,8 @@ class RedisStore:
             "socket_timeout": ANSWER_S,
         }
         self._client: Redis = Redis.from_url(url, **options)
-        self._script = resources.files(__package__).joinpath(SCRIPT).read_text(encoding="utf-8")
+        files = [resources.files(__package__).joinpath(name) for name in SCRIPT]
+        self._script = "\n".join(file.read_text(encoding="utf-8") for file in files)
         self._sha = ""
         self._waiting: deque[Call] = deque()
         self._filled = asyncio.Event()

@@ -18,7 +18,8 @@ from pydantic_core import from_json, to_json
 from butlers.clock import Clock
 from butlers.courier.errors import CourierError
 from butlers.courier.queue import Inserted
-from butlers.courier.redis_store import Entry, RedisStore
+from butlers.courier.redis_claims import Claims
+from butlers.courier.redis_store import MICROSECONDS, Entry, RedisStore
 from butlers.telemetry import get_logger
 
 LOOK_EVERY_S = 1.0
@@ -34,11 +35,8 @@ class Watched(Protocol):
 
     async def call(self, name: str, *arguments: Any) -> Any: ...
 
-    def waiting_groups(self) -> list[str]: ...
-
-    def wake(self, stream: str, numbers: set[str] | None = None) -> None: ...
-
-    def wake_all(self, numbers: set[str] | None = None) -> None: ...
+    @property
+    def claims(self) -> Claims: ...
 
     async def notice_stream(self, stream: str) -> None: ...
 
@@ -122,7 +120,7 @@ class Watch:
         is_new = birth != self._birth or entry < after
         if self._is_away or self._must_recover or is_new:
             await self._recover(is_new, birth, entry)
-        self._queue.wake_all(set(ready))
+        self._queue.claims.wake_all(set(ready))
         now = self._clock.monotonic()
         if now >= self._cleanup_at:
             self._cleanup_at = now + CLEANUP_EVERY_S
@@ -132,7 +130,7 @@ class Watch:
             if self._after < self._last_entry:  # it was there a second ago: the reader hangs, or is far behind
                 await self._recheck()
             self._last_entry = entry
-        return LOOK_EVERY_S if due < 0 else max(SHORTEST_S, min(LOOK_EVERY_S, due / 1_000_000))
+        return LOOK_EVERY_S if due < 0 else max(SHORTEST_S, min(LOOK_EVERY_S, due / MICROSECONDS))
 
     async def _recover(self, is_new: bool, birth: str, entry: int) -> None:
         self._must_recover = False
@@ -151,8 +149,8 @@ class Watch:
             log.info("the courier's store is back", is_new=is_new)
 
     async def _tend(self) -> Any:
-        waiting = to_json(self._queue.waiting_groups())
-        return await self._queue.call("tend", round(ALIVE_S * 1_000_000), waiting)
+        waiting = to_json(self._queue.claims.waiting_groups())
+        return await self._queue.call("tend", round(ALIVE_S * MICROSECONDS), waiting)
 
     async def _sleep(self, seconds: float) -> None:
         self._sooner.clear()
@@ -194,14 +192,14 @@ class Watch:
                 await self._queue.notice_stream(stream)
                 self._streams.add(stream)
         for stream in {entry.stream for entry in entries if entry.gateway != self._gateway}:
-            self._queue.wake(stream)
+            self._queue.claims.wake(stream)
         behind = {entry.stream for entry in entries if entry.shown and entry.shown > self._shown.get(entry.stream, 0)}
         await self._show_last(sorted(behind))
 
     async def _recheck(self) -> None:
         for stream in await self._queue.call("streams"):
             await self._queue.notice_stream(stream)
-        self._queue.wake_all()
+        self._queue.claims.wake_all()
         await self._load_shown()
 
     async def _show_last(self, streams: list[str]) -> None:
