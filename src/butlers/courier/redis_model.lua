@@ -24,8 +24,10 @@ local now = clock[1] * 1000000 + clock[2]
 local LOG_ENTRIES, MOST_AT_ONCE = 10000, 500
 local touched, is_touched, shown, events, policies = {}, {}, {}, {}, {}
 
-local function key(...)
-  return base .. ':' .. table.concat({...}, ':')
+local function key(first, second, third)
+  if third then return base .. ':' .. first .. ':' .. second .. ':' .. third end
+  if second then return base .. ':' .. first .. ':' .. second end
+  return base .. ':' .. first
 end
 
 -- A number that no other call gets. It follows the time, so that it is the order of messages, too.
