@@ -33,11 +33,13 @@ from butlers.courier.errors import (
 from butlers.courier.group import DEFAULT_GROUP, Nack, Observe
 from butlers.courier.messages import Delivery, StoredMessage
 from butlers.courier.names import check_pattern, check_stream, compile_pattern
-from butlers.courier.queue import Inserted
+from butlers.courier.queue import AckOf, Inserted
 from butlers.courier.redis_claims import Claims
 from butlers.courier.redis_stats import audit_of, retry_after, stats_of
 from butlers.courier.redis_store import MICROSECONDS, RedisStore, StoreFailed
 from butlers.courier.redis_watch import Watch
+
+MOST_GIVEN_BACK = 500  # leases of one call
 
 
 class RedisQueue:
@@ -139,10 +141,8 @@ class RedisQueue:
         subscriber.is_gone, subscriber.credit = True, 0
         self._forget_pattern(subscriber)
         self.claims.leave(subscriber)
-        leases = to_json([(one.group, one.id, one.lease) for one in subscriber.held.values()])
-        numbers = to_json([group.number for group in subscriber.groups.values()])
         # Also when the task of the socket is cancelled: others wait for what it held.
-        await asyncio.shield(self.claims.start(self._leave("unsubscribe", subscriber.id, leases, numbers)))
+        await asyncio.shield(self.claims.start(self._give_back(subscriber)))
 
     async def grant(self, subscriber_id: str, credit: int) -> int:
         subscriber = self._subscriber(subscriber_id)
@@ -160,6 +160,14 @@ class RedisQueue:
 
     async def ack(self, subscriber_id: str, id: str, *, lease: str | None = None, stream: str | None = None) -> None:
         await self._settle("ack", self._subscriber(subscriber_id), id, lease, stream)
+
+    async def ack_each(self, subscriber_id: str, acks: Sequence[AckOf]) -> list[CourierError]:
+        calls = [self.ack(subscriber_id, one.id, lease=one.lease, stream=one.stream) for one in acks]
+        results = await asyncio.gather(*calls, return_exceptions=True)  # they share a pipeline
+        unexpected = [one for one in results if one is not None and not isinstance(one, CourierError)]
+        if unexpected:
+            raise unexpected[0]
+        return [one for one in results if isinstance(one, CourierError)]
 
     async def nack(
         self,
@@ -331,7 +339,15 @@ class RedisQueue:
     def _forget_pattern(self, subscriber: RemoteSubscriber) -> None:
         self._patterns = [pair for pair in self._patterns if pair[1] is not subscriber]
 
+    async def _give_back(self, subscriber: RemoteSubscriber) -> None:
+        leases = [(one.group, one.id, one.lease) for one in subscriber.held.values()]
+        for first in range(0, len(leases), MOST_GIVEN_BACK):
+            await self._leave("unsubscribe", subscriber.id, to_json(leases[first : first + MOST_GIVEN_BACK]), "[]")
+        numbers = to_json([group.number for group in subscriber.groups.values()])
+        await self._leave("unsubscribe", subscriber.id, "[]", numbers)
+
     async def _leave(self, *call: Any) -> None:
+        """A call that is owed to Redis when it is away."""
         try:
             await self.call(*call)
         except StoreFailed:

@@ -159,19 +159,20 @@ class RedisStore:
     async def _send(self, batch: list[Call]) -> None:
         try:
             replies = await self._pipeline([arguments for arguments, _ in batch])
-        except (RedisError, OSError) as error:
-            replies = [error] * len(batch)
         except asyncio.CancelledError:
             for _, future in batch:
                 future.cancel()
             raise
+        except Exception as error:  # whatever it is, those who wait must learn it, and the next ones be served
+            replies = [error] * len(batch)
         for (_, future), reply in zip(batch, replies, strict=True):
             if future.done():  # its caller went away
                 continue
             if isinstance(reply, Exception):
                 future.set_exception(self._failed(reply))
             else:
-                future.set_result(Reply(*reply))
+                result, touched, events = reply
+                future.set_result(Reply(result, touched, events))
 
     async def _pipeline(self, calls: list[tuple[Any, ...]]) -> list[Any]:
         replies = await self._execute(calls)
@@ -191,8 +192,8 @@ class RedisStore:
 
     def _failed(self, error: Exception) -> StoreFailed:
         """The log has the details; those who call from outside learn that it is not their fault."""
-        if isinstance(error, ResponseError):
-            log.error("Redis refuses a call of the courier", error=error)
+        if isinstance(error, ResponseError) or not isinstance(error, RedisError | OSError):
+            log.error("a call of the courier failed in Redis", error=error)
         failed = StoreFailed(
             f"the store of the streams does not answer ({type(error).__name__}): send again", retry_after=RETRY_AFTER_S
         )

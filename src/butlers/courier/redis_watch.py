@@ -106,8 +106,10 @@ class Watch:
             try:
                 pause_s = await self._look_once()
                 backoff_s = SHORTEST_S
-            except CourierError as error:
-                if not self._is_away:
+            except Exception as error:
+                if not isinstance(error, CourierError):
+                    log.error("the courier cannot look after its store", error=error)
+                elif not self._is_away:
                     log.warning("the courier's store is away", error=error)
                 self._is_away = True
                 backoff_s = pause_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
@@ -173,7 +175,9 @@ class Watch:
                 entries = await self._store.read_log(self._after)
                 await self._take(entries)
                 backoff_s = SHORTEST_S
-            except CourierError:  # `_look` says so, and looks at everything when Redis is back
+            except Exception as error:  # `_look` looks at everything when Redis is back, and says that it was away
+                if not isinstance(error, CourierError):
+                    log.error("the courier cannot read its log of changes", error=error)
                 self._must_recover = True
                 backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
                 await self._clock.sleep(backoff_s)

@@ -21,6 +21,7 @@ from butlers.courier.frames import Ack, ClientFrame, Outbox, deliver_frame, erro
 from butlers.courier.group import DEFAULT_GROUP
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import Delivery
+from butlers.courier.queue import AckOf
 from butlers.courier.service import Courier, Rate
 from butlers.telemetry import get_logger
 
@@ -193,12 +194,9 @@ class Subscription:
         if isinstance(frame.ack, str):
             await self._queue.ack(self._id, frame.ack, lease=frame.lease, stream=frame.stream)
             return
-        for one in frame.ack or ():
-            ack = one if isinstance(one, Ack) else Ack(id=one)
-            try:
-                await self._queue.ack(self._id, ack.id, lease=ack.lease, stream=ack.stream)
-            except CourierError as error:  # the others of the frame are dealt with all the same
-                self._outbox.put(error_frame(error, frame.ref))
+        acks = [one if isinstance(one, Ack) else Ack(id=one) for one in frame.ack or ()]
+        for error in await self._queue.ack_each(self._id, [AckOf(ack.id, ack.lease, ack.stream) for ack in acks]):
+            self._outbox.put(error_frame(error, frame.ref))  # the others of the frame are dealt with all the same
 
     async def _enqueue(self, envelope: dict[str, Any], ref: str | None) -> None:
         to = envelope.get("to")
