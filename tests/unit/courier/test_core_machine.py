@@ -83,7 +83,7 @@ class Courier(RuleBasedStateMachine):
         # `deliver` runs within the call: the model must know the message before.
         before, ended = dict(self.partitions), set(self.settled[stream])
         self.settled[stream].discard(id)
-        if not known or id in self.settled[stream]:
+        if not known or id in ended:
             self.partitions.pop((stream, id), None)
             if partition is not None:
                 self.partitions[stream, id] = partition
