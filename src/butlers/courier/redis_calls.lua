@@ -147,14 +147,14 @@ end
 
 -- Once a second, and when something is due: the gateway is alive, others may not be, leases and delays end.
 -- Returns since when there is data, the last entry of the log, the time until the next call is due (-1: none), and
--- which of the groups have something ready.
+-- which of the groups have something ready, and whether the others still counted this gateway among the living.
 function calls.tend(alive, waiting)
   local birth = redis.call('GET', key('birth'))
   if not birth then
     birth = string.format('%.0f', next_number())
     redis.call('SET', key('birth'), birth)
   end
-  redis.call('ZADD', key('gateways'), now + tonumber(alive), gateway)
+  local is_known = redis.call('ZADD', key('gateways'), now + tonumber(alive), gateway) == 0
   local is_more = false
   for _, other in ipairs(redis.call('ZRANGEBYSCORE', key('gateways'), '-inf', now, 'LIMIT', 0, 1)) do
     is_more = not bury_gateway(other)
@@ -169,7 +169,7 @@ function calls.tend(alive, waiting)
   for _, number in ipairs(cjson.decode(waiting)) do
     if redis.call('ZCARD', key(number, 'ready')) > 0 then ready[#ready + 1] = number end
   end
-  return {birth, tonumber(redis.call('GET', key('entry')) or 0), is_more and 0 or pause, ready}
+  return {birth, tonumber(redis.call('GET', key('entry')) or 0), is_more and 0 or pause, ready, is_known and 1 or 0}
 end
 
 -- The gateway ends in order: its subscribers are gone, and what is left was never delivered. Returns what remains.

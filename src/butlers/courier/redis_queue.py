@@ -270,9 +270,11 @@ class RedisQueue:
                 elif joined:
                     self.claims.join(subscriber, *joined)
 
-    async def recover(self, *, is_new: bool) -> None:
-        """Redis is back. `is_new`: without what it had, so that every subscriber begins again."""
-        if is_new:
+    async def recover(self, *, is_new: bool, is_known: bool) -> None:
+        """Redis is back. `is_new`: without what it had. Not `is_known`: the others took this gateway for dead. In both
+        cases every subscriber takes part anew; what it held is for others.
+        """
+        if is_new or not is_known:
             self.claims.is_unsure = True
             for subscriber in list(self._subscribers.values()):
                 self.claims.leave(subscriber)

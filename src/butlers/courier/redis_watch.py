@@ -17,6 +17,7 @@ from pydantic_core import from_json, to_json
 
 from butlers.clock import Clock
 from butlers.courier.errors import CourierError
+from butlers.courier.group import NEVER
 from butlers.courier.queue import Inserted
 from butlers.courier.redis_claims import Claims
 from butlers.courier.redis_store import MICROSECONDS, Entry, RedisStore
@@ -40,7 +41,7 @@ class Watched(Protocol):
 
     async def notice_stream(self, stream: str) -> None: ...
 
-    async def recover(self, *, is_new: bool) -> None: ...
+    async def recover(self, *, is_new: bool, is_known: bool) -> None: ...
 
     def forget_expired(self, grace_s: float) -> None: ...
 
@@ -61,7 +62,7 @@ class Watch:
         self._cleanup_at = 0.0
         self._reader_check_at = 0.0
         self._last_entry = 0  # of the log, at the last check of the reader
-        self._due = 0.0
+        self._due = NEVER
         self._sooner = asyncio.Event()
 
     @asynccontextmanager
@@ -117,11 +118,11 @@ class Watch:
 
     async def _look_once(self) -> float:
         """Returns for how long nothing is due."""
-        after = self._after
-        birth, entry, due, ready = await self._tend()
+        after, self._due = self._after, NEVER
+        birth, entry, due, ready, is_known = await self._tend()
         is_new = birth != self._birth or entry < after
-        if self._is_away or self._must_recover or is_new:
-            await self._recover(is_new, birth, entry)
+        if self._is_away or self._must_recover or is_new or not is_known:
+            await self._recover(birth, entry, is_new=is_new, is_known=bool(is_known))
         self._queue.claims.wake_all(set(ready))
         now = self._clock.monotonic()
         if now >= self._cleanup_at:
@@ -134,13 +135,13 @@ class Watch:
             self._last_entry = entry
         return LOOK_EVERY_S if due < 0 else max(SHORTEST_S, min(LOOK_EVERY_S, due / MICROSECONDS))
 
-    async def _recover(self, is_new: bool, birth: str, entry: int) -> None:
+    async def _recover(self, birth: str, entry: int, *, is_new: bool, is_known: bool) -> None:
         self._must_recover = False
         try:
             if is_new:  # another server, or this one without what it had
                 self._after = self._last_entry = entry
                 self._streams.clear()
-            await self._queue.recover(is_new=is_new)
+            await self._queue.recover(is_new=is_new, is_known=is_known)
             await self._recheck()
         except CourierError:
             self._must_recover = True
@@ -155,16 +156,17 @@ class Watch:
         return await self._queue.call("tend", round(ALIVE_S * MICROSECONDS), waiting)
 
     async def _sleep(self, seconds: float) -> None:
-        self._sooner.clear()
-        self._due = self._clock.monotonic() + seconds
-        woken = asyncio.create_task(self._sooner.wait())
-        timer = asyncio.create_task(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait([woken, timer], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            timer.cancel()
-        await self._clock.sleep(max(0.0, self._due - self._clock.monotonic()))
+        """Until then, or until what is due sooner, also when that came up during the last look."""
+        self._due = min(self._due, self._clock.monotonic() + seconds)
+        while (left := self._due - self._clock.monotonic()) > 0:
+            self._sooner.clear()
+            woken = asyncio.create_task(self._sooner.wait())
+            timer = asyncio.create_task(self._clock.sleep(left))
+            try:
+                await asyncio.wait([woken, timer], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                woken.cancel()
+                timer.cancel()
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
