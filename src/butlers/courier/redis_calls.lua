@@ -1,5 +1,4 @@
--- The calls of a gateway, after `redis_model.lua`, with which they are one script: what each takes stands in its
--- parameters, all of them text.
+-- The calls of a gateway, each a script of its own with what it uses of `redis_model.lua`. Arguments are text.
 
 local calls = {}
 

@@ -1,4 +1,5 @@
--- The courier's streams in Redis. Every call of a gateway is one run of this script, and therefore atomic.
+-- The courier's streams in Redis. Every call of a gateway is the run of one script, and therefore atomic: the calls stand
+-- in `redis_calls.lua`, and each has the functions of this file that it uses. A function uses only those above it.
 --
 -- KEYS[1]  the prefix of every key, which is their hash tag: {courier}
 -- ARGV     the id of the gateway that calls, the name of the call, its arguments

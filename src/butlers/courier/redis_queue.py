@@ -1,6 +1,6 @@
 """The streams in Redis, for several gateways that share them.
 
-    subscriber ──grant──> credit here ──claim──> Redis ──> deliver       one script for every change (redis_calls.lua)
+    subscriber ──grant──> credit here ──claim──> Redis ──> deliver       a script for every change (redis_calls.lua)
     every gateway <── the log of changes <── whatever makes a message ready, at any gateway
 
 Redis has the messages, their leases and their counts. A gateway has its subscribers: who they are, their credit and
