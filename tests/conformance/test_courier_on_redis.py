@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
+from butlers.courier.redis_queue import RedisQueue
 from butlers.errors import ConfigurationError, ServiceDown
 from tests.conformance.courier_stores import Store, Watched, eventually, redis_config
 from tests.integration.courier.gateway import INBOX, RunningGateway, Socket, envelope, gateway
@@ -173,6 +175,37 @@ async def test_what_a_killed_gateway_held_comes_back_long_before_its_leases_end(
 
 async def _has_subscribers(running: Watched, number: int) -> bool:
     return bool((await running.stats())["subscribers"] == number)
+
+
+async def test_a_gateway_that_was_taken_for_dead_takes_part_again(shared: Store, redis_server: RedisServer):
+    base = f"{{{shared.config.rpartition(' ')[2]}}}"
+    async with (
+        shared.gateway() as here,
+        shared.gateway() as there,
+        there.subscriber(credit=9) as jen,
+        there.subscriber("jobs/*&group=work", credit=9) as tom,
+        Redis.from_url(redis_server.url) as redis,
+    ):
+        await here.send("a")
+        first = await jen.hear()
+        epoch, queue = there.running.courier.epoch, here.running.courier.queue
+        assert isinstance(queue, RedisQueue)
+
+        async def is_given_back() -> bool:
+            await redis.zadd(f"{base}:gateways", {epoch: 1})  # as if it had said nothing for long
+            await queue.call("tend", 10_000_000, "[]")
+            return not await redis.hexists(f"{base}:held:{epoch}", first["lease"])
+
+        await eventually(is_given_back)
+        second = await jen.hear()
+        assert (first["attempt"], second["attempt"]) == (1, 2)
+        await jen.say(ack="a", lease=first["lease"])
+        assert await jen.error() == "LeaseConflict"
+        await jen.say(ack="a", lease=second["lease"])
+        await here.until_counted("acked", 1)
+        await here.send("b", to="jobs/new")
+        assert await tom.delivered() == "b"
+        assert (await here.stats("jobs/new"))["groups"] == ["work"]
 
 
 async def test_a_view_is_there_after_all_gateways_were_away(shared: Store):

@@ -63,6 +63,12 @@ class RemoteSubscriber:
         if held.lease in self.held:
             self.held[held.lease] = held._replace(expires_at=expires_at)
 
+    def forget(self) -> None:
+        """The store has nothing of it: neither what it holds nor where it takes part."""
+        self.held.clear()
+        self.leases.clear()
+        self.groups.clear()
+
     def find(self, id: str, *, lease: str | None, stream: str | None) -> Held:
         """Raises `LeaseConflict` when the subscriber does not hold the message, or does no more."""
         if lease is not None:

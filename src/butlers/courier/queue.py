@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ParamSpec, Protocol
+from typing import Any, NamedTuple, ParamSpec, Protocol
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
 from butlers.courier.core import Enqueued, QueueCore
+from butlers.courier.errors import CourierError
 from butlers.courier.group import DEFAULT_GROUP, Nack, Observe
 from butlers.courier.journal import Journal
 from butlers.courier.messages import Delivery, StoredMessage
@@ -22,6 +23,14 @@ from butlers.telemetry import get_logger
 Inserted = Callable[[str, Mapping[str, Any]], None]  # stream, envelope
 P = ParamSpec("P")
 log = get_logger(__name__)
+
+
+class AckOf(NamedTuple):
+    """One message of an ack that names several."""
+
+    id: str
+    lease: str | None = None
+    stream: str | None = None
 
 
 class Queue(Protocol):
@@ -48,6 +57,9 @@ class Queue(Protocol):
     async def ack(
         self, subscriber_id: str, id: str, *, lease: str | None = None, stream: str | None = None
     ) -> None: ...
+
+    async def ack_each(self, subscriber_id: str, acks: Sequence[AckOf]) -> list[CourierError]:
+        """Ack as many as can be; returns why the others cannot."""
 
     async def nack(
         self,
@@ -169,6 +181,15 @@ class MemoryQueue:
 
     async def ack(self, subscriber_id: str, id: str, *, lease: str | None = None, stream: str | None = None) -> None:
         self.core.ack(subscriber_id, id, lease=lease, stream=stream)
+
+    async def ack_each(self, subscriber_id: str, acks: Sequence[AckOf]) -> list[CourierError]:
+        refused: list[CourierError] = []
+        for one in acks:
+            try:
+                self.core.ack(subscriber_id, one.id, lease=one.lease, stream=one.stream)
+            except CourierError as error:
+                refused.append(error)
+        return refused
 
     async def nack(
         self,

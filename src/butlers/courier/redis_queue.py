@@ -1,20 +1,17 @@
 """The streams in Redis, for several gateways that share them.
 
-    subscriber ──grant──> credit here ──claim──> Redis ──> deliver       one script for every change (redis_queue.lua)
+    subscriber ──grant──> credit here ──claim──> Redis ──> deliver       a script for every change (redis_calls.lua)
     every gateway <── the log of changes <── whatever makes a message ready, at any gateway
 
 Redis has the messages, their leases and their counts. A gateway has its subscribers: who they are, their credit and
-their turns (`credit`). It claims as many messages as it has reserved credit for, hands them out, and claims again when
-something may be ready: after a call of its own, when the log says so (`redis_watch`), and once a second in any case.
-
-What a gateway holds after a call that got no answer is unknown to it. When Redis is back, it compares: what it does not
-know to hold was never delivered, and gets its place again.
+their turns (`credit`). It claims as many messages as it has reserved credit for (`redis_claims`), when something may be
+ready: after a call of its own, when the log says so, and once a second in any case (`redis_watch`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any
@@ -24,7 +21,7 @@ from pydantic_core import from_json, to_json
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
 from butlers.courier.core import LONGEST_DELAY_S, LONGEST_LEASE_S, MOST_CREDIT, PRIORITIES, Enqueued
-from butlers.courier.credit import Held, Meter, RemoteGroup, RemoteSubscriber
+from butlers.courier.credit import RemoteSubscriber
 from butlers.courier.errors import (
     CourierError,
     InvalidEnvelope,
@@ -36,15 +33,13 @@ from butlers.courier.errors import (
 from butlers.courier.group import DEFAULT_GROUP, Nack, Observe
 from butlers.courier.messages import Delivery, StoredMessage
 from butlers.courier.names import check_pattern, check_stream, compile_pattern
-from butlers.courier.queue import Inserted
+from butlers.courier.queue import AckOf, Inserted
+from butlers.courier.redis_claims import Claims
 from butlers.courier.redis_stats import audit_of, retry_after, stats_of
-from butlers.courier.redis_store import RedisStore, StoreFailed
+from butlers.courier.redis_store import MICROSECONDS, RedisStore, StoreFailed
 from butlers.courier.redis_watch import Watch
-from butlers.telemetry import get_logger
 
-MOST_CLAIMED = 128  # messages of one claim
-MICROSECONDS = 1_000_000
-log = get_logger(__name__)
+MOST_GIVEN_BACK = 500  # leases of one call
 
 
 class RedisQueue:
@@ -67,15 +62,18 @@ class RedisQueue:
         self._observe = observe
         self._store = RedisStore(config.store or "", prefix=config.store_prefix, gateway=epoch)
         self._watch = Watch(self._store, self, clock=clock, gateway=epoch, inserted=inserted)
+        self.claims = Claims(
+            self.call,
+            clock=clock,
+            report=self._report,
+            on_lease=self._watch.look_in,
+            on_failure=self._watch.report_failure,
+        )
         self._numbers = count(1)
         self._subscribers: dict[str, RemoteSubscriber] = {}
         self._patterns: list[tuple[Callable[[str], bool], RemoteSubscriber]] = []
-        self._groups: dict[str, dict[str, RemoteGroup]] = {}  # by stream and number
-        self._meters: dict[str, Meter] = {}
         self._policies: dict[str, str] = {}
-        self._claims: set[asyncio.Task[None]] = set()
         self._owed: list[tuple[Any, ...]] = []  # calls for subscribers that went while Redis was away
-        self._is_unsure = False  # a call of unknown outcome may have claimed messages
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -84,7 +82,7 @@ class RedisQueue:
             try:
                 yield
             finally:
-                await asyncio.gather(*self._claims, return_exceptions=True)
+                await self.claims.end()
                 with suppress(CourierError):
                     while (await self._store.call("depart")).result:
                         pass
@@ -108,10 +106,10 @@ class RedisQueue:
             case "most":
                 raise self._too_many_streams()
             case "full":
-                rates = self._meter(stream).rates(self._clock.monotonic())
+                rates = self.claims.meter(stream).rates(self._clock.monotonic())
                 wait = retry_after(self._config.policy_of(stream), rates)
                 raise StreamFull(stream, depth=result[1], retry_after=wait)
-        self._meter(stream).count(self._clock.monotonic(), accepted=1)
+        self.claims.meter(stream).count(self._clock.monotonic(), accepted=1)
         self._report("enqueue", stream, id, {"envelope": envelope, "partition": partition})
         if shown:
             self._watch.show(stream, result[1], envelope)
@@ -130,8 +128,10 @@ class RedisQueue:
             self._patterns.append((compile_pattern(pattern), subscriber))
         try:
             await self._enter(subscriber)
-        except BaseException:
+        except BaseException:  # Redis may have taken it in, for streams that are not known here
+            subscriber.is_gone = True
             self._forget_pattern(subscriber)
+            self.claims.start(self._leave("unsubscribe", subscriber.id, "[]", ""))
             raise
         self._subscribers[subscriber.id] = subscriber
         return subscriber.id
@@ -140,14 +140,9 @@ class RedisQueue:
         subscriber = self._subscribers.pop(subscriber_id)
         subscriber.is_gone, subscriber.credit = True, 0
         self._forget_pattern(subscriber)
-        for group in subscriber.groups.values():
-            group.leave(subscriber)
-            if not group.members:
-                self._drop_group(group)
-        leases = to_json([(one.group, one.id, one.lease) for one in subscriber.held.values()])
-        numbers = to_json([group.number for group in subscriber.groups.values()])
+        self.claims.leave(subscriber)
         # Also when the task of the socket is cancelled: others wait for what it held.
-        await asyncio.shield(self._start(self._leave("unsubscribe", subscriber.id, leases, numbers)))
+        await asyncio.shield(self.claims.start(self._give_back(subscriber)))
 
     async def grant(self, subscriber_id: str, credit: int) -> int:
         subscriber = self._subscriber(subscriber_id)
@@ -160,11 +155,19 @@ class RedisQueue:
         groups = list(subscriber.groups.items())
         if len(groups) > 1:  # the streams of a pattern take turns
             subscriber.groups = dict([*groups[1:], groups[0]])
-        self._offer(subscriber)
+        self.claims.offer(subscriber)
         return granted
 
     async def ack(self, subscriber_id: str, id: str, *, lease: str | None = None, stream: str | None = None) -> None:
         await self._settle("ack", self._subscriber(subscriber_id), id, lease, stream)
+
+    async def ack_each(self, subscriber_id: str, acks: Sequence[AckOf]) -> list[CourierError]:
+        calls = [self.ack(subscriber_id, one.id, lease=one.lease, stream=one.stream) for one in acks]
+        results = await asyncio.gather(*calls, return_exceptions=True)  # they share a pipeline
+        unexpected = [one for one in results if one is not None and not isinstance(one, CourierError)]
+        if unexpected:
+            raise unexpected[0]
+        return [one for one in results if isinstance(one, CourierError)]
 
     async def nack(
         self,
@@ -214,9 +217,8 @@ class RedisQueue:
 
     async def stats(self, stream: str) -> dict[str, Any]:
         found = await self._known(stream, "stats", stream)
-        members = {member for group in self._groups.get(stream, {}).values() for member in group.members}
-        busy = sum(1 for member in members if not member.granted)
-        return stats_of(stream, found, self._meter(stream), now=self._clock.monotonic(), busy=busy)
+        now, busy = self._clock.monotonic(), self.claims.busy(stream)
+        return stats_of(stream, found, self.claims.meter(stream), now=now, busy=busy)
 
     async def audit(self, stream: str) -> dict[str, Any]:
         return audit_of(stream, await self._known(stream, "stats", stream))
@@ -258,49 +260,31 @@ class RedisQueue:
 
     # --- what the watch asks for -------------------------------------------------------------------------------------
 
-    def waiting_groups(self) -> list[str]:
-        """Groups whose subscribers have credit, and nothing to do."""
-        groups = (group for groups in self._groups.values() for group in groups.values())
-        return [group.number for group in groups if group.takers and not group.is_claiming]
-
-    def wake(self, stream: str, numbers: set[str] | None = None) -> None:
-        """Something may be ready, in all groups of the stream or in these."""
-        for group in list(self._groups.get(stream, {}).values()):
-            if numbers is None or group.number in numbers:
-                group.may_be_ready = True
-                self._claim_when_ready(group)
-
-    def wake_all(self, numbers: set[str] | None = None) -> None:
-        for stream in list(self._groups):
-            self.wake(stream, numbers)
-
     async def notice_stream(self, stream: str) -> None:
         """A stream that may be new: subscribers by pattern take part in it."""
         for fits, subscriber in list(self._patterns):
             if stream not in subscriber.groups and fits(stream) and not subscriber.is_gone:
                 joined = await self.call("join", stream, subscriber.group, subscriber.id)
-                if joined:
-                    self._join(subscriber, *joined)
+                if joined and subscriber.is_gone:
+                    await self._leave("unsubscribe", subscriber.id, "[]", to_json([joined[1]]))
+                elif joined:
+                    self.claims.join(subscriber, *joined)
 
-    async def recover(self, *, is_new: bool) -> None:
-        """Redis is back. `is_new`: without what it had, so that every subscriber begins again."""
-        if is_new:
-            self._is_unsure = True
+    async def recover(self, *, is_new: bool, is_known: bool) -> None:
+        """Redis is back. `is_new`: without what it had. Not `is_known`: the others took this gateway for dead. In both
+        cases every subscriber takes part anew; what it held is for others.
+        """
+        if is_new or not is_known:
+            self.claims.is_unsure = True
             for subscriber in list(self._subscribers.values()):
-                for group in subscriber.groups.values():
-                    group.leave(subscriber)
-                subscriber.groups.clear()
-                subscriber.held.clear()
-                subscriber.leases.clear()
-            self._groups.clear()
-            for subscriber in list(self._subscribers.values()):
+                self.claims.leave(subscriber)
+                subscriber.forget()
                 await self._enter(subscriber)
         while self._owed:
             await self.call(*self._owed[0])
             self._owed.pop(0)
-        if self._is_unsure:
-            await self._return_unknown()
-        self.wake_all()
+        if self.claims.is_unsure:
+            await self.claims.return_unknown(self._subscribers)
 
     def forget_expired(self, grace_s: float) -> None:
         """What the store has surely given to others is not held here."""
@@ -309,80 +293,6 @@ class RedisQueue:
             for held in [held for held in subscriber.held.values() if held.expires_at < before]:
                 subscriber.release(held)
 
-    # --- claims ------------------------------------------------------------------------------------------------------
-
-    def _claim_when_ready(self, group: RemoteGroup) -> None:
-        if group.may_be_ready and group.takers and not group.is_claiming:
-            group.is_claiming = True
-            self._start(self._claim(group))
-
-    async def _claim(self, group: RemoteGroup) -> None:
-        """Until nothing is ready, or nobody has credit. What fails is tried again when Redis is back."""
-        try:
-            while group.may_be_ready and (reserved := group.reserve(MOST_CLAIMED)):
-                group.may_be_ready = False
-                try:
-                    ready, lease, claimed = await self.call("claim", group.number, len(reserved))
-                except BaseException:
-                    group.may_be_ready = self._is_unsure = True
-                    group.give_back(reserved)
-                    raise
-                group.may_be_ready = group.may_be_ready or ready > 0
-                self._hand_out(group, reserved, claimed, lease / MICROSECONDS)
-        except StoreFailed:
-            self._watch.report_failure()
-        finally:
-            group.is_claiming = False
-
-    def _hand_out(
-        self, group: RemoteGroup, reserved: list[RemoteSubscriber], claimed: list[Any], lease_s: float
-    ) -> None:
-        """Each message to the subscriber whose credit was reserved for it, or to another one when that is gone."""
-        unused = reserved[len(claimed) :]
-        group.give_back(unused)
-        left: list[tuple[str, str, str]] = []
-        for subscriber, message in zip(reserved, claimed, strict=False):
-            taker = subscriber if not subscriber.is_gone else next(iter(group.reserve(1)), None)
-            if taker is None:
-                left.append((group.number, message[0], message[2]))
-            else:
-                self._deliver(group, taker, message, lease_s)
-        if claimed:
-            self._watch.look_in(lease_s)
-        if left:
-            self._start(self._put_back(left))
-        for subscriber in dict.fromkeys(unused):
-            self._offer(subscriber)  # other streams may have had something while its credit was reserved
-
-    def _deliver(self, group: RemoteGroup, taker: RemoteSubscriber, message: Sequence[Any], lease_s: float) -> None:
-        id, payload, lease, attempt, latency = message
-        now, meter = self._clock.monotonic(), self._meter(group.stream)
-        taker.hold(Held(group.stream, group.number, id, lease, now + lease_s))
-        meter.count(now, delivered=1)
-        if attempt == 1:
-            meter.latencies.append(latency / MICROSECONDS)
-        self._report("deliver", group.stream, id, {"group": group.name, "attempt": attempt, "subscriber": taker.id})
-        taker.deliver(Delivery(group.stream, id, from_json(payload), lease, attempt))
-
-    def _offer(self, subscriber: RemoteSubscriber) -> None:
-        if subscriber.credit:
-            for group in subscriber.groups.values():
-                group.offer(subscriber)
-                self._claim_when_ready(group)
-
-    async def _put_back(self, leases: list[tuple[str, str, str]]) -> None:
-        try:
-            await self.call("put_back", to_json(leases))
-        except StoreFailed:
-            self._is_unsure = True
-
-    async def _return_unknown(self) -> None:
-        held = {lease for subscriber in self._subscribers.values() for lease in subscriber.held}
-        unknown = [one for one in await self.call("held") if one[2] not in held]
-        for first in range(0, len(unknown), MOST_CLAIMED):
-            await self.call("put_back", to_json(unknown[first : first + MOST_CLAIMED]))
-        self._is_unsure = False
-
     # --- inside ------------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, *arguments: Any) -> Any:
@@ -390,7 +300,7 @@ class RedisQueue:
         for event, stream, group, id, reason in reply.events:
             self._report(event, stream, id, {"group": group, "reason": reason})
         for stream in reply.touched:
-            self.wake(stream)
+            self.claims.wake(stream)
         return reply.result
 
     async def _known(self, stream: str, name: str, *arguments: Any) -> Any:
@@ -426,37 +336,24 @@ class RedisQueue:
         if joined == "most":
             raise self._too_many_streams()
         for stream, number in joined:
-            self._join(subscriber, stream, number)
-
-    def _join(self, subscriber: RemoteSubscriber, stream: str, number: str) -> None:
-        groups = self._groups.setdefault(stream, {})
-        group = groups.get(number) or groups.setdefault(number, RemoteGroup(number, stream, subscriber.group))
-        group.members.add(subscriber)
-        subscriber.groups[stream] = group
-        if subscriber.credit:
-            group.offer(subscriber)
-            self._claim_when_ready(group)
+            self.claims.join(subscriber, stream, number)
 
     def _forget_pattern(self, subscriber: RemoteSubscriber) -> None:
         self._patterns = [pair for pair in self._patterns if pair[1] is not subscriber]
 
-    def _drop_group(self, group: RemoteGroup) -> None:
-        groups = self._groups.get(group.stream, {})
-        groups.pop(group.number, None)
-        if not groups:
-            self._groups.pop(group.stream, None)
+    async def _give_back(self, subscriber: RemoteSubscriber) -> None:
+        leases = [(one.group, one.id, one.lease) for one in subscriber.held.values()]
+        for first in range(0, len(leases), MOST_GIVEN_BACK):
+            await self._leave("unsubscribe", subscriber.id, to_json(leases[first : first + MOST_GIVEN_BACK]), "[]")
+        numbers = to_json([group.number for group in subscriber.groups.values()])
+        await self._leave("unsubscribe", subscriber.id, "[]", numbers)
 
     async def _leave(self, *call: Any) -> None:
+        """A call that is owed to Redis when it is away."""
         try:
             await self.call(*call)
         except StoreFailed:
             self._owed.append(call)
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name="courier claim")
-        self._claims.add(task)
-        task.add_done_callback(self._claims.discard)
-        return task
 
     def _subscriber(self, id: str) -> RemoteSubscriber:
         if (found := self._subscribers.get(id)) is None:
@@ -478,9 +375,6 @@ class RedisQueue:
             }
             self._policies[stream] = to_json(rules).decode()
         return self._policies[stream]
-
-    def _meter(self, stream: str) -> Meter:
-        return self._meters.get(stream) or self._meters.setdefault(stream, Meter())
 
     def _too_many_streams(self) -> StreamClosed:
         return StreamClosed(f"there are {self._config.most} streams, and no more are begun")

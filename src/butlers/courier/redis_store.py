@@ -1,4 +1,4 @@
-"""Redis as the courier uses it: one script, whose calls travel together, and a log of changes that is followed.
+"""Redis as the courier uses it: scripts, whose calls travel together, and a log of changes that is followed.
 
 Calls that come while others are on their way are sent as the next pipeline: each is one round trip, and many at a time
 share it. They run in the order in which they were made. No call is sent a second time by itself, because nobody knows
@@ -8,6 +8,7 @@ whether the first one was carried out; the caller gets `StoreFailed`.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,7 +25,7 @@ from butlers.courier.errors import CourierError
 from butlers.errors import ConfigurationError, ServiceDown
 from butlers.telemetry import get_logger
 
-SCRIPT = "redis_queue.lua"
+MICROSECONDS = 1_000_000  # of the store's times
 OLDEST_VERSION = (6, 2)
 CONNECT_S, ANSWER_S = 2.0, 5.0
 MOST_CALLS, MOST_BYTES = 256, 4 * 2**20  # of one pipeline
@@ -72,8 +73,8 @@ class RedisStore:
             "socket_timeout": ANSWER_S,
         }
         self._client: Redis = Redis.from_url(url, **options)
-        self._script = resources.files(__package__).joinpath(SCRIPT).read_text(encoding="utf-8")
-        self._sha = ""
+        self._scripts = compose_scripts(_read("redis_model.lua"), _read("redis_calls.lua"))
+        self._shas: dict[str, str] = {}  # by the name of the call
         self._waiting: deque[Call] = deque()
         self._filled = asyncio.Event()
 
@@ -121,7 +122,7 @@ class RedisStore:
     async def _check(self) -> None:
         try:
             about: Any = await self._client.info()
-            self._sha = await self._client.script_load(self._script)
+            await self._load()
         except AuthenticationError as error:
             raise self._refused("Redis does not accept the user or the password", "correct it") from error
         except ResponseError as error:
@@ -157,40 +158,46 @@ class RedisStore:
     async def _send(self, batch: list[Call]) -> None:
         try:
             replies = await self._pipeline([arguments for arguments, _ in batch])
-        except (RedisError, OSError) as error:
-            replies = [error] * len(batch)
         except asyncio.CancelledError:
             for _, future in batch:
                 future.cancel()
             raise
+        except Exception as error:  # whatever it is, those who wait must learn it, and the next ones be served
+            replies = [error] * len(batch)
         for (_, future), reply in zip(batch, replies, strict=True):
             if future.done():  # its caller went away
                 continue
             if isinstance(reply, Exception):
                 future.set_exception(self._failed(reply))
             else:
-                future.set_result(Reply(*reply))
+                result, touched, events = reply
+                future.set_result(Reply(result, touched, events))
 
     async def _pipeline(self, calls: list[tuple[Any, ...]]) -> list[Any]:
         replies = await self._execute(calls)
         unknown = [number for number, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:  # Redis was started anew: they were not carried out
-            self._sha = await self._client.script_load(self._script)
+            await self._load()
             for number, reply in zip(unknown, await self._execute([calls[n] for n in unknown]), strict=True):
                 replies[number] = reply
         return replies
 
+    async def _load(self) -> None:
+        for name, script in self._scripts.items():
+            self._shas[name] = await self._client.script_load(script)
+
     async def _execute(self, calls: list[tuple[Any, ...]]) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipeline:
             for arguments in calls:
-                pipeline.execute_command("EVALSHA", self._sha, 1, self._base, self._gateway, *arguments)
+                sha = self._shas[arguments[0]]
+                pipeline.execute_command("EVALSHA", sha, 1, self._base, self._gateway, *arguments)
             replies: list[Any] = await pipeline.execute(raise_on_error=False)
             return replies
 
     def _failed(self, error: Exception) -> StoreFailed:
         """The log has the details; those who call from outside learn that it is not their fault."""
-        if isinstance(error, ResponseError):
-            log.error("Redis refuses a call of the courier", error=error)
+        if isinstance(error, ResponseError) or not isinstance(error, RedisError | OSError):
+            log.error("a call of the courier failed in Redis", error=error)
         failed = StoreFailed(
             f"the store of the streams does not answer ({type(error).__name__}): send again", retry_after=RETRY_AFTER_S
         )
@@ -199,6 +206,31 @@ class RedisStore:
 
     def _refused(self, problem: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"{problem} ({self._address})", source="courier", key="store", remedy=remedy)
+
+
+def compose_scripts(model: str, calls: str) -> dict[str, str]:
+    """One script for each call, with the functions of the model that it uses: Redis sets them up for every run anew."""
+    head, *functions = re.split(r"(?m)^(?=local function )", model)
+    bodies = {re.split(r"\W+", text, maxsplit=3)[2]: text for text in functions}
+    begin, *found = re.split(r"(?m)^(?=function calls\.)", calls)
+    last, end = re.split(r"(?m)^(?=local result )", found.pop())
+    scripts: dict[str, str] = {}
+    for text in (*found, last):
+        needed = _words_of(text + end)
+        for name in reversed(bodies):  # a function uses only those before it
+            if name in needed:
+                needed |= _words_of(bodies[name])
+        used = [body for name, body in bodies.items() if name in needed]
+        scripts[re.split(r"\W+", text, maxsplit=3)[2]] = "".join([head, *used, begin, text, end])
+    return scripts
+
+
+def _words_of(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def _entry(id: str, fields: dict[str, str]) -> Entry:

@@ -17,8 +17,10 @@ from pydantic_core import from_json, to_json
 
 from butlers.clock import Clock
 from butlers.courier.errors import CourierError
+from butlers.courier.group import NEVER
 from butlers.courier.queue import Inserted
-from butlers.courier.redis_store import Entry, RedisStore
+from butlers.courier.redis_claims import Claims
+from butlers.courier.redis_store import MICROSECONDS, Entry, RedisStore
 from butlers.telemetry import get_logger
 
 LOOK_EVERY_S = 1.0
@@ -34,15 +36,12 @@ class Watched(Protocol):
 
     async def call(self, name: str, *arguments: Any) -> Any: ...
 
-    def waiting_groups(self) -> list[str]: ...
-
-    def wake(self, stream: str, numbers: set[str] | None = None) -> None: ...
-
-    def wake_all(self, numbers: set[str] | None = None) -> None: ...
+    @property
+    def claims(self) -> Claims: ...
 
     async def notice_stream(self, stream: str) -> None: ...
 
-    async def recover(self, *, is_new: bool) -> None: ...
+    async def recover(self, *, is_new: bool, is_known: bool) -> None: ...
 
     def forget_expired(self, grace_s: float) -> None: ...
 
@@ -63,7 +62,7 @@ class Watch:
         self._cleanup_at = 0.0
         self._reader_check_at = 0.0
         self._last_entry = 0  # of the log, at the last check of the reader
-        self._due = 0.0
+        self._due = NEVER
         self._sooner = asyncio.Event()
 
     @asynccontextmanager
@@ -108,8 +107,10 @@ class Watch:
             try:
                 pause_s = await self._look_once()
                 backoff_s = SHORTEST_S
-            except CourierError as error:
-                if not self._is_away:
+            except Exception as error:
+                if not isinstance(error, CourierError):
+                    log.error("the courier cannot look after its store", error=error)
+                elif not self._is_away:
                     log.warning("the courier's store is away", error=error)
                 self._is_away = True
                 backoff_s = pause_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
@@ -117,12 +118,12 @@ class Watch:
 
     async def _look_once(self) -> float:
         """Returns for how long nothing is due."""
-        after = self._after
-        birth, entry, due, ready = await self._tend()
+        after, self._due = self._after, NEVER
+        birth, entry, due, ready, is_known = await self._tend()
         is_new = birth != self._birth or entry < after
-        if self._is_away or self._must_recover or is_new:
-            await self._recover(is_new, birth, entry)
-        self._queue.wake_all(set(ready))
+        if self._is_away or self._must_recover or is_new or not is_known:
+            await self._recover(birth, entry, is_new=is_new, is_known=bool(is_known))
+        self._queue.claims.wake_all(set(ready))
         now = self._clock.monotonic()
         if now >= self._cleanup_at:
             self._cleanup_at = now + CLEANUP_EVERY_S
@@ -132,15 +133,15 @@ class Watch:
             if self._after < self._last_entry:  # it was there a second ago: the reader hangs, or is far behind
                 await self._recheck()
             self._last_entry = entry
-        return LOOK_EVERY_S if due < 0 else max(SHORTEST_S, min(LOOK_EVERY_S, due / 1_000_000))
+        return LOOK_EVERY_S if due < 0 else max(SHORTEST_S, min(LOOK_EVERY_S, due / MICROSECONDS))
 
-    async def _recover(self, is_new: bool, birth: str, entry: int) -> None:
+    async def _recover(self, birth: str, entry: int, *, is_new: bool, is_known: bool) -> None:
         self._must_recover = False
         try:
             if is_new:  # another server, or this one without what it had
                 self._after = self._last_entry = entry
                 self._streams.clear()
-            await self._queue.recover(is_new=is_new)
+            await self._queue.recover(is_new=is_new, is_known=is_known)
             await self._recheck()
         except CourierError:
             self._must_recover = True
@@ -151,20 +152,21 @@ class Watch:
             log.info("the courier's store is back", is_new=is_new)
 
     async def _tend(self) -> Any:
-        waiting = to_json(self._queue.waiting_groups())
-        return await self._queue.call("tend", round(ALIVE_S * 1_000_000), waiting)
+        waiting = to_json(self._queue.claims.waiting_groups())
+        return await self._queue.call("tend", round(ALIVE_S * MICROSECONDS), waiting)
 
     async def _sleep(self, seconds: float) -> None:
-        self._sooner.clear()
-        self._due = self._clock.monotonic() + seconds
-        woken = asyncio.create_task(self._sooner.wait())
-        timer = asyncio.create_task(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait([woken, timer], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            timer.cancel()
-        await self._clock.sleep(max(0.0, self._due - self._clock.monotonic()))
+        """Until then, or until what is due sooner, also when that came up during the last look."""
+        self._due = min(self._due, self._clock.monotonic() + seconds)
+        while (left := self._due - self._clock.monotonic()) > 0:
+            self._sooner.clear()
+            woken = asyncio.create_task(self._sooner.wait())
+            timer = asyncio.create_task(self._clock.sleep(left))
+            try:
+                await asyncio.wait([woken, timer], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                woken.cancel()
+                timer.cancel()
 
     # --- the log -----------------------------------------------------------------------------------------------------
 
@@ -175,7 +177,9 @@ class Watch:
                 entries = await self._store.read_log(self._after)
                 await self._take(entries)
                 backoff_s = SHORTEST_S
-            except CourierError:  # `_look` says so, and looks at everything when Redis is back
+            except Exception as error:  # `_look` looks at everything when Redis is back, and says that it was away
+                if not isinstance(error, CourierError):
+                    log.error("the courier cannot read its log of changes", error=error)
                 self._must_recover = True
                 backoff_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
                 await self._clock.sleep(backoff_s)
@@ -194,14 +198,14 @@ class Watch:
                 await self._queue.notice_stream(stream)
                 self._streams.add(stream)
         for stream in {entry.stream for entry in entries if entry.gateway != self._gateway}:
-            self._queue.wake(stream)
+            self._queue.claims.wake(stream)
         behind = {entry.stream for entry in entries if entry.shown and entry.shown > self._shown.get(entry.stream, 0)}
         await self._show_last(sorted(behind))
 
     async def _recheck(self) -> None:
         for stream in await self._queue.call("streams"):
             await self._queue.notice_stream(stream)
-        self._queue.wake_all()
+        self._queue.claims.wake_all()
         await self._load_shown()
 
     async def _show_last(self, streams: list[str]) -> None:

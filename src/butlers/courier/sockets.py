@@ -23,6 +23,7 @@ from butlers.courier.kernel_adapter import serve_pipe
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import Delivery
 from butlers.courier.outbox import SocketOutbox
+from butlers.courier.queue import AckOf
 from butlers.courier.service import Courier, Rate
 from butlers.courier.websocket import protocol_of
 from butlers.telemetry import get_logger
@@ -207,12 +208,13 @@ class Subscription:
         if isinstance(ack, str):
             await self._queue.ack(self._id, ack, lease=frame.get("lease"), stream=frame.get("stream"))
             return
-        for one in ack:
-            which = {"id": one} if isinstance(one, str) else one
-            try:
-                await self._queue.ack(self._id, which["id"], lease=which.get("lease"), stream=which.get("stream"))
-            except CourierError as error:  # the others of the frame are dealt with all the same
-                self._outbox.put(error_frame(error, frame.get("ref")))
+        acks = [
+            AckOf(one) if isinstance(one, str) else AckOf(one["id"], one.get("lease"), one.get("stream")) for one in ack
+        ]
+        for error in await self._queue.ack_each(self._id, acks):
+            self._outbox.put(
+                error_frame(error, frame.get("ref"))
+            )  # the others of the frame are dealt with all the same
 
     async def _nack(self, frame: dict[str, Any]) -> None:
         await self._queue.nack(

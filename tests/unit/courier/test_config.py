@@ -73,3 +73,25 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
 
 def test_a_token_is_not_shown():
     assert "dev-local" not in repr(parse_config(SEED, source="x"))
+
+
+def test_a_store_is_redis_and_goes_without_a_journal():
+    config = parse_config("store: redis://jen:very-secret@cache:6379/2\nstorePrefix: a.b-c", source="x")
+    assert (config.store_prefix, parse_config("", source="x").store) == ("a.b-c", None)
+    assert "very-secret" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("gateway: {}\nstore: http://jen:very-secret@cache/0", 2, "redis://host"),
+        ("journal: {kind: jsonl, path: x}\n\nstore: redis://:very-secret@cache", 3, "journal"),
+        ("store: 3", 1, "string"),
+        ("storePrefix: 'a{b}'", 1, "match"),
+    ],
+)
+def test_a_wrong_store_is_refused_with_its_line_and_without_its_password(text: str, line: int, problem: str):
+    with pytest.raises(ConfigurationError, match=problem) as refused:
+        parse_config(text, source="c.yaml")
+    assert refused.value.source == f"c.yaml:{line}"
+    assert "very-secret" not in str(refused.value)
