@@ -48,6 +48,7 @@ class Size:
     confirmed: int
     windowed: int
     rounds: int
+    warm_ups: int
     cycles: int
     rate: float
     paced_s: float
@@ -88,12 +89,12 @@ async def _servers(size: Size) -> AsyncIterator[tuple[Ports, dict[str, str]]]:
 async def _rounds(size: Size, ports: Ports, mode: Literal["confirmed", "windowed"]) -> dict[str, float]:
     """Messages a second, the median of each way."""
     found: dict[str, list[float]] = {way: [] for way in ports}
-    for number in range(size.rounds + 1):
+    for number in range(1 - size.warm_ups, size.rounds + 1):
         for way in _turns(list(ports), number):
             count: int = getattr(size, mode)
             measured = await _load(Load(way=way, port=ports[way], mode=mode, messages=count))
-            _say(f"{mode} {number}: {way} {measured.rate:.0f}/s" + ("" if number else " (warm-up)"))
-            if number:
+            _say(f"{mode} {number}: {way} {measured.rate:.0f}/s" + (" (warm-up)" if number < 1 else ""))
+            if number > 0:
                 found[way].append(measured.rate)
     return {way: round(statistics.median(rates), 1) for way, rates in found.items()}
 
@@ -160,6 +161,7 @@ def _size() -> tuple[Size, bool]:
     parser.add_argument("--confirmed", type=int, default=5_000, help="messages of a round, each confirmed")
     parser.add_argument("--windowed", type=int, default=20_000, help="messages of a round, 100 unconfirmed")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--warm-ups", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--cycles", type=int, default=200_000, help="of the core in one round")
     parser.add_argument("--rate", type=float, default=500.0, help="messages a second while latencies are measured")
     parser.add_argument("--paced-s", type=float, default=5.0)
@@ -167,7 +169,7 @@ def _size() -> tuple[Size, bool]:
     parser.add_argument("--quick", action="store_true")
     given = vars(parser.parse_args())
     if quick := given.pop("quick"):
-        given |= {"confirmed": 300, "windowed": 1_000, "rounds": 1, "cycles": 20_000, "paced_s": 0.5}
+        given |= {"confirmed": 300, "windowed": 1_000, "rounds": 1, "warm_ups": 0, "cycles": 20_000, "paced_s": 0.5}
     others = [way for way in given.pop("ways").split(",") if way != OURS]
     if unknown := set(others) - set(WAYS):
         parser.error(f"there is no way {', '.join(sorted(unknown))}; there are: {', '.join(WAYS)}")
