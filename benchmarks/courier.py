@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +64,14 @@ async def run(size: Size) -> dict[str, Any]:
     async with _servers(size) as (ports, skipped):
         rates: dict[str, Any] = {mode: await _rounds(size, ports, mode) for mode in MODES}
         latency = await _latencies(size, ports)
-    return {"core_cycles": round(core), "fairness": spread, **rates, "latency": latency, "skipped": skipped}
+    return {
+        "core_cycles": round(core),
+        "fairness": spread,
+        **rates,
+        "latency": latency,
+        "skipped": skipped,
+        "clients": _clients(),
+    }
 
 
 @asynccontextmanager
@@ -125,6 +133,12 @@ async def _load(load: Load) -> Measured:
     return Measured(**json.loads(output))
 
 
+def _clients() -> dict[str, str | None]:
+    """What was measured with; redis reads its answers in C where hiredis is installed."""
+    names = ("websockets", "redis", "hiredis", "nats-py", "aio-pika", "uvloop")
+    return {name: next((one.version for one in metadata.distributions(name=name)), None) for name in names}
+
+
 def _ratios(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Gateway over peer, by mode."""
     return {
@@ -158,8 +172,8 @@ def _say(words: str) -> None:
 def _size() -> tuple[Size, bool]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", default=",".join(WAYS), help="servers to measure; the gateway is always one")
-    parser.add_argument("--confirmed", type=int, default=5_000, help="messages of a round, each confirmed")
-    parser.add_argument("--windowed", type=int, default=20_000, help="messages of a round, 100 unconfirmed")
+    parser.add_argument("--confirmed", type=int, default=3_000, help="messages of a round, each confirmed")
+    parser.add_argument("--windowed", type=int, default=10_000, help="messages of a round, 100 unconfirmed")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--warm-ups", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--cycles", type=int, default=200_000, help="of the core in one round")

@@ -6,7 +6,7 @@ GET  /v1/snapshot?view=     /v1/live?view= (server-sent events; also as WebSocke
 GET  /v1/dead?stream=       POST /v1/dead/replay, /v1/dead/discard {"stream", "ids"}
 POST /v1/streams/pause      /resume, /drain {"stream"}
 POST /v1/explain            {"envelope"}: which triggers would run, and why the others would not
-WS   /v1/subscribe?stream=&group=
+WS   /v1/subscribe?stream=&group=&format=&batch=
 """
 
 from __future__ import annotations
