@@ -113,15 +113,21 @@ def _turns(ways: Sequence[str], number: int) -> list[str]:
     return [*ways[first:], *ways[:first]]
 
 
-async def _latencies(size: Size, ports: Ports) -> dict[str, Any]:
+async def _latencies(size: Size, ports: Ports) -> dict[str, dict[str, float]]:
     """Of an open loop at a fixed rate, in milliseconds: from the moment of the schedule to the receipt."""
-    found: dict[str, Any] = {}
-    for way, port in ports.items():
-        load = Load(way=way, port=port, mode="paced", messages=round(size.rate * size.paced_s), rate=size.rate)
-        measured = await _load(load)
-        found[way] = {name: getattr(measured, name) for name in ("p50_ms", "p95_ms", "p99_ms")}
-        _say(f"latency at {size.rate:.0f}/s: {way} {found[way]}")
-    return found
+    found: dict[str, list[Measured]] = {way: [] for way in ports}
+    for number in range(size.rounds):
+        for way in _turns(list(ports), number):
+            count = round(size.rate * size.paced_s)
+            measured = await _load(Load(way=way, port=ports[way], mode="paced", messages=count, rate=size.rate))
+            _say(f"latency {number + 1} at {size.rate:.0f}/s: {way} p50 {measured.p50_ms} p95 {measured.p95_ms} ms")
+            found[way].append(measured)
+    return {way: {name: _middle(some, name) for name in ("p50_ms", "p95_ms", "p99_ms")} for way, some in found.items()}
+
+
+def _middle(measured: Sequence[Measured], name: str) -> float:
+    values: list[float] = [getattr(one, name) for one in measured]
+    return round(statistics.median(values), 3)
 
 
 async def _load(load: Load) -> Measured:
@@ -178,7 +184,7 @@ def _size() -> tuple[Size, bool]:
     parser.add_argument("--warm-ups", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--cycles", type=int, default=200_000, help="of the core in one round")
     parser.add_argument("--rate", type=float, default=500.0, help="messages a second while latencies are measured")
-    parser.add_argument("--paced-s", type=float, default=5.0)
+    parser.add_argument("--paced-s", type=float, default=1.5, help="of each round while latencies are measured")
     parser.add_argument("--subscribers", type=int, default=1_000)
     parser.add_argument("--quick", action="store_true")
     given = vars(parser.parse_args())

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from tests.integration.courier.gateway import INBOX, envelope, gateway
+from tests.integration.courier.gateway import INBOX, Socket, envelope, gateway
 
 UNLIMITED = "gateway: {port: 0, messagesPerMinute: null}"
 
@@ -127,3 +127,22 @@ async def test_what_waits_for_a_slow_reader_comes_in_its_order():
         assert running.core.stats(INBOX)["inflight"] == 2_000
         async with asyncio.timeout(30):
             assert [await slow.delivered() for _ in range(2_000)] == [str(number) for number in range(2_000)]
+
+
+async def test_a_client_that_goes_without_reading_its_answers_is_gone_at_once():
+    async with gateway(UNLIMITED) as running, running.subscriber(credit=10) as jen:
+        await running.send("held")
+        frame = json.dumps({"enqueue": envelope("same"), "ref": "r" * 250})
+        flood = asyncio.create_task(_say_often(jen, frame, 100_000))
+        await running.until(lambda: running.core.stats(INBOX)["counts"]["duplicates"] > 3_000)
+        await asyncio.sleep(1)
+        assert not flood.done()
+        flood.cancel()
+        jen.connection.transport.abort()
+        await running.until(lambda: len(running.server.gateway.sockets) == 0)
+        assert running.core.stats(INBOX)["subscribers"] == running.core.stats(INBOX)["inflight"] == 0
+
+
+async def _say_often(jen: Socket, frame: str, times: int) -> None:
+    for _ in range(times):
+        await jen.connection.send(frame)
