@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +49,7 @@ class Size:
     confirmed: int
     windowed: int
     rounds: int
+    warm_ups: int
     cycles: int
     rate: float
     paced_s: float
@@ -62,7 +64,14 @@ async def run(size: Size) -> dict[str, Any]:
     async with _servers(size) as (ports, skipped):
         rates: dict[str, Any] = {mode: await _rounds(size, ports, mode) for mode in MODES}
         latency = await _latencies(size, ports)
-    return {"core_cycles": round(core), "fairness": spread, **rates, "latency": latency, "skipped": skipped}
+    return {
+        "core_cycles": round(core),
+        "fairness": spread,
+        **rates,
+        "latency": latency,
+        "skipped": skipped,
+        "clients": _clients(),
+    }
 
 
 @asynccontextmanager
@@ -88,12 +97,12 @@ async def _servers(size: Size) -> AsyncIterator[tuple[Ports, dict[str, str]]]:
 async def _rounds(size: Size, ports: Ports, mode: Literal["confirmed", "windowed"]) -> dict[str, float]:
     """Messages a second, the median of each way."""
     found: dict[str, list[float]] = {way: [] for way in ports}
-    for number in range(size.rounds + 1):
+    for number in range(1 - size.warm_ups, size.rounds + 1):
         for way in _turns(list(ports), number):
             count: int = getattr(size, mode)
             measured = await _load(Load(way=way, port=ports[way], mode=mode, messages=count))
-            _say(f"{mode} {number}: {way} {measured.rate:.0f}/s" + ("" if number else " (warm-up)"))
-            if number:
+            _say(f"{mode} {number}: {way} {measured.rate:.0f}/s" + (" (warm-up)" if number < 1 else ""))
+            if number > 0:
                 found[way].append(measured.rate)
     return {way: round(statistics.median(rates), 1) for way, rates in found.items()}
 
@@ -104,15 +113,21 @@ def _turns(ways: Sequence[str], number: int) -> list[str]:
     return [*ways[first:], *ways[:first]]
 
 
-async def _latencies(size: Size, ports: Ports) -> dict[str, Any]:
+async def _latencies(size: Size, ports: Ports) -> dict[str, dict[str, float]]:
     """Of an open loop at a fixed rate, in milliseconds: from the moment of the schedule to the receipt."""
-    found: dict[str, Any] = {}
-    for way, port in ports.items():
-        load = Load(way=way, port=port, mode="paced", messages=round(size.rate * size.paced_s), rate=size.rate)
-        measured = await _load(load)
-        found[way] = {name: getattr(measured, name) for name in ("p50_ms", "p95_ms", "p99_ms")}
-        _say(f"latency at {size.rate:.0f}/s: {way} {found[way]}")
-    return found
+    found: dict[str, list[Measured]] = {way: [] for way in ports}
+    for number in range(size.rounds):
+        for way in _turns(list(ports), number):
+            count = round(size.rate * size.paced_s)
+            measured = await _load(Load(way=way, port=ports[way], mode="paced", messages=count, rate=size.rate))
+            _say(f"latency {number + 1} at {size.rate:.0f}/s: {way} p50 {measured.p50_ms} p95 {measured.p95_ms} ms")
+            found[way].append(measured)
+    return {way: {name: _middle(some, name) for name in ("p50_ms", "p95_ms", "p99_ms")} for way, some in found.items()}
+
+
+def _middle(measured: Sequence[Measured], name: str) -> float:
+    values: list[float] = [getattr(one, name) for one in measured]
+    return round(statistics.median(values), 3)
 
 
 async def _load(load: Load) -> Measured:
@@ -122,6 +137,12 @@ async def _load(load: Load) -> Measured:
     if process.returncode:
         raise SystemExit(f"{load.way} could not be measured ({load.mode})")
     return Measured(**json.loads(output))
+
+
+def _clients() -> dict[str, str | None]:
+    """What was measured with; redis reads its answers in C where hiredis is installed."""
+    names = ("websockets", "redis", "hiredis", "nats-py", "aio-pika", "uvloop")
+    return {name: next((one.version for one in metadata.distributions(name=name)), None) for name in names}
 
 
 def _ratios(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -157,17 +178,18 @@ def _say(words: str) -> None:
 def _size() -> tuple[Size, bool]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", default=",".join(WAYS), help="servers to measure; the gateway is always one")
-    parser.add_argument("--confirmed", type=int, default=5_000, help="messages of a round, each confirmed")
-    parser.add_argument("--windowed", type=int, default=20_000, help="messages of a round, 100 unconfirmed")
+    parser.add_argument("--confirmed", type=int, default=3_000, help="messages of a round, each confirmed")
+    parser.add_argument("--windowed", type=int, default=10_000, help="messages of a round, 100 unconfirmed")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--warm-ups", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--cycles", type=int, default=200_000, help="of the core in one round")
     parser.add_argument("--rate", type=float, default=500.0, help="messages a second while latencies are measured")
-    parser.add_argument("--paced-s", type=float, default=5.0)
+    parser.add_argument("--paced-s", type=float, default=1.5, help="of each round while latencies are measured")
     parser.add_argument("--subscribers", type=int, default=1_000)
     parser.add_argument("--quick", action="store_true")
     given = vars(parser.parse_args())
     if quick := given.pop("quick"):
-        given |= {"confirmed": 300, "windowed": 1_000, "rounds": 1, "cycles": 20_000, "paced_s": 0.5}
+        given |= {"confirmed": 300, "windowed": 1_000, "rounds": 1, "warm_ups": 0, "cycles": 20_000, "paced_s": 0.5}
     others = [way for way in given.pop("ways").split(",") if way != OURS]
     if unknown := set(others) - set(WAYS):
         parser.error(f"there is no way {', '.join(sorted(unknown))}; there are: {', '.join(WAYS)}")

@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from butlers import __version__
 from butlers.courier.access import SUBPROTOCOL
-from butlers.courier.frames import ClientFrame, Deliver, EnqueuedFrame, ErrorFrame
+from butlers.courier.frames import ClientFrame, Deliver, Deliveries, EnqueuedFrame, ErrorFrame
 
 _REF = "#/components/schemas/{model}"
 CLOSE_CODES = {
@@ -21,7 +21,7 @@ CLOSE_CODES = {
 
 
 def document() -> dict[str, Any]:
-    frames = (ClientFrame, Deliver, EnqueuedFrame, ErrorFrame)
+    frames = (ClientFrame, Deliver, Deliveries, EnqueuedFrame, ErrorFrame)
     _, schemas = models_json_schema([(frame, "validation") for frame in frames], ref_template=_REF)
     codes = "; ".join(f"{code}: {meaning}" for code, meaning in CLOSE_CODES.items())
     return {
@@ -30,13 +30,13 @@ def document() -> dict[str, Any]:
         "channels": {
             "subscribe": {
                 "address": "/v1/subscribe",
-                "description": f"Query: stream, group, format (json or msgpack). Subprotocol: {SUBPROTOCOL}.",
+                "description": f"Query: stream, group, format (json, msgpack), batch (0, 1). Protocol: {SUBPROTOCOL}.",
                 "messages": {frame.__name__: {"$ref": f"#/components/messages/{frame.__name__}"} for frame in frames},
             }
         },
         "operations": {
             "clientSays": _operation("receive", ClientFrame),
-            "gatewaySays": _operation("send", Deliver, EnqueuedFrame, ErrorFrame),
+            "gatewaySays": _operation("send", Deliver, Deliveries, EnqueuedFrame, ErrorFrame),
         },
         "components": {
             "messages": {

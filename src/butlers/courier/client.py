@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -43,7 +43,7 @@ class Subscription:
         self._socket = socket
 
     async def say(self, **frame: Any) -> None:
-        await self._socket.send(to_json(frame).decode())
+        await self._socket.send(to_json(frame), text=True)
 
     async def grant(self, credit: int) -> None:
         await self.say(credit=credit)
@@ -53,8 +53,9 @@ class Subscription:
 
     async def frames(self) -> AsyncIterator[dict[str, Any]]:
         """Every frame of the gateway, until it closes."""
-        async for text in self._socket:
-            yield from_json(text)
+        with suppress(websockets.ConnectionClosedOK):
+            while True:
+                yield from_json(await self._socket.recv(decode=False))
 
 
 class CourierClient:

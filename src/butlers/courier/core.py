@@ -142,8 +142,12 @@ class QueueCore:
             raise InvalidEnvelope(f"would be more than {MOST_CREDIT}", field="credit")
         subscriber.credit += credit
         granted, now = subscriber.credit, self._now()
-        subscriber.groups.rotate(-1)  # the streams of a pattern take turns
-        for group in list(subscriber.groups):
+        groups = subscriber.groups
+        if len(groups) == 1:
+            groups[0].offer(subscriber, now)
+            return granted
+        groups.rotate(-1)  # the streams of a pattern take turns
+        for group in list(groups):
             if subscriber.credit:
                 group.offer(subscriber, now)
         return granted

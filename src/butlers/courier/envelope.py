@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import pydantic
 from pydantic import ConfigDict, Field, StringConstraints
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from butlers.contracts.envelope import Timestamp, field_errors, holds_nul
 from butlers.courier.errors import InvalidEnvelope
@@ -46,9 +46,11 @@ class Envelope(pydantic.BaseModel):
     )
 
 
-def check_envelope(document: Any, *, to: str | None = None) -> dict[str, Any]:
-    """The envelope as data. `to`: the stream that the request names beside it; both must agree."""
-    if not isinstance(document, Mapping):
+def check_envelope(document: Any, *, to: str | None = None, nul_free: bool = False) -> dict[str, Any]:
+    """The envelope as data. `to`: the stream that the request names beside it; both must agree. `nul_free`: the caller
+    has looked for NUL characters (`may_hold_nul`) and found none.
+    """
+    if type(document) is not dict and not isinstance(document, Mapping):
         raise InvalidEnvelope("must be an object", field="envelope")
     given = dict(document) if "to" in document or to is None else {**document, "to": to}
     if not is_plain(given):
@@ -56,7 +58,7 @@ def check_envelope(document: Any, *, to: str | None = None) -> dict[str, Any]:
     if to is not None and given["to"] != to:
         raise InvalidEnvelope("to differs from the stream that the request names", field="to")
     check_stream(given["to"])
-    if _may_hold_nul(given) and holds_nul(given):
+    if not nul_free and holds_nul(given):
         raise InvalidEnvelope("must not contain NUL characters", field="envelope")
     return given
 
@@ -69,12 +71,9 @@ def _check_by_model(given: dict[str, Any]) -> None:
         raise InvalidEnvelope(f"{first.field or 'envelope'} {first.error}", field=first.field) from None
 
 
-def _may_hold_nul(given: dict[str, Any]) -> bool:
-    """Written as JSON, a NUL is always an escape; that takes a quarter of the time of looking at every string."""
-    try:
-        return b"\\u0000" in to_json(given)
-    except ValueError:
-        return True
+def may_hold_nul(text: str) -> bool:
+    """Of a JSON text: a NUL in it is always an escape. Looking for that takes far less than visiting every string."""
+    return "\\u0000" in text
 
 
 _DATE = Annotated[

@@ -7,7 +7,7 @@ GET  /v1/dead?stream=       POST /v1/dead/replay, /v1/dead/discard {"stream", "i
 POST /v1/streams/pause      /resume, /drain {"stream"}
 POST /v1/explain            {"envelope"}: which triggers would run, and why the others would not
 GET  /v1/services           what is registered with the kernel, alive and where
-WS   /v1/subscribe?stream=&group=, /v1/pipe (for a kernel elsewhere)
+WS   /v1/subscribe?stream=&group=&format=&batch=, /v1/pipe (for a kernel elsewhere)
 """
 
 from __future__ import annotations

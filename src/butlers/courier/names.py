@@ -15,7 +15,9 @@ _PATTERN = re.compile(rf"(?:\*|{_PART})(?:/(?:\*|{_PART}))*")
 DEAD_SUFFIX = "/$dead"  # shown as a stream of its own; no producer and no subscriber may name it
 
 
+@lru_cache(maxsize=4_096)
 def check_stream(name: str) -> None:
+    """Raises `InvalidEnvelope`; names that are in order are remembered."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME or not _STREAM.fullmatch(name):
         raise InvalidEnvelope(
             f"is no name of a stream: parts of letters, digits, _ . - joined by /, at most {LONGEST_NAME} characters",

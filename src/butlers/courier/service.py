@@ -62,10 +62,13 @@ class Courier:
         self.triggers = TriggerEngine(config.triggers)
         self._observe = observe or (lambda _event, _stream, _id, _details: None)
         self._rates: dict[str, Rate] = {}  # of streams that have one
+        self._limits_rates = config.streams.limits_rates
 
-    async def enqueue(self, document: Any, *, to: str | None = None) -> Enqueued:
-        """Accept an envelope, and what the triggers make of it. Raises `CourierError`; then nothing was accepted."""
-        envelope = check_envelope(document, to=to)
+    async def enqueue(self, document: Any, *, to: str | None = None, nul_free: bool = False) -> Enqueued:
+        """Accept an envelope, and what the triggers make of it. Raises `CourierError`; then nothing was accepted.
+        `nul_free`: the caller knows that the document holds no NUL.
+        """
+        envelope = check_envelope(document, to=to, nul_free=nul_free)
         self._check_rate(envelope["to"])
         return await self._accept(envelope, path=())
 
@@ -87,7 +90,7 @@ class Courier:
         return result
 
     def _check_rate(self, stream: str) -> None:
-        if not self.config.streams.limits_rates:
+        if not self._limits_rates:
             return
         if stream not in self._rates:
             if (per_minute := self.config.streams.rate_of(stream)) is None:

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from butlers.courier.access import SUBPROTOCOL, Access, Principal
+from butlers.courier.envelope import may_hold_nul
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson
 from butlers.courier.frames import deliver_frame, error_frame, read_frame
 from butlers.courier.group import DEFAULT_GROUP
@@ -119,6 +120,7 @@ class Subscription:
         self._outbox = SocketOutbox(self._protocol, packed=self._packed, together=together, refused=self._set_aside)
         self._tasks: set[asyncio.Task[None]] = set()
         self._id = ""
+        self._nul_free = False  # of the frame that is carried out
         self._refusals = 0
         self._close_code: int | None = None  # set: the socket ends after what it has to say
         per_minute = courier.config.gateway.messages_per_minute
@@ -178,16 +180,20 @@ class Subscription:
                 return
 
     def _parsed(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        text, data = message.get("text"), message.get("bytes")
-        if text is not None:
-            return read_frame(text)
+        text: str | None = message.get("text")
+        if text is None:
+            text = self._unpacked(message["bytes"])
+        self._nul_free = not may_hold_nul(text)
+        return read_frame(text)
+
+    def _unpacked(self, data: bytes) -> str:
+        """MessagePack as JSON."""
         if not self._packed:
             raise Unsupported("binary frames need format=msgpack")
         try:
-            document = to_json(msgpack.unpackb(data, strict_map_key=True), inf_nan_mode="constants")
+            return to_json(msgpack.unpackb(data, strict_map_key=True), inf_nan_mode="constants").decode()
         except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError):
             raise NotMessagePack("is not MessagePack that JSON can hold") from None
-        return read_frame(document)
 
     async def _obey(self, frame: dict[str, Any]) -> None:
         word = frame.get
@@ -251,7 +257,7 @@ class Subscription:
         self._principal.spend()
         if self._rate is not None:
             self._rate.spend("this connection")
-        accepted = await self._courier.enqueue(envelope)
+        accepted = await self._courier.enqueue(envelope, nul_free=self._nul_free)
         return {"id": accepted.id, "duplicate": accepted.duplicate}
 
     def _count(self, error: CourierError) -> None:

@@ -105,6 +105,13 @@ class FrameProtocol(BoundedSocket):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._tell_writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._tell_writable()  # what waits for the client goes nowhere, and nothing waits for it any more
+
+    def _tell_writable(self) -> None:
         if self.on_writable is not None:
             self.on_writable()
 
