@@ -87,7 +87,6 @@ class SocketOutbox(Outbox):
         self._flushing = False
         self._emptied = asyncio.Event()
         protocol.on_writable = self._flush
-        protocol.on_lost = self._give_up
 
     def put(self, frame: Document) -> None:
         if self._together:
@@ -106,12 +105,6 @@ class SocketOutbox(Outbox):
         while self._frames:
             self._emptied.clear()
             await self._emptied.wait()
-
-    def _give_up(self) -> None:
-        """The client is gone: nobody waits for it to read."""
-        self._frames.clear()
-        self._has_room.set()
-        self._emptied.set()
 
     def _flush(self) -> None:
         self._flushing = False

@@ -55,7 +55,6 @@ class FrameProtocol(BoundedSocket):
         self._inbox = Inbox()
         self.queue = self._inbox  # type: ignore[assignment]
         self.on_writable: Callable[[], None] | None = None
-        self.on_lost: Callable[[], None] | None = None
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -97,11 +96,6 @@ class FrameProtocol(BoundedSocket):
         if self.close_sent or self.transport.is_closing():
             return
         self.transport.write(_head(_BINARY if binary else _TEXT, len(data)) + data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self.on_lost is not None:
-            self.on_lost()
 
     def resume_writing(self) -> None:
         super().resume_writing()
