@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tests.integration.courier.gateway import DEADLINE_S, INBOX
 
-CONTINUATION, TEXT, BINARY, CLOSE, PING = 0x0, 0x1, 0x2, 0x8, 0x9
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _MASK = b"\0\0\0\0"  # a mask of zeros is a mask: the bytes stay as they are
 
 
@@ -32,7 +32,7 @@ def frame(
 
 
 class RawSocket:
-    """A WebSocket over a plain TCP connection. It answers no ping."""
+    """A WebSocket over a plain TCP connection. It answers no ping unless it is told to."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -69,6 +69,20 @@ class RawSocket:
                 del received[:length]
         return None
 
+    def answer_pings(self) -> None:
+        """From now on, and read nothing else."""
+        asyncio.get_running_loop().add_reader(self._connection, self._answer_ping)
+
+    def answer_no_pings(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._connection)
+
+    def _answer_ping(self) -> None:
+        data = self._connection.recv(65_536)
+        if data and data[0] & 0x0F == PING:
+            self._connection.send(frame(data[2 : 2 + data[1]], opcode=PONG))
+        elif not data:
+            self.answer_no_pings()
+
     def finish(self) -> None:
         """Nothing more will come from here."""
         self._connection.shutdown(socket.SHUT_WR)
@@ -99,7 +113,9 @@ async def raw_subscriber(
         await raw.send(upgrade(host, f"/v1/subscribe?stream={quote(stream, safe='/*')}"))
         answer = b""
         while b"\r\n\r\n" not in answer:
-            answer += await raw.read(1)
+            data = await raw.read()
+            assert data
+            answer += data  # no more than the answer: nothing is sent before there is credit
         assert answer.startswith(b"HTTP/1.1 101 ")
         if credit:
             await raw.say(credit=credit)
