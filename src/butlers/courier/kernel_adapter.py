@@ -88,6 +88,7 @@ class PipeSession:
 
     async def _on_enqueue(self, frame: Frame) -> dict[str, Any]:
         accepted = await self._courier.enqueue(frame.get("envelope") if "op" in frame else frame)
+        await self._courier.queue.durable()
         return {"id": accepted.id, "duplicate": accepted.duplicate}
 
     async def _on_subscribe(self, frame: Frame) -> dict[str, Any]:
@@ -102,7 +103,8 @@ class PipeSession:
         return {"credit": await self._courier.queue.grant(self._own(), credit)}
 
     async def _on_ack(self, frame: Frame) -> dict[str, Any]:
-        await self._courier.queue.ack(self._own(), str(frame.get("id")), lease=frame.get("lease"))
+        id, lease = _held(frame)
+        await self._courier.queue.ack(self._own(), id, lease=lease)
         return {"id": frame.get("id")}
 
     async def _on_nack(self, frame: Frame) -> dict[str, Any]:
@@ -110,8 +112,8 @@ class PipeSession:
         meaning: Any = frame.get("as", "failed")
         if type(delay) is not int or meaning not in get_args(Nack):
             raise InvalidEnvelope("delayMs is a whole number, `as` release, failed or poison", field="delayMs")
-        given = {"meaning": meaning, "delay_s": delay / 1000, "lease": frame.get("lease")}
-        await self._courier.queue.nack(self._own(), str(frame.get("id")), **given)
+        id, lease = _held(frame)
+        await self._courier.queue.nack(self._own(), id, meaning=meaning, delay_s=delay / 1000, lease=lease)
         return {"id": frame.get("id")}
 
     async def _on_stats(self, frame: Frame) -> dict[str, Any]:
@@ -129,6 +131,14 @@ class PipeSession:
 
     def _deliver(self, delivery: Any) -> None:
         self._outbox.put({"op": "deliver", **deliver_frame(delivery)})
+
+
+def _held(frame: Frame) -> tuple[str, str | None]:
+    """The id and the lease of the message that a frame settles."""
+    id, lease = frame.get("id"), frame.get("lease")
+    if not isinstance(id, str) or not isinstance(lease, str | None):
+        raise InvalidEnvelope("id is text, and lease, where it is given", field="id")
+    return id, lease
 
 
 class Fabric:
