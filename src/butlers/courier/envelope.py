@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from math import isinf
 from typing import Annotated, Any
 
 import pydantic
@@ -20,6 +22,9 @@ from butlers.courier.names import check_stream
 from butlers.courier.plain import plain_check
 
 MOST_TAGS = 64
+DEEPEST = 190  # levels of an envelope; the parser takes 200, with what is around it
+# A float that may be infinite; looking for it takes far less than visiting every value.
+_LARGE_TEXT, _LARGE_BYTES = re.compile("[eE][+]?[0-9]{3}|[0-9]{309}"), re.compile(b"[eE][+]?[0-9]{3}|[0-9]{309}")
 Short = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Header = Annotated[str, StringConstraints(max_length=1_024)]
 
@@ -96,8 +101,36 @@ def is_plain(given: dict[str, Any]) -> bool:
     return True
 
 
+def check_depth(envelope: Any) -> None:
+    """What triggers make of a message must not nest deeper than what can be read again, by us or by a subscriber."""
+    level, depth = [envelope], 0
+    while level := [child for value in level for child in _children(value) if isinstance(child, dict | list)]:
+        depth += 1
+        if depth > DEEPEST:
+            raise InvalidEnvelope(f"nests deeper than {DEEPEST} levels", field="payload")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 def read_json(body: bytes) -> Any:
     try:
-        return from_json(body, allow_inf_nan=False)
+        return parse_json(body)
     except ValueError:
         raise InvalidEnvelope("is not valid JSON") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Raises `ValueError`, also for NaN and for numbers that become infinite: no subscriber could read them."""
+    document = from_json(text, allow_inf_nan=False)
+    if (_LARGE_BYTES if isinstance(text, bytes) else _LARGE_TEXT).search(text) is not None:  # type: ignore[arg-type]
+        _check_finite(document)
+    return document
+
+
+def _check_finite(value: Any) -> None:
+    if isinstance(value, float) and isinf(value):
+        raise ValueError("a number is too large")
+    for child in _children(value):
+        _check_finite(child)

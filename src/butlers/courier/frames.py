@@ -17,11 +17,10 @@ from typing import Annotated, Any, cast
 
 import pydantic
 from pydantic import ConfigDict, Field, StringConstraints
-from pydantic_core import from_json
 
 from butlers.contracts.envelope import field_errors
 from butlers.courier.core import MOST_CREDIT
-from butlers.courier.envelope import Envelope
+from butlers.courier.envelope import Envelope, parse_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, InvalidJson, UnknownOp
 from butlers.courier.group import Nack
 from butlers.courier.messages import Delivery
@@ -98,7 +97,7 @@ def read_frame(text: str | bytes) -> dict[str, Any]:
     able to read it.
     """
     try:
-        document = from_json(text, allow_inf_nan=False)
+        document = parse_json(text)
     except ValueError:
         raise InvalidJson("is not valid JSON") from None
     if _is_plain(document) and not document.keys().isdisjoint(_WORDS):

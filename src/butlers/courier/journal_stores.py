@@ -124,14 +124,14 @@ class PostgresStore:
 
     LOCK = 0x636F7572  # "cour"
 
-    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+    def __init__(self, dsn: str, connection: asyncpg.Connection[Any]) -> None:
+        self._dsn = dsn
         self._connection = connection
 
     @classmethod
     async def open(cls, dsn: str) -> PostgresStore:
-        connection = await asyncpg.connect(dsn)
-        if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", cls.LOCK):
-            await connection.close()
+        connection = await cls._locked(dsn)
+        if connection is None:
             raise ConfigurationError(
                 "another process has this journal", source="courier", key="journal.dsn", remedy="stop the other one"
             )
@@ -140,7 +140,25 @@ class PostgresStore:
             "CREATE TABLE IF NOT EXISTS courier.journal"
             " (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, record text NOT NULL)"
         )
-        return cls(connection)
+        return cls(dsn, connection)
+
+    @classmethod
+    async def _locked(cls, dsn: str) -> asyncpg.Connection[Any] | None:
+        """None: another process has the lock."""
+        connection: asyncpg.Connection[Any] = await asyncpg.connect(dsn)
+        if await connection.fetchval("SELECT pg_try_advisory_lock($1)", cls.LOCK):
+            return connection
+        await connection.close()
+        return None
+
+    async def _connected(self) -> asyncpg.Connection[Any]:
+        """The connection, or a new one where the server has ended it, as a restart does."""
+        if self._connection.is_closed():
+            connection = await self._locked(self._dsn)
+            if connection is None:
+                raise ConnectionError("another process has this journal")
+            self._connection = connection
+        return self._connection
 
     async def load(self) -> AsyncIterator[Record]:
         async with self._connection.transaction():
@@ -153,16 +171,17 @@ class PostgresStore:
         await self._insert(_rows(records))
 
     async def _insert(self, rows: list[str]) -> None:
-        await self._connection.execute(
+        connection = await self._connected()
+        await connection.execute(
             "INSERT INTO courier.journal (record)"
             " SELECT given FROM unnest($1::text[]) WITH ORDINALITY AS row (given, at) ORDER BY at",
             rows,
         )
 
     async def replace(self, records: Iterator[Record]) -> int:
-        count = 0
-        async with self._connection.transaction():
-            await self._connection.execute("DELETE FROM courier.journal")
+        count, connection = 0, await self._connected()
+        async with connection.transaction():
+            await connection.execute("DELETE FROM courier.journal")
             while rows := await asyncio.to_thread(_rows, islice(records, AT_ONCE)):
                 await self._insert(rows)
                 count += len(rows)

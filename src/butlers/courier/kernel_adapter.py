@@ -18,8 +18,9 @@ from typing import Any, get_args
 
 from pydantic_core import to_json
 from starlette.websockets import WebSocket
+from websockets.frames import CloseCode
 
-from butlers.courier.envelope import read_json
+from butlers.courier.envelope import check_depth, read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, LeaseConflict, UnknownOp
 from butlers.courier.frames import deliver_frame
 from butlers.courier.group import DEFAULT_GROUP, Nack
@@ -87,7 +88,9 @@ class PipeSession:
         return {"service": NAME, "epoch": self._courier.epoch}
 
     async def _on_enqueue(self, frame: Frame) -> dict[str, Any]:
-        accepted = await self._courier.enqueue(frame.get("envelope") if "op" in frame else frame)
+        envelope = frame.get("envelope") if "op" in frame else frame
+        check_depth(envelope)  # it may come from this process, by no parser
+        accepted = await self._courier.enqueue(envelope)
         await self._courier.queue.durable()
         return {"id": accepted.id, "duplicate": accepted.duplicate}
 
@@ -169,7 +172,10 @@ async def serve_pipe(courier: Courier, socket: WebSocket) -> None:
     await socket.accept()
 
     async def into_pipe() -> None:
-        async for text in socket.iter_text():
+        while (message := await socket.receive())["type"] == "websocket.receive":
+            if (text := message.get("text")) is None:
+                await socket.close(CloseCode.UNSUPPORTED_DATA)
+                return
             await theirs.write(_frame(text))
 
     async def out_of_pipe() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
 from butlers.courier.core import Enqueued
-from butlers.courier.envelope import check_envelope
+from butlers.courier.envelope import check_depth, check_envelope
 from butlers.courier.errors import CourierError, RateLimited
 from butlers.courier.event_log import EventLog
 from butlers.courier.group import Observe
@@ -76,7 +76,10 @@ class Courier:
         return self.triggers.explain(check_envelope(document), self.clock.monotonic())
 
     async def _accept(self, envelope: dict[str, Any], path: tuple[str, ...]) -> Enqueued:
-        envelope = self.triggers.enrich(envelope, path)
+        enriched = self.triggers.enrich(envelope, path)
+        if path or enriched is not envelope:
+            check_depth(enriched)  # triggers have made it
+        envelope = enriched
         result = await self.queue.enqueue(envelope["to"], envelope, partition=envelope.get("partitionKey"))
         if result.duplicate:
             return result

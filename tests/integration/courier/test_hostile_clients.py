@@ -244,6 +244,18 @@ async def test_garbage_closes_its_own_socket_with_its_code(data: bytes, code: in
         await no_socket_is_left(running)
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1E+4000", '[1, {"a": 9e309}]', "NaN", "Infinity"])
+async def test_a_number_that_no_subscriber_could_read_is_refused(number: str):
+    text = json.dumps(envelope("a", payload="PLACE")).replace('"PLACE"', number)
+    async with gateway() as running, bystander(running), running.subscriber() as jen:
+        response = await running.http.post("/v1/enqueue", content=f'{{"envelope": {text}}}')
+        assert (response.status_code, response.json()["error"]["code"]) == (400, "InvalidEnvelope")
+        await jen.connection.send(f'{{"enqueue": {text}}}')
+        assert await jen.error() == "InvalidJSON"
+        exact = text.replace(number, '[1.7e308, "1e999", 123e100]')
+        assert (await running.http.post("/v1/enqueue", content=f'{{"envelope": {exact}}}')).status_code == 200
+
+
 async def test_late_acks_of_an_honest_subscriber_never_end_its_socket():
     """What a busy subscriber meets now and then is no nonsense: only frames that make no sense are counted."""
     async with gateway("streams: {maxDepth: 1}\n" + NO_RATE) as running, running.subscriber(credit=1) as jen:

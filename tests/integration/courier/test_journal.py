@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from butlers.clock import ManualClock
@@ -58,6 +59,28 @@ async def test_a_torn_last_line_is_left_out_and_a_damaged_one_is_named(tmp_path:
             pass
 
 
+@pytest.mark.parametrize("depth", [100, 185, 198, 199])
+async def test_what_triggers_wrap_can_be_read_again(tmp_path: Path, depth: int):
+    """A message at the limit of what is parsed, and rules that put it into something: the journal stays readable."""
+    wrapped = "{a: {b: {c: {d: {e: {f: '${env.payload}'}}}}}}"
+    config = f"""
+{jsonl(tmp_path / "courier.jsonl")}
+triggers:
+  - {{id: tell, when: {{to: told}}, do: [{{action: notify, to: out, payload: {wrapped}}}]}}
+  - {{id: add, when: {{to: enriched}}, do: [{{action: enrich, payload: {wrapped}}}]}}
+"""
+    payload: Any = {}
+    for _ in range(depth):
+        payload = {"k": payload}
+    async with gateway(config) as running:
+        statuses = [(await running.send("a", to=to, payload=payload)).status_code for to in ("told", "enriched")]
+        before = running.core.open_messages()
+    expected = {100: ([200, 200], 3), 185: ([200, 400], 1), 198: ([200, 400], 1), 199: ([400, 400], 0)}
+    assert (statuses, before) == expected[depth]
+    async with gateway(config) as running:
+        assert running.core.open_messages() == before
+
+
 async def test_two_gateways_do_not_share_a_journal(tmp_path: Path):
     async with gateway(jsonl(tmp_path / "one.jsonl")):
         with pytest.raises(ConfigurationError, match="another process"):
@@ -80,6 +103,23 @@ async def test_postgres_keeps_it_too(postgres_server: EmbeddedPostgres):
                     pass
             async with running.subscriber(credit=5) as jen:
                 assert await jen.delivered() == "b"
+
+
+async def test_a_database_that_ends_the_connection_is_asked_anew(postgres_server: EmbeddedPostgres):
+    async with cloned_database_uri(postgres_server) as dsn:
+        config = f"journal: {{kind: postgres, dsn: '{dsn}'}}"
+        async with gateway(config) as running:
+            await running.send("before")
+            other = await asyncpg.connect(dsn)
+            await other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            await other.close()
+            statuses = [(await running.send("after")).status_code for _ in range(3)]
+            assert statuses[-1] == 200  # the first ones may be told to send again
+        async with gateway(config) as running:
+            assert running.core.open_messages() == 2
 
 
 async def test_a_disk_that_refuses_is_said_and_the_message_is_taken_when_it_is_sent_again(tmp_path: Path):
