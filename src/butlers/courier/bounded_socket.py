@@ -8,6 +8,7 @@ sends no UTF-8       1007, and no line of the log
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -19,6 +20,8 @@ LINGER_S = 15.0  # how long a client may take for the last frames; more than the
 
 
 class BoundedSocket(WebSocketsSansIOProtocol):
+    _lost: asyncio.Event | None = None  # there while the connection outlives its application
+
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self._abort_if_unread()
@@ -56,10 +59,20 @@ class BoundedSocket(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # it was refused, which is an end of the handshake, too
 
     async def run_asgi(self) -> None:
+        await super().run_asgi()
+        if self.disconnected:
+            return
+        self._lost = asyncio.Event()
         try:
-            await super().run_asgi()
-        finally:
-            self.loop.call_later(LINGER_S, self.transport.abort)
+            async with asyncio.timeout(LINGER_S):
+                await self._lost.wait()
+        except TimeoutError:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._lost is not None:
+            self._lost.set()
 
     def _fail(self, code: CloseCode, reason: str) -> None:
         self.frames = []

@@ -370,7 +370,6 @@ async def test_host_and_port_are_where_the_gateway_listens():
         assert (await running.http.get("/health")).status_code == 200
 
 
-@pytest.mark.scenario("C2-024")
 async def test_the_page_shows_every_key_and_its_example_is_taken():
     """Events and journal are files here; `test_journal` has what they promise."""
     page = (Path(__file__).parents[3] / "docs" / "systems" / "courier.md").read_text()
@@ -392,7 +391,6 @@ async def test_journal_and_events_are_written_where_the_file_says(tmp_path: Path
     assert [json.loads(line)["event"] for line in events.read_text().splitlines()] == ["enqueue"]
 
 
-@pytest.mark.scenario("C2-024")
 @pytest.mark.parametrize("path", ["/v1/subscribe?stream=agents/jen/inbox", "/v1/live?view=latestPerAgent"])
 async def test_tokens_are_asked_for_by_sockets_as_well(path: str):
     async with gateway(SEED) as running:

@@ -459,6 +459,7 @@ async def test_a_client_that_does_not_read_its_answers_is_not_read_either():
         assert seen[-1] < 200_000
         assert (await running.send("other", to="agents/tom/inbox")).status_code == 200
         flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
         jen.connection.transport.abort()
         await running.until(lambda: not running.core.stats(INBOX)["subscribers"])  # nobody waits for it to read
 
