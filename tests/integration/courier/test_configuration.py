@@ -298,6 +298,8 @@ ELSEWHERE = {
     "journal.path",
     "journal.dsn",
     "events",
+    "store",  # in tests/conformance
+    "storePrefix",
 }
 
 

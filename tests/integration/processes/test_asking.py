@@ -46,7 +46,7 @@ async def test_the_simulated_mail_is_changed_at_either_control_port(running: Ins
 async def test_run_file_tells_where_everything_is(running: Instance):
     description = json.loads((running.data_dir / "run.json").read_text())
     assert description["pid"] == running.pid
-    assert description["doors"] == {name: running.url(name) for name in ROSTER}
+    assert description["doors"] == {name: running.url(name) for name in (*ROSTER, "courier")}
     assert description["simulators"]["telegram"] == running.url("telegram_simulator")
     assert description["data_dir"] == str(running.data_dir)
 
@@ -66,9 +66,10 @@ async def test_data_directory_is_private(running: Instance):
 
 async def test_status(running: Instance):
     document = answer("status", "--data-dir", running.data_dir)
-    assert {name: door["status"] for name, door in document["doors"].items()} == dict.fromkeys(ROSTER, "ok")
-    for door in document["doors"].values():
-        assert {"database", "disk"} <= {part["part"] for part in door["parts"]}
+    doors = document["doors"]
+    assert {name: door["status"] for name, door in doors.items()} == dict.fromkeys((*ROSTER, "courier"), "ok")
+    for name in ROSTER:
+        assert {"database", "disk"} <= {part["part"] for part in doors[name]["parts"]}
     readable = butlers("status", "--data-dir", running.data_dir)
     assert readable.returncode == 0
     assert all(name in readable.stdout for name in ROSTER)

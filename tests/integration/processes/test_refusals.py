@@ -167,7 +167,7 @@ def test_a_data_directory_with_something_in_the_way(folder, tmp_path):
             ["up", "--port", "bogus=47999"],
             "ports: bogus: there is no butler and no simulator of this name (choose among",
         ),
-        (["run", "general", "--port", "bogus=47999"], "calendar_simulator, finance, general, health,"),
+        (["run", "general", "--port", "bogus=47999"], "calendar_simulator, courier, finance, general, health,"),
         (["simulate", "--port", "bogus=47999"], "webhook_simulator)"),
         (["up", "--set", "simulators"], "--set simulators: must be NAME=VALUE"),
         (["up", "--set", "surprise=1"], "unknown key"),

@@ -55,7 +55,7 @@ async def test_several_processes_answer_together_and_one_of_them_dies(where: Ins
             await where.say(CHAT, "first")
             assert await _answers(where, 1) == ["[general] Noted: first"]
             doors = answer("status", "--data-dir", where.data_dir)["doors"]
-            roles = ("switchboard", "general", "messenger")
+            roles = ("switchboard", "courier", "general", "messenger")
             assert {name: door["status"] for name, door in doors.items()} == dict.fromkeys(roles, "ok")
 
             # Telegram asks for patience, so that the answer is in Messenger's hands when Messenger dies.
