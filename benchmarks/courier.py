@@ -116,7 +116,7 @@ def _turns(ways: Sequence[str], number: int) -> list[str]:
 async def _latencies(size: Size, ports: Ports) -> dict[str, dict[str, float]]:
     """Of an open loop at a fixed rate, in milliseconds: from the moment of the schedule to the receipt."""
     found: dict[str, list[Measured]] = {way: [] for way in ports}
-    for number in range(size.rounds):
+    for number in range(max(1, size.rounds // 2)):
         for way in _turns(list(ports), number):
             count = round(size.rate * size.paced_s)
             measured = await _load(Load(way=way, port=ports[way], mode="paced", messages=count, rate=size.rate))
@@ -178,9 +178,9 @@ def _say(words: str) -> None:
 def _size() -> tuple[Size, bool]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", default=",".join(WAYS), help="servers to measure; the gateway is always one")
-    parser.add_argument("--confirmed", type=int, default=3_000, help="messages of a round, each confirmed")
-    parser.add_argument("--windowed", type=int, default=10_000, help="messages of a round, 100 unconfirmed")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--confirmed", type=int, default=1_500, help="messages of a round, each confirmed")
+    parser.add_argument("--windowed", type=int, default=6_000, help="messages of a round, 100 unconfirmed")
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--warm-ups", type=int, default=1, help="rounds that are not counted")
     parser.add_argument("--cycles", type=int, default=200_000, help="of the core in one round")
     parser.add_argument("--rate", type=float, default=500.0, help="messages a second while latencies are measured")
