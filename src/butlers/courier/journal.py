@@ -14,7 +14,7 @@ are of the past, the journal is written anew with what is open (`compact_when_du
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from butlers.telemetry import get_logger
 
 FEWEST_BEFORE_COMPACTION = 50_000  # records
 FLUSH_EVERY_S, LOOK_EVERY_S = 0.02, 10.0
+STORE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _PAST = 4  # times as many records as open messages
 
 log = get_logger(__name__)
@@ -87,16 +88,20 @@ class Journal:
 
     async def flush(self) -> None:
         """Returns when everything that was observed before the call is on the disk. Raises `JournalFailed`."""
-        if not self._waiting and not self._flushing.locked():
-            return
+        if self._waiting or self._flushing.locked():
+            await _to_its_end(self._flush())
+
+    async def _flush(self) -> None:
         async with self._flushing:  # those who wait for it share the next write
             records, self._waiting = self._waiting, []
             if not records:
                 return
             try:
                 await self._store.append(records)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except BaseException as error:
                 self._waiting = records + self._waiting
+                if not isinstance(error, STORE_ERRORS):
+                    raise
                 problem = f"the journal cannot be written ({type(error).__name__}): send again"
                 raise JournalFailed(problem, retry_after=5.0) from error
             self._written += len(records)
@@ -113,7 +118,7 @@ class Journal:
                 if clock.monotonic() - written_at > LOOK_EVERY_S:
                     written_at = clock.monotonic()
                     await self.compact_when_due(core)
-            except (CourierError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            except (CourierError, *STORE_ERRORS) as error:
                 log.warning("the courier's journal is behind", error=error)
                 self._observed.set()
                 await clock.sleep(1.0)
@@ -123,6 +128,10 @@ class Journal:
         if self._written < max(FEWEST_BEFORE_COMPACTION, _PAST * core.open_messages()):
             return False
         await self.flush()
+        await _to_its_end(self._compact(core))
+        return True
+
+    async def _compact(self, core: QueueCore) -> None:
         async with self._flushing:
             captured = core.captured()
             covered, self._waiting = self._waiting, []  # what was observed until now is part of the snapshot
@@ -131,11 +140,19 @@ class Journal:
             except BaseException:
                 self._waiting = covered + self._waiting
                 raise
-        return True
 
     async def close(self) -> None:
         await self.flush()
         await self._store.close()
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await a write. It goes on when the caller is cancelled: no one can stop a thread half-way, and two that write
+    would write over each other.
+    """
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    await asyncio.shield(task)
 
 
 class Folded:

@@ -172,11 +172,15 @@ class PostgresStore:
 
     async def _insert(self, rows: list[str]) -> None:
         connection = await self._connected()
-        await connection.execute(
-            "INSERT INTO courier.journal (record)"
-            " SELECT given FROM unnest($1::text[]) WITH ORDINALITY AS row (given, at) ORDER BY at",
-            rows,
-        )
+        try:
+            await connection.execute(
+                "INSERT INTO courier.journal (record)"
+                " SELECT given FROM unnest($1::text[]) WITH ORDINALITY AS row (given, at) ORDER BY at",
+                rows,
+            )
+        except (asyncpg.InternalClientError, asyncpg.InterfaceError):
+            connection.terminate()  # it has not noticed yet that the server is gone
+            raise
 
     async def replace(self, records: Iterator[Record]) -> int:
         count, connection = 0, await self._connected()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,66 @@ async def test_a_disk_that_refuses_is_said_and_the_message_is_taken_when_it_is_s
     await journal.close()
     again = Journal(JsonlStore(tmp_path / "courier.jsonl"))
     assert await again.restore(QueueCore(clock=ManualClock())) == 1
+
+
+class Gated(JsonlStore):
+    """A disk that takes its time: nothing is written before `gate` is set."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.gate = threading.Event()
+        self.begun = threading.Event()
+
+    def _append(self, lines: bytes) -> None:
+        self.begun.set()
+        self.gate.wait(30)
+        super()._append(lines)
+
+    def _replace(self, records: Any) -> int:
+        self.begun.set()
+        self.gate.wait(30)
+        return super()._replace(records)
+
+
+async def test_a_producer_that_leaves_while_its_message_is_written_tears_nothing(tmp_path: Path):
+    store = Gated(tmp_path / "courier.jsonl")
+    journal = Journal(store)
+    core = QueueCore(clock=ManualClock(), observe=journal.observe)
+    core.enqueue(INBOX, envelope("first", payload="x" * 5_000))
+    leaving = asyncio.create_task(journal.flush())
+    await asyncio.to_thread(store.begun.wait, 30)
+    leaving.cancel()
+    core.enqueue(INBOX, envelope("second"))
+    staying = asyncio.create_task(journal.flush())
+    await asyncio.sleep(0)
+    store.gate.set()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await staying
+    await journal.close()
+    assert await Journal(JsonlStore(tmp_path / "courier.jsonl")).restore(QueueCore(clock=ManualClock())) == 2
+
+
+async def test_a_gateway_that_ends_within_a_compaction_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("butlers.courier.journal.FEWEST_BEFORE_COMPACTION", 0)
+    monkeypatch.setattr("butlers.courier.journal._PAST", 0)
+    store = Gated(tmp_path / "courier.jsonl")
+    journal = Journal(store)
+    core = QueueCore(clock=ManualClock(), observe=journal.observe)
+    core.enqueue(INBOX, envelope("first"))
+    store.gate.set()
+    await journal.flush()
+    store.gate.clear()
+    store.begun.clear()
+    compacting = asyncio.create_task(journal.compact_when_due(core))
+    await asyncio.to_thread(store.begun.wait, 30)
+    core.enqueue(INBOX, envelope("second"))
+    compacting.cancel()
+    closing = asyncio.create_task(journal.close())
+    await asyncio.sleep(0)
+    store.gate.set()
+    await asyncio.gather(compacting, return_exceptions=True)
+    await closing
+    assert await Journal(JsonlStore(tmp_path / "courier.jsonl")).restore(QueueCore(clock=ManualClock())) == 2
 
 
 async def test_compaction_keeps_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
