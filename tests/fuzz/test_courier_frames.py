@@ -26,7 +26,12 @@ from tests.integration.courier.raw_socket import frame, raw_subscriber
 FRAMES = TOTAL if TOTAL >= WHOLE_PROOF else max(500, TOTAL // 5)
 SOCKETS = 8
 CONFIG = """
-streams: {maxDepth: 2000, maxDead: 500, recentIds: 1000, defaultLeaseMs: 500}
+streams:
+  maxDepth: 2000
+  maxDead: 500
+  recentIds: 1000
+  defaultLeaseMs: 500
+  perStreamCaps: {"agents/bystander/*": {leaseMs: 30000}}
 gateway: {port: 0, messagesPerMinute: null}
 """
 ERRORS = {"InvalidEnvelope", "InvalidJSON", "UnknownOp", "LeaseConflict", "StreamFull", "RateLimited"}
