@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import websockets
 
 from butlers.clock import ManualClock
-from butlers.courier.core import QueueCore
+from butlers.courier.core import MOST_GROUPS, QueueCore
 from tests.conformance.courier_stores import STORES, THAT_SURVIVE, Store, eventually, open_store
 from tests.integration.courier.gateway import INBOX, Socket, envelope
 
@@ -369,6 +370,42 @@ async def test_every_group_gets_every_message_and_the_first_one_what_was_queued(
             assert (await running.audit("audit"))["leased"] == 1
             await auditor.say(ack="b")
             await running.until_counted("acked", 3)
+
+
+@every_store
+async def test_a_group_that_nobody_is_in_is_removed_with_what_it_has(store: Store):
+    async with store.gateway("streams: {maxDepth: 3}") as running:
+        remove = {"stream": INBOX, "group": "watch"}
+        async with running.subscriber(credit=10) as jen:
+            async with running.subscriber(f"{INBOX}&group=watch"):
+                assert (await running.http.post("/v1/groups/remove", json=remove)).status_code == 409
+            await running.send("a", partitionKey="p")
+            await running.send("b", partitionKey="p")
+            await running.send("c")
+            for _ in range(3):
+                frame = await jen.hear()
+                await jen.say(ack=frame["deliver"]["id"], lease=frame["lease"])
+            refused = await running.send("d")
+            assert refused.status_code == 429  # the group that was left behind is full
+            answer = await running.http.post("/v1/groups/remove", json=remove)
+            assert answer.json() == {"removed": 3}
+            assert (await running.send("d")).status_code == 200
+            assert await take(jen, 1) == ["d"]
+            for group, status in (("watch", 404), ("default", 409)):
+                answer = await running.http.post("/v1/groups/remove", json=remove | {"group": group})
+                assert answer.status_code == status
+
+
+@every_store
+async def test_no_more_groups_than_a_stream_may_have(store: Store):
+    async with store.gateway() as running, AsyncExitStack() as stack:
+        for number in range(MOST_GROUPS):
+            await stack.enter_async_context(running.subscriber(f"{INBOX}&group=g{number}"))
+        for pattern in (INBOX, "agents/*"):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await stack.enter_async_context(running.subscriber(f"{pattern}&group=more"))
+            assert refused.value.response.status_code == 429
+        await stack.enter_async_context(running.subscriber(f"{INBOX}&group=g1"))
 
 
 @every_store

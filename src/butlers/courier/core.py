@@ -20,12 +20,20 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from butlers.clock import Clock
-from butlers.courier.errors import InvalidEnvelope, LeaseConflict, StreamClosed, UnknownStream
-from butlers.courier.group import DEFAULT_GROUP, Group, Nack, Observe, Shared, Subscriber, held
+from butlers.courier.errors import (
+    GroupInUse,
+    InvalidEnvelope,
+    LeaseConflict,
+    OverQuota,
+    StreamClosed,
+    UnknownStream,
+)
+from butlers.courier.group import DEFAULT_GROUP, NEVER, Group, Nack, Observe, Shared, Subscriber, held
 from butlers.courier.messages import CapturedStream, Delivery, Item, StoredMessage, StoredStream, StreamPolicy
 from butlers.courier.names import check_pattern, check_stream, compile_pattern
 
 MOST_CREDIT = 1_000_000
+MOST_GROUPS = 64  # of one stream: each one has every message
 LONGEST_DELAY_S = 7 * 86_400.0
 LONGEST_LEASE_S = 86_400.0
 PRIORITIES = {"low": -1.0, "normal": 0.0, "high": 1.0, "urgent": 2.0}
@@ -112,14 +120,19 @@ class QueueCore:
         subscriber = Subscriber(id=id or f"s{next(self._shared.numbers)}", deliver=deliver, group=group)
         if subscriber.id in self._subscribers:
             raise InvalidEnvelope("there is a subscriber with this id", field="id")
-        self._subscribers[subscriber.id] = subscriber
-        if "*" in pattern:
-            fits = compile_pattern(pattern)
-            self._patterns.append((fits, subscriber))
-            for stream in [stream for name, stream in self._streams.items() if fits(name)]:
-                self._join(stream, subscriber)
+        fits = compile_pattern(pattern) if "*" in pattern else None
+        if fits is None:
+            streams = [self._streams.get(pattern) or self._create(pattern)]
         else:
-            self._join(self._streams.get(pattern) or self._create(pattern), subscriber)
+            streams = [stream for name, stream in self._streams.items() if fits(name)]
+        for stream in streams:
+            if group not in stream.groups and len(stream.groups) >= MOST_GROUPS:
+                raise too_many_groups(stream.name)
+        self._subscribers[subscriber.id] = subscriber
+        if fits is not None:
+            self._patterns.append((fits, subscriber))
+        for stream in streams:
+            self._join(stream, subscriber)
         return subscriber.id
 
     def unsubscribe(self, subscriber_id: str) -> None:
@@ -231,6 +244,20 @@ class QueueCore:
     def drain(self, stream: str) -> None:
         """Accept nothing; what is there is still delivered."""
         self._stream(stream).draining = True
+
+    def remove_group(self, stream: str, group: str) -> int:
+        """Forget a group that has no subscribers, and what it has not settled; returns how many messages that were."""
+        groups = self._stream(stream).groups
+        if (gone := groups.get(group)) is None:
+            raise UnknownStream(f"{stream} has no group {group!r}; it has: {', '.join(groups)}")
+        if gone.members or len(groups) == 1:
+            problem = "has subscribers" if gone.members else "is the only one of the stream"
+            raise GroupInUse(f"the group {group} {problem}")
+        del groups[group]
+        gone.due = NEVER
+        if self._shared.observe is not None:
+            self._shared.observe("group.remove", stream, "", {"group": group, "open": len(gone.items)})
+        return len(gone.items) + len(gone.dead)
 
     def dead(self, stream: str) -> list[tuple[str, StoredMessage]]:
         """The dead messages with their group, the oldest first."""
@@ -373,6 +400,10 @@ class QueueCore:
         heapq.heappush(self._due, (due, next(self._shared.numbers), group))
         if self._on_due is not None and self._due[0][0] == due:
             self._on_due(due)
+
+
+def too_many_groups(stream: str) -> OverQuota:
+    return OverQuota(f"{stream} has {MOST_GROUPS} groups, and gets no more until an operator removes one")
 
 
 def percentile_ms(ordered: Sequence[float], share: float) -> float:

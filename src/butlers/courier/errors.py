@@ -95,6 +95,16 @@ class StreamFull(CourierError):
         )
 
 
+class OverQuota(CourierError):
+    code = "OverQuota"
+    http_status = 429
+
+
+class GroupInUse(CourierError):
+    code = "GroupInUse"
+    http_status = 409
+
+
 class StreamClosed(CourierError):
     """The stream is being drained."""
 

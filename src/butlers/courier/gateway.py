@@ -4,7 +4,7 @@ POST /v1/enqueue            {"to", "envelope"} -> {"id", "duplicate"}; {"message
 GET  /v1/stats?stream=      one stream, or all without it; /v1/audit?stream=, /v1/metrics, /health
 GET  /v1/snapshot?view=     /v1/live?view= (server-sent events; also as WebSocket)
 GET  /v1/dead?stream=       POST /v1/dead/replay, /v1/dead/discard {"stream", "ids"}
-POST /v1/streams/pause      /resume, /drain {"stream"}
+POST /v1/streams/pause      /resume, /drain {"stream"}; /v1/groups/remove {"stream", "group"}
 POST /v1/explain            {"envelope"}: which triggers would run, and why the others would not
 GET  /v1/services           what is registered with the kernel, alive and where
 WS   /v1/subscribe?stream=&group=&format=&batch=, /v1/pipe (for a kernel elsewhere)
@@ -60,6 +60,7 @@ class Gateway:
             self._route("GET", "/v1/dead", self._dead),
             self._route("POST", "/v1/dead/replay", self._replay),
             self._route("POST", "/v1/dead/discard", self._discard),
+            self._route("POST", "/v1/groups/remove", self._remove_group),
             self._route("POST", "/v1/explain", self._explain),
             *(self._route("POST", f"/v1/streams/{verb}", self._steer(verb)) for verb in ("pause", "resume", "drain")),
             *(Route(path, self._health, methods=["GET"]) for path in ("/health", "/healthz", "/readyz")),
@@ -173,6 +174,14 @@ class Gateway:
     async def _discard(self, principal: Principal, request: Request) -> Response:
         stream, ids = await self._chosen(principal, request)
         return _json({"discarded": await self._queue.discard(stream, ids)})
+
+    async def _remove_group(self, principal: Principal, request: Request) -> Response:
+        body = await self._body(request)
+        stream, group = body.get("stream"), body.get("group")
+        if not isinstance(stream, str) or not isinstance(group, str):
+            raise InvalidEnvelope("stream and group are required and must be text", field="group")
+        principal.check("streams", stream, "manage")
+        return _json({"removed": await self._queue.remove_group(stream, group)})
 
     def _steer(self, verb: str) -> Handler:
         async def steer(principal: Principal, request: Request) -> Response:

@@ -6,6 +6,7 @@ are of the past, the journal is written anew with what is open (`compact_when_du
 
     {"e": "in", "s": stream, "m": envelope, "k": partition}          accepted, for every group of the stream
     {"e": "group", "s": stream, "g": group, "o": true}               a group; o: it takes over what `default` has
+    {"e": "ungroup", "s": stream, "g": group}                        the group is removed with what it has
     {"e": "ack" | "drop" | "discard" | "replay", "s", "g", "i": id}  {"e": "fail", ...}  {"e": "dead", ..., "r": reason}
     {"e": "has", "s", "g", "m", "k", "p", "a", "f", "d", "r"}        compact: one message, d: it is dead
     {"e": "recent", "s", "ids": [...]}                               compact: ids in which a repeat is noticed
@@ -171,6 +172,8 @@ class Folded:
             case "group":
                 taken = stream.groups.pop(DEFAULT_GROUP, None) if record["o"] else None
                 stream.groups.setdefault(record["g"], taken or StoredGroup())
+            case "ungroup":
+                stream.groups.pop(record["g"], None)
             case "recent":
                 stream.recent = record["ids"]
             case "has":
@@ -235,6 +238,8 @@ def _record(event: str, stream: str, id: str, details: Mapping[str, Any]) -> Rec
             return {"e": "in", "s": stream, "m": details["envelope"], "k": details["partition"]}
         case "group":
             return {"e": "group", "s": stream, "g": details["group"], "o": details["takes_over"]}
+        case "group.remove":
+            return {"e": "ungroup", "s": stream, "g": details["group"]}
         case "ack" | "drop" | "discard" | "replay":
             return {"e": event, "s": stream, "g": details["group"], "i": id}
         case "dead":

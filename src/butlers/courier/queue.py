@@ -95,6 +95,8 @@ class Queue(Protocol):
 
     async def discard(self, stream: str, ids: Sequence[str] | None = None) -> int: ...
 
+    async def remove_group(self, stream: str, group: str) -> int: ...
+
     async def pause(self, stream: str) -> None: ...
 
     async def resume(self, stream: str) -> None: ...
@@ -232,6 +234,9 @@ class MemoryQueue:
 
     async def discard(self, stream: str, ids: Sequence[str] | None = None) -> int:
         return self.core.discard(stream, ids)
+
+    async def remove_group(self, stream: str, group: str) -> int:
+        return self.core.remove_group(stream, group)
 
     async def pause(self, stream: str) -> None:
         self.core.pause(stream)

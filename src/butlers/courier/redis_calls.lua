@@ -105,13 +105,18 @@ end
 function calls.subscribe(subscriber, pattern, name, policy, most)
   if policy ~= '' then
     if not begin_stream(pattern, policy, most) then return 'most' end
+    if is_full_of_groups(pattern, name) then return 'groups' end
     return {join(pattern, name, subscriber)}
   end
-  redis.call('HSET', key('patterns', gateway), subscriber, pattern .. ' ' .. name)
-  local joined = {}
+  local streams, joined = {}, {}
   for _, stream in ipairs(redis.call('SMEMBERS', key('streams'))) do
-    if fits(pattern, stream) then joined[#joined + 1] = join(stream, name, subscriber) end
+    if fits(pattern, stream) then
+      if is_full_of_groups(stream, name) then return 'groups' end
+      streams[#streams + 1] = stream
+    end
   end
+  redis.call('HSET', key('patterns', gateway), subscriber, pattern .. ' ' .. name)
+  for i, stream in ipairs(streams) do joined[i] = join(stream, name, subscriber) end
   return joined
 end
 
@@ -238,6 +243,28 @@ function calls.settle_dead(stream, what, ids)
     end
   end
   return #chosen
+end
+
+-- Returns how many messages went with the group, or why it stays.
+function calls.remove_group(stream, name)
+  if redis.call('SISMEMBER', key('streams'), stream) == 0 then return false end
+  local number = redis.call('HGET', key('groups', stream), name)
+  if not number then return 'unknown' end
+  if redis.call('SCARD', key(number, 'members')) > 0 then return 'members' end
+  if redis.call('HLEN', key('groups', stream)) == 1 then return 'only' end
+  local group = find_group(number)
+  local ids = redis.call('HKEYS', key(number, 'items'))
+  for _, id in ipairs(ids) do forget(group, id) end
+  for _, partition in ipairs(redis.call('HKEYS', key(number, 'firsts'))) do
+    redis.call('DEL', key(number, 'lane', partition))
+  end
+  for _, what in ipairs({'about', 'items', 'ready', 'leased', 'delayed', 'dead', 'firsts', 'counts', 'members'}) do
+    redis.call('DEL', key(number, what))
+  end
+  redis.call('HDEL', key('groups', stream), name)
+  redis.call('ZREM', key('due'), number)
+  observe('group.remove', group, '')
+  return #ids
 end
 
 function calls.steer(stream, what)

@@ -22,7 +22,7 @@
 local base, gateway = KEYS[1], ARGV[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local LOG_ENTRIES, MOST_AT_ONCE = 10000, 500
+local LOG_ENTRIES, MOST_AT_ONCE, MOST_GROUPS = 10000, 500, 64
 local touched, is_touched, shown, events, policies = {}, {}, {}, {}, {}
 
 local function key(first, second, third)
@@ -321,6 +321,11 @@ local function begin_stream(stream, policy, most)
     for _, name in ipairs(#names > 0 and names or {'default'}) do add_group(stream, name) end
   end
   return true
+end
+
+local function is_full_of_groups(stream, name)
+  local groups = key('groups', stream)
+  return redis.call('HEXISTS', groups, name) == 0 and redis.call('HLEN', groups) >= MOST_GROUPS
 end
 
 -- The group of this name. The first one takes over what is queued where nobody takes part.

@@ -20,10 +20,11 @@ from pydantic_core import from_json, to_json
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig
-from butlers.courier.core import LONGEST_DELAY_S, LONGEST_LEASE_S, MOST_CREDIT, PRIORITIES, Enqueued
+from butlers.courier.core import LONGEST_DELAY_S, LONGEST_LEASE_S, MOST_CREDIT, PRIORITIES, Enqueued, too_many_groups
 from butlers.courier.credit import RemoteSubscriber
 from butlers.courier.errors import (
     CourierError,
+    GroupInUse,
     InvalidEnvelope,
     LeaseConflict,
     StreamClosed,
@@ -249,6 +250,15 @@ class RedisQueue:
     async def discard(self, stream: str, ids: Sequence[str] | None = None) -> int:
         return await self._settle_dead(stream, "discard", ids)
 
+    async def remove_group(self, stream: str, group: str) -> int:
+        removed = await self._known(stream, "remove_group", stream, group)
+        if removed == "unknown":
+            raise UnknownStream(f"{stream} has no group {group!r}")
+        if removed in ("members", "only"):
+            problem = "has subscribers" if removed == "members" else "is the only one of the stream"
+            raise GroupInUse(f"the group {group} {problem}")
+        return int(removed)
+
     async def pause(self, stream: str) -> None:
         await self._known(stream, "steer", stream, "pause")
 
@@ -335,6 +345,8 @@ class RedisQueue:
         )
         if joined == "most":
             raise self._too_many_streams()
+        if joined == "groups":
+            raise too_many_groups(subscriber.pattern)
         for stream, number in joined:
             self.claims.join(subscriber, stream, number)
 

@@ -56,6 +56,11 @@ async def test_messages_are_published_taken_counted_and_replayed():
             async with asyncio.timeout(DEADLINE_S):
                 while not (await client.get("/v1/dead", stream=INBOX))["messages"]:
                     await asyncio.sleep(0.01)
+        code, output, _ = await command("groups", INBOX, "--url", url)
+        assert output == "default: 0 queued, 0 delayed, 0 held, 1 dead\n"
+        code, _, errors = await command("groups", INBOX, "--remove", "watch", "--url", url)
+        assert code != 0
+        assert "has no group 'watch'" in errors
         code, output, _ = await command("dead", INBOX, "--url", url)
         assert output == "bad  0 failures  cannot be read\n"
         assert await answer("dead", INBOX, "--replay", "--id", "bad", "--url", url) == {"replayed": 1}

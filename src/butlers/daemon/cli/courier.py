@@ -209,6 +209,34 @@ def _dead_lines(document: Document) -> Iterator[str]:
         yield f"{one['id']}  {one['failures']} failures  {plain(one['reason'])}"
 
 
+def groups(
+    stream: Stream,
+    remove: Annotated[
+        str | None, typer.Option("--remove", help="Forget this group, and what it has not settled.")
+    ] = None,
+    url: Url = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> int:
+    """List the groups that share a stream's messages, or remove one that has no subscribers."""
+
+    async def ask() -> Document:
+        async with _client(url, data_dir) as client:
+            if remove is not None:
+                return await client.post("/v1/groups/remove", {"stream": stream, "group": remove})
+            return await client.get("/v1/audit", stream=stream)
+
+    say(asyncio.run(ask()), as_json, _group_lines)
+    return OK
+
+
+def _group_lines(document: Document) -> Iterator[str]:
+    if "removed" in document:
+        yield f"removed, with {document['removed']} messages"
+    for name, one in document.get("groups", {}).items():
+        yield f"{name}: {one['queued']} queued, {one['delayed']} delayed, {one['leased']} held, {one['dead']} dead"
+
+
 def bench(
     count: Annotated[int, typer.Option("--count", min=1, help="Messages sent as quickly as they are taken.")] = 400,
     rate: Annotated[float, typer.Option("--rate", min=1.0, help="Then as many again, so many a second.")] = 200.0,
@@ -256,6 +284,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., int]], ...] = (
     ("sub", sub),
     ("stats", stats),
     ("dead", dead),
+    ("groups", groups),
     ("bench", bench),
 )
 for _name, _command in _COMMANDS:
