@@ -39,7 +39,7 @@ class LifecycleEvent(Value):
 
 
 class EventBatch(Value):
-    events: list[LifecycleEvent] = Field(max_length=10 * BATCH, description="in the order in which they happened")
+    events: list[LifecycleEvent] = Field(max_length=BATCH, description="in the order in which they happened")
 
 
 class Places(Protocol):
@@ -62,6 +62,13 @@ class LifecyclePublisher:
     publish: Callable[[dict[str, Any]], Awaitable[Any]]  # the arguments of `events.publish`
     _place: int | None = None
 
+    async def begin(self) -> None:
+        """Before anything is accepted: what happened before the first start of all is not published."""
+        self._place = (await self.places.get(_PLACE))["value"]
+        if self._place is None:
+            self._place = (await self.database.fetch(self.changes, None, 1))[0]["horizon"]
+            await self.places.set(_PLACE, self._place)
+
     async def publish_changes(self) -> None:
         """Publish what changed since the last call; what cannot be published now waits."""
         try:
@@ -76,8 +83,6 @@ class LifecyclePublisher:
 
     async def _publish_batch(self) -> bool:
         """True: there is more."""
-        if self._place is None:
-            self._place = (await self.places.get(_PLACE))["value"]
         start, limit = self._place, BATCH
         rows = await self.database.fetch(self.changes, start, limit)
         while len(rows) == limit and rows[0]["changed_in"] == rows[-1]["changed_in"]:
@@ -86,34 +91,35 @@ class LifecyclePublisher:
         is_full = len(rows) == limit
         end = rows[-1]["changed_in"] if is_full else rows[0]["horizon"]
         found = [event for row in rows if row["changed_in"] is not None for event in self.events_of(dict(row))]
-        if start is not None and found:
-            await self.publish({"events": [event.to_wire() for event in found]})
-        if end != start and (found or start is None):
+        for first in range(0, len(found), BATCH):
+            await self.publish({"events": [event.to_wire() for event in found[first : first + BATCH]]})
+        if found:
             await self.places.set(_PLACE, end)
         self._place = end
         return is_full
 
 
 def request_events(row: Mapping[str, Any]) -> Iterable[LifecycleEvent]:
-    """Of a row of `message_inbox`. That it was accepted is published also when it has ended by now."""
-    id, state, attempts = row["request_id"], row["lifecycle_state"], row["attempts"]
-    about = {"request_id": str(id), "source_channel": row["source_channel"]}
-    yield _event(f"{id}.accepted.0", "request.accepted", row["received_at"], about)
-    if state != "accepted" or attempts:
-        about |= {"attempts": attempts, "error_class": row["error_class"]}
-        yield _event(f"{id}.{state}.{attempts}", f"request.{state}", row["updated_at"], about)
+    """Of a row of `message_inbox`, as it is now."""
+    id, state = row["request_id"], row["lifecycle_state"]
+    about = {"request_id": str(id), "source_channel": row["source_channel"], "received_at": row["received_at"]}
+    about |= {"attempts": row["attempts"], "error_class": row["error_class"]}
+    yield _event(f"{id}.{row['changed_in']}", f"request.{state}", row["updated_at"], about)
 
 
 def delivery_events(row: Mapping[str, Any]) -> Iterable[LifecycleEvent]:
     """Of a row of `delivery_requests`."""
-    id, state, attempts = row["id"], row["status"], row["attempts"]
+    id, state = row["id"], row["status"]
     about = {"delivery_id": str(id), "request_id": str(row["request_id"]) if row["request_id"] else None}
-    about |= {name: row[name] for name in ("origin_butler", "channel", "intent")}
-    yield _event(f"{id}.created.0", "delivery.created", row["created_at"], about)
-    about |= {"attempts": attempts, "error_class": row["terminal_error_class"]}
-    yield _event(f"{id}.{state}.{attempts}", f"delivery.{state}", row["updated_at"], about)
+    about |= {name: row[name] for name in ("origin_butler", "channel", "intent", "attempts", "created_at")}
+    about |= {"error_class": row["terminal_error_class"]}
+    yield _event(f"{id}.{row['changed_in']}", f"delivery.{state}", row["updated_at"], about)
 
 
 def _event(id: str, type_: str, at: datetime, about: Mapping[str, Any]) -> LifecycleEvent:
-    payload = {name: value for name, value in about.items() if value is not None}
+    payload = {name: _plain(value) for name, value in about.items() if value is not None}
     return LifecycleEvent(id=id, at=at, type=type_, payload=payload)
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

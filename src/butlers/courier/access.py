@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 
 from butlers.clock import Clock
 from butlers.courier.config import CourierConfig, Scope
-from butlers.courier.errors import Forbidden, Unauthorized
+from butlers.courier.errors import CourierError, Forbidden, Unauthorized
 from butlers.courier.service import Rate
 from butlers.serving.guard import LOOPBACK, foreign_page, other_origin
 
@@ -65,6 +65,14 @@ class Access:
         if token.messages_per_minute is not None:
             rate = self._rates.setdefault(token.token, Rate(token.messages_per_minute, self.clock))
         return Principal(token.name or "token", token.parsed(), rate)
+
+    def admits(self, connection: HTTPConnection) -> bool:
+        """Whether the connection would still be let in."""
+        try:
+            self.principal_of(connection)
+        except CourierError:
+            return False
+        return True
 
     def _refuse_pages(self, connection: HTTPConnection) -> None:
         """A page of another site must not use the visitor's browser as its way in, with or without a token."""

@@ -7,12 +7,13 @@
                                                 register_butler or notify.dispatch
 
 A remote butler is known by the stream it may write to: its token allows its own outbox and no other. A call of a tool
-is therefore the butler's own, and its rights are those that it would have at Switchboard's door. What one outbox says
-is dealt with in its order.
+is therefore the butler's own, and its rights are those that it would have at Switchboard's door. The calls of one
+outbox are made one after the other; an answer to a route waits for none of them.
 
 Switchboard's dispatcher calls `route.execute` here as it does over MCP. The route waits in the inbox while the butler
-is away for a moment; a repeat of the same call does not send it again. A butler that is not attached when the call
-comes is away, and the request waits in Switchboard.
+is away for a moment; a repeat of the same call joins the first one and does not send it again. A butler that is not
+attached when the call comes is away, and the request waits in Switchboard. A butler takes part in its inbox's group
+`default`; those that watch it name another one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import asyncio
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -31,22 +31,20 @@ from butlers.butler.toolbox import ToolBox
 from butlers.butler.transport import Transport
 from butlers.clock import Clock
 from butlers.courier.errors import CourierError, UnknownStream
-from butlers.courier.messages import Delivery
+from butlers.courier.group import DEFAULT_GROUP
 from butlers.courier.service import Courier
+from butlers.courier.stream_reader import Poison, StreamReader
 from butlers.errors import ClassifiedError, TargetUnavailable
 from butlers.operations.operation import Role
 from butlers.telemetry import get_logger
 
 ROUTE, ROUTE_RESPONSE, TOOL_RESULT = "route.v1", "route_response.v1", "tool_result"
-GROUP = "switchboard"
 LOCAL_WORKERS = 3  # routes from one inbox that are carried out at once
-MOST_ANSWERS = 1_000  # that came when no call waited for them any more
+MOST_CALLS = 10_000  # that are remembered; the oldest is forgotten first
 AWAY_S = 5.0  # when to look again for a butler that is not attached
+SENT_ANEW_S = 600.0  # after this time without an answer, a repeated call sends the work again
 _STREAM = re.compile(r"agents/([^/]+)/(inbox|outbox)")
 log = get_logger("butlers.courier")
-
-Key = tuple[str, str]  # butler, id of the route's envelope
-DealWith = Callable[[str, Mapping[str, Any]], Awaitable[None]]  # butler, envelope
 
 
 def inbox_of(butler: str) -> str:
@@ -64,6 +62,27 @@ def envelope_for(to: str, type_: str, payload: Any, clock: Clock, *, id: str | N
     return own | ({"corr": corr} if corr else {})
 
 
+@dataclass(slots=True)
+class RemoteCall:
+    """Work that was put into an inbox, and what came of it; callers may come and go meanwhile."""
+
+    id: str  # of the envelope
+    sent_at: float
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    answer: dict[str, Any] | None = None
+    refusal: TargetUnavailable | None = None
+    is_acked: bool = False
+
+    def end(self, *, answer: dict[str, Any] | None = None, refusal: TargetUnavailable | None = None) -> None:
+        if not self.ended.is_set():
+            self.answer, self.refusal = answer, refusal
+            self.ended.set()
+
+    def is_lost(self, now: float) -> bool:
+        """The butler acked it and its answer did not come, or nothing came for too long."""
+        return not self.ended.is_set() and (self.is_acked or now - self.sent_at > SENT_ANEW_S)
+
+
 @dataclass(slots=True, kw_only=True)
 class RemoteButlers:
     """A transport to butlers that are attached to the courier, and the reader of their outboxes."""
@@ -72,64 +91,70 @@ class RemoteButlers:
     tools: ToolBox  # Switchboard's
     heartbeat: Callable[[str], Awaitable[bool]]  # a sign of life for the registry
     clock: Clock
-    instance: str  # of this process: an id of an earlier one is not repeated
     _courier: Courier | None = None
-    _waiting: dict[Key, asyncio.Future[dict[str, Any]]] = field(default_factory=dict)
-    _answers: OrderedDict[Key, dict[str, Any]] = field(default_factory=OrderedDict)  # no call waited for them
-    _rounds: OrderedDict[str, int] = field(default_factory=OrderedDict)  # by subrequest: answers that were used up
+    _calls: OrderedDict[tuple[str, str], RemoteCall] = field(default_factory=OrderedDict)  # by butler and subrequest
+    _sent: dict[tuple[str, str], RemoteCall] = field(default_factory=dict)  # the same by butler and id
     _outboxes: dict[str, StreamReader] = field(default_factory=dict)
 
     async def start(self, courier: Courier) -> None:
         """With the courier's queue, also for what its journal has of earlier."""
         self._courier = courier
         for stream in await courier.queue.streams():
-            self._read_outbox(stream)
+            self._notice(stream)
 
     async def stop(self) -> None:
+        self._courier = None  # nothing is begun any more
         await asyncio.gather(*(reader.stop() for reader in self._outboxes.values()))
 
     # --- to remote butlers -------------------------------------------------------------------------------------------
 
     async def call(self, butler: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Work for a remote butler, and its answer; the caller says how long it waits."""
-        self._read_outbox(outbox_of(butler))
         if tool != "route.execute":
             raise TargetUnavailable(f"{butler} is remote and takes routes only, not {tool}", retryable=False)
         if not await self.is_attached(butler):
             raise TargetUnavailable(f"{butler} is not attached to its inbox", retry_after=AWAY_S)
-        subrequest = str(arguments["subrequest"]["subrequest_id"])
-        key = (butler, f"{subrequest}.{self.instance[:8]}.{self._rounds.get(subrequest, 0)}")
-        answer = self._answers.pop(key, None) or await self._asked(key, arguments)
-        self._end_round(subrequest)
-        return answer
+        self.notice(butler)
+        key = (butler, str(arguments["subrequest"]["subrequest_id"]))
+        call = await self._under_way(key) or await self._begin(key, arguments)
+        await call.ended.wait()
+        self._forget(key, call)
+        if call.refusal is not None:
+            raise call.refusal
+        return call.answer or {}
 
-    def _end_round(self, subrequest: str) -> None:
-        """The envelope has its answer; the next call for this work sends another one."""
-        self._rounds[subrequest] = self._rounds.pop(subrequest, 0) + 1
-        if len(self._rounds) > MOST_ANSWERS:
-            self._rounds.popitem(last=False)
+    async def _under_way(self, key: tuple[str, str]) -> RemoteCall | None:
+        """The call of before, whose caller did not wait for its end, or waits still."""
+        call = self._calls.get(key)
+        if call is not None and not call.ended.is_set() and self._courier is not None:
+            # A gateway elsewhere may have seen its end, where the streams are shared.
+            dead = await self._courier.queue.dead(inbox_of(key[0]))
+            for reason in [one.reason for group, one in dead if (group, one.id) == (DEFAULT_GROUP, call.id)]:
+                call.end(refusal=_given_back(key[0], reason))
+        if call is not None and call.is_lost(self.clock.monotonic()):
+            self._forget(key, call)
+            return None
+        return call
 
-    async def is_attached(self, butler: str) -> bool:
-        if self._courier is None:
-            return False
-        try:
-            return bool((await self._courier.queue.stats(inbox_of(butler)))["subscribers"])
-        except UnknownStream:
-            return False
-
-    async def _asked(self, key: Key, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        waiting = self._waiting.get(key)
-        if waiting is None:
-            waiting = self._waiting[key] = asyncio.get_running_loop().create_future()
+    async def _begin(self, key: tuple[str, str], arguments: Mapping[str, Any]) -> RemoteCall:
+        call = RemoteCall(str(uuid4()), self.clock.monotonic())
+        self._calls[key] = self._sent[key[0], call.id] = call
+        if len(self._calls) > MOST_CALLS:
+            oldest = next(iter(self._calls))
+            self._forget(oldest, self._calls[oldest])
         corr = str(arguments["request_context"]["request_id"])
         try:
-            await self._send(inbox_of(key[0]), ROUTE, dict(arguments), id=key[1], corr=corr)
-            return await waiting
+            await self._send(inbox_of(key[0]), ROUTE, dict(arguments), id=call.id, corr=corr)
         except CourierError as error:
+            self._forget(key, call)
             problem = f"{key[0]} cannot be given more work now: {error}"
             raise TargetUnavailable(problem, retry_after=error.retry_after) from error
-        finally:
-            self._waiting.pop(key, None)
+        return call
+
+    def _forget(self, key: tuple[str, str], call: RemoteCall) -> None:
+        if self._calls.get(key) is call:
+            del self._calls[key]
+        self._sent.pop((key[0], call.id), None)
 
     async def _send(self, to: str, type_: str, payload: Any, *, id: str | None = None, corr: str) -> None:
         if self._courier is None:
@@ -137,43 +162,57 @@ class RemoteButlers:
         await self._courier.enqueue(envelope_for(to, type_, payload, self.clock, id=id, corr=corr))
         await self._courier.queue.durable()
 
+    async def is_attached(self, butler: str) -> bool:
+        if self._courier is None:
+            return False
+        try:
+            return bool((await self._courier.queue.stats(inbox_of(butler)))["members"].get(DEFAULT_GROUP))
+        except UnknownStream:
+            return False
+
     async def report_attached(self) -> None:
         """Being attached is a sign of life, so that a remote butler needs no heartbeat of its own."""
-        if self._courier is None:
-            return
-        for stream in await self._courier.queue.streams():
-            if (butler := self._remote(stream)) is not None and await self.is_attached(butler):
+        streams = await self._courier.queue.streams() if self._courier is not None else []
+        for butler in {butler for stream in streams if (butler := self._remote(stream)) is not None}:
+            if await self.is_attached(butler):
                 await self.heartbeat(butler)
 
     # --- from remote butlers -----------------------------------------------------------------------------------------
 
+    def notice(self, butler: str) -> None:
+        """Read the outbox of a butler from now on, if it is a remote one."""
+        if butler not in self._outboxes and butler not in self.local and self._courier is not None:
+            reader = StreamReader(self._courier, outbox_of(butler), self._deal_with, at_once=_is_answer)
+            self._outboxes[butler] = reader
+            reader.start()
+
     def inserted(self, stream: str, _envelope: Mapping[str, Any]) -> None:
-        """Called for every message that the courier accepts: an outbox that is new is read from now on."""
-        self._read_outbox(stream)
+        """Called for every message that the courier accepts."""
+        self._notice(stream)
 
     def observe(self, event: str, stream: str, id: str, details: Mapping[str, Any]) -> None:
         """A route that its butler has refused for good is answered."""
-        butler = self._remote(stream) if event == "dead" else None
-        waiting = self._waiting.get((butler, id)) if butler is not None else None
-        if waiting is not None and not waiting.done():
-            reason = details.get("reason") or "it failed too often"
-            waiting.set_exception(TargetUnavailable(f"{butler} gave the work back: {reason}", retryable=False))
-            self._end_round(id.split(".", maxsplit=1)[0])
+        if event not in ("dead", "ack") or details.get("group") != DEFAULT_GROUP:
+            return
+        butler = self._remote(stream)
+        call = self._sent.get((butler, id)) if butler is not None else None
+        if call is not None and event == "ack":
+            call.is_acked = True
+        elif call is not None:
+            call.end(refusal=_given_back(butler, details.get("reason")))
+
+    def _notice(self, stream: str) -> None:
+        if (butler := self._remote(stream)) is not None:
+            self.notice(butler)
 
     def _remote(self, stream: str) -> str | None:
         """The remote butler that a stream belongs to."""
         found = _STREAM.fullmatch(stream)
         return found[1] if found and found[1] not in self.local else None
 
-    def _read_outbox(self, stream: str) -> None:
-        butler = self._remote(stream)
-        if butler is not None and butler not in self._outboxes and self._courier is not None:
-            reader = self._outboxes[butler] = StreamReader(self._courier, outbox_of(butler), self._deal_with)
-            reader.start()
-
     async def _deal_with(self, butler: str, envelope: Mapping[str, Any]) -> None:
         """Raises `Poison` for what can never be dealt with."""
-        if envelope["type"] == ROUTE_RESPONSE:
+        if _is_answer(envelope):
             self._answered(butler, envelope)
         elif self.tools.find(envelope["type"]) is not None:
             await self._call_tool(butler, envelope)
@@ -181,16 +220,12 @@ class RemoteButlers:
             raise Poison(f"{envelope['type']} is neither {ROUTE_RESPONSE} nor a tool of Switchboard")
 
     def _answered(self, butler: str, envelope: Mapping[str, Any]) -> None:
-        key, payload = (butler, str(envelope.get("corr", ""))), envelope["payload"]
-        if not isinstance(payload, dict):
+        if not isinstance(envelope["payload"], dict):
             raise Poison(f"the payload of {ROUTE_RESPONSE} must be an object")
-        waiting = self._waiting.get(key)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(payload)
-            return
-        self._answers[key] = payload  # the call was given up; a repeat of it finds the answer
-        if len(self._answers) > MOST_ANSWERS:
-            self._answers.popitem(last=False)
+        call = self._sent.get((butler, str(envelope.get("corr", ""))))
+        if call is None:
+            raise Poison("corr is not the id of a route that waits for an answer")
+        call.end(answer=envelope["payload"])  # also when its caller is gone: a repeat of the call finds it
 
     async def _call_tool(self, butler: str, envelope: Mapping[str, Any]) -> None:
         tool, arguments = envelope["type"], envelope["payload"]
@@ -208,69 +243,12 @@ class RemoteButlers:
             log.warning("a remote butler's inbox is full", butler=butler, tool=tool, error=error)
 
 
-class Poison(Exception):
-    """A message that no repeat makes better."""
+def _is_answer(envelope: Mapping[str, Any]) -> bool:
+    return bool(envelope["type"] == ROUTE_RESPONSE)
 
 
-class StreamReader:
-    """Takes the messages of one butler's stream and deals with them: one after the other, or `workers` at a time."""
-
-    def __init__(self, courier: Courier, stream: str, deal_with: DealWith, *, workers: int = 1) -> None:
-        self._courier = courier
-        self._stream = stream
-        self._deal_with = deal_with
-        self._workers = workers
-        self._deliveries: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"courier {self._stream}")
-
-    async def stop(self) -> None:
-        """What is under way is given back."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        queue = self._courier.queue
-        me = await queue.subscribe(self._stream, deliver=self._deliveries.put_nowait, group=GROUP)
-        try:
-            await queue.grant(me, self._workers)
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self._workers):
-                    workers.create_task(self._work(me))
-        finally:
-            await queue.unsubscribe(me)
-
-    async def _work(self, me: str) -> None:
-        while True:
-            await self._settle(me, await self._deliveries.get())
-            await self._courier.queue.grant(me, 1)
-
-    async def _settle(self, me: str, delivery: Delivery) -> None:
-        queue, butler = self._courier.queue, self._stream.split("/")[1]
-        holding = asyncio.create_task(self._hold(me, delivery))
-        try:
-            await self._deal_with(butler, delivery.envelope)
-            await queue.ack(me, delivery.id, lease=delivery.lease)
-        except Poison as error:
-            await queue.nack(me, delivery.id, meaning="poison", reason=str(error), lease=delivery.lease)
-        except CourierError as error:  # the lease ran out meanwhile: it comes again
-            log.warning("a message of a butler is dealt with again", butler=butler, error=error)
-        except Exception as error:
-            if not isinstance(error, ClassifiedError):
-                log.error("a message of a butler failed", butler=butler, error=error)
-            await queue.nack(me, delivery.id, delay_s=AWAY_S, reason=str(error)[:512], lease=delivery.lease)
-        finally:
-            holding.cancel()
-
-    async def _hold(self, me: str, delivery: Delivery) -> None:
-        """Work may take longer than a lease."""
-        with suppress(CourierError):
-            while True:
-                lease_s = await self._courier.queue.extend(me, delivery.id, lease=delivery.lease)
-                await self._courier.clock.sleep(lease_s / 3)
+def _given_back(butler: str | None, reason: str | None) -> TargetUnavailable:
+    return TargetUnavailable(f"{butler} gave the work back: {reason or 'it failed too often'}", retryable=False)
 
 
 class LocalInboxes:

@@ -305,6 +305,7 @@ class QueueCore:
             "paused": any(group.paused for group in groups),
             "draining": found.draining,
             "subscribers": len(members),
+            "members": {group.name: len(group.members) for group in groups},
             "busy": sum(1 for member in members if not member.credit),  # present, and not ready for more
             "groups": [group.name for group in groups],
             "counts": {name: sum(count[name] for count in counts) for name in counts[0]},
@@ -315,7 +316,7 @@ class QueueCore:
     def restore(self, name: str, stored: StoredStream) -> None:
         """Begin a stream with what was open when another run ended; nothing of it counts as a repeat."""
         stream = self._streams.get(name) or self._create(name)
-        for id in stored.recent[-stream.policy.recent_ids :]:
+        for id in stored.recent[max(0, len(stored.recent) - stream.policy.recent_ids) :]:
             stream.recent.add(id)
             stream.newest.append(id)
         if stored.groups:
@@ -368,6 +369,7 @@ class QueueCore:
                 group.name = subscriber.group
             else:
                 group = Group(stream.name, subscriber.group, stream.policy, self._shared)
+                group.paused = any(other.paused for other in stream.groups.values())
             stream.groups[subscriber.group] = group
             if self._shared.observe is not None:
                 details = {"group": group.name, "takes_over": bool(untouched)}

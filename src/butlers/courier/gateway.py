@@ -27,9 +27,10 @@ from butlers.courier.asyncapi import document
 from butlers.courier.envelope import read_json
 from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge
 from butlers.courier.kernel_adapter import Fabric
-from butlers.courier.live import HEARTBEAT_S, LiveReader
+from butlers.courier.live import HEARTBEAT_S, LiveReader, ReaderEnded
 from butlers.courier.messages import StoredMessage
 from butlers.courier.metrics import all_stats, exposition
+from butlers.courier.names import DEAD_SUFFIX
 from butlers.courier.service import Courier
 from butlers.courier.sockets import Sockets
 from butlers.telemetry import get_logger
@@ -47,6 +48,7 @@ class Gateway:
         self._queue = courier.queue
         self._access = Access(courier.config, courier.clock, identify)
         self.sockets = Sockets(courier, self._access)
+        self._readers: dict[LiveReader, Request] = {}
 
     def app(self) -> Starlette:
         routes: list[BaseRoute] = [
@@ -134,7 +136,8 @@ class Gateway:
         principal.check("streams", "*", "subscribe")
         return Response(await exposition(self._courier), media_type="text/plain; version=0.0.4")
 
-    async def _services(self, _principal: Principal, _request: Request) -> Response:
+    async def _services(self, principal: Principal, _request: Request) -> Response:
+        principal.check("streams", "*", "subscribe")
         return _json({"services": self._fabric.services(self._courier.clock.monotonic())})
 
     async def _snapshot(self, principal: Principal, request: Request) -> Response:
@@ -148,7 +151,27 @@ class Gateway:
         epoch, _, offset = request.headers.get("last-event-id", "").rpartition(":")
         place = (request.query_params.get("epoch", epoch), request.query_params.get("offset", offset))
         reader = LiveReader(self._courier.views[name], place=place)
-        return StreamingResponse(_events(reader), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        events = self._events(reader, request)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def _events(self, reader: LiveReader, request: Request) -> AsyncIterator[bytes]:
+        self._readers[reader] = request
+        try:
+            async for event in _events(reader):
+                yield event
+        finally:
+            del self._readers[reader]
+
+    async def close_refused(self) -> None:
+        """End what was opened with a token that counts no more."""
+        await self.sockets.close_refused()
+        for reader, request in list(self._readers.items()):
+            if not self._access.admits(request):
+                reader.end()
+
+    def end_readers(self) -> None:
+        for reader in self._readers:
+            reader.end()
 
     async def _health(self, _request: Request) -> Response:
         return _json({"status": "ok", "epoch": self._courier.epoch, "subscribers": len(self.sockets)})
@@ -165,7 +188,7 @@ class Gateway:
         dead = await self._queue.dead(stream)
         if (id := request.query_params.get("id")) is not None:
             dead = [pair for pair in dead if pair[1].id == id]
-        return _json({"stream": f"{stream}/$dead", "messages": [_shown(group, one, now) for group, one in dead]})
+        return _json({"stream": f"{stream}{DEAD_SUFFIX}", "messages": [_shown(group, one, now) for group, one in dead]})
 
     async def _replay(self, principal: Principal, request: Request) -> Response:
         stream, ids = await self._chosen(principal, request)
@@ -227,6 +250,8 @@ async def _events(reader: LiveReader) -> AsyncIterator[bytes]:
             except TimeoutError:
                 yield b": still here\n\n"
                 continue
+            except ReaderEnded:
+                return
             yield b"".join((f"id: {place}\nevent: {name}\ndata: ".encode(), to_json(data), b"\n\n"))
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
@@ -281,10 +281,6 @@ class Group:
             return 0.0, 0.0
         elapsed = max(now - since, 1.0)
         return (self.counts.accepted - accepted) / elapsed, (self.counts.delivered - delivered) / elapsed
-
-    def leases(self) -> Iterator[Item]:
-        for bucket in self._leases.values():
-            yield from bucket.values()
 
     def _is_consistent(self) -> bool:
         lanes = sum(len(lane) for lane in self._lanes.values())

@@ -29,6 +29,7 @@ from butlers.courier.messages import CapturedStream, StoredGroup, StoredMessage,
 from butlers.telemetry import get_logger
 
 FEWEST_BEFORE_COMPACTION = 50_000  # records
+LARGEST_BEFORE_COMPACTION = 64 * 2**20  # bytes
 FLUSH_EVERY_S, LOOK_EVERY_S = 0.02, 10.0
 STORE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 _PAST = 4  # times as many records as open messages
@@ -46,6 +47,10 @@ class JournalFailed(CourierError):
 
 class JournalStore(Protocol):
     """Where the records lie."""
+
+    @property
+    def size(self) -> int:
+        """Bytes, where they are known."""
 
     def load(self) -> AsyncIterator[Record]:
         """All records in their order; what a crash has cut short at the end is not among them."""
@@ -126,7 +131,8 @@ class Journal:
 
     async def compact_when_due(self, core: QueueCore) -> bool:
         """Write the journal anew when most of it is of the past."""
-        if self._written < max(FEWEST_BEFORE_COMPACTION, _PAST * core.open_messages()):
+        is_long = self._written >= FEWEST_BEFORE_COMPACTION or self._store.size >= LARGEST_BEFORE_COMPACTION
+        if not is_long or self._written < _PAST * core.open_messages():
             return False
         await self.flush()
         await _to_its_end(self._compact(core))
@@ -143,8 +149,10 @@ class Journal:
                 raise
 
     async def close(self) -> None:
-        await self.flush()
-        await self._store.close()
+        try:
+            await self.flush()
+        finally:
+            await self._store.close()
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

@@ -38,6 +38,10 @@ class JsonlStore:
         self._file = self._opened(path)
         self._size = 0  # bytes that are whole records
 
+    @property
+    def size(self) -> int:
+        return self._size
+
     async def load(self) -> AsyncIterator[Record]:
         for record in await asyncio.to_thread(lambda: list(self._records())):
             yield record
@@ -127,6 +131,7 @@ class PostgresStore:
     def __init__(self, dsn: str, connection: asyncpg.Connection[Any]) -> None:
         self._dsn = dsn
         self._connection = connection
+        self.size = 0  # not known
 
     @classmethod
     async def open(cls, dsn: str) -> PostgresStore:

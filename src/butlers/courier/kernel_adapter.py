@@ -36,6 +36,7 @@ from butlers.courier.kernel import (
     StreamKernel,
     make_pipe,
 )
+from butlers.courier.names import check_group
 from butlers.courier.outbox import PipeOutbox
 from butlers.courier.service import Courier
 from butlers.courier.views import LATEST_PER_AGENT
@@ -98,6 +99,7 @@ class PipeSession:
         if self._subscriber is not None:
             raise InvalidEnvelope("this pipe has a subscriber already", field="op")
         stream, group = str(frame.get("stream", "")), str(frame.get("group", DEFAULT_GROUP))
+        check_group(group)
         self._subscriber = await self._courier.queue.subscribe(stream, deliver=self._deliver, group=group)
         return {"subscriber": self._subscriber}
 

@@ -19,6 +19,10 @@ MOST_WAITING = 1_000  # changes that a slow reader may have before it
 Event = tuple[str, str, dict[str, Any]]  # name, place, data
 
 
+class ReaderEnded(Exception):
+    """The gateway closes, or the reader's token counts no more."""
+
+
 class LiveReader:
     def __init__(self, view: View, *, place: tuple[str, str]) -> None:
         self._view = view
@@ -26,6 +30,7 @@ class LiveReader:
         self._woken = asyncio.Event()
         self._first: deque[Event] = deque()
         self._stop: Callable[[], None] | None = None
+        self._is_ended = False
         self._place = place
         if any(place) and (not place[1].isdecimal() or len(place[1]) > 18):
             raise InvalidEnvelope("must be the whole number that came with the last event", field="offset")
@@ -46,8 +51,16 @@ class LiveReader:
         if self._stop is not None:
             self._stop()
 
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self._is_ended = True
+        self._woken.set()
+
     async def next(self) -> Event:
+        """Raises `ReaderEnded`."""
         while True:
+            if self._is_ended:
+                raise ReaderEnded
             if self._first:
                 return self._first.popleft()
             if self._waiting:

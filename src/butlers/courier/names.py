@@ -12,6 +12,7 @@ LONGEST_NAME = 256
 _PART = r"(?!\.{1,2}(?:/|\Z))[A-Za-z0-9_.\-]{1,128}"  # . and .. would be folders
 _STREAM = re.compile(rf"{_PART}(?:/{_PART})*")
 _PATTERN = re.compile(rf"(?:\*|{_PART})(?:/(?:\*|{_PART}))*")
+LONGEST_GROUP = 64
 DEAD_SUFFIX = "/$dead"  # shown as a stream of its own; no producer and no subscriber may name it
 
 
@@ -23,6 +24,11 @@ def check_stream(name: str) -> None:
             f"is no name of a stream: parts of letters, digits, _ . - joined by /, at most {LONGEST_NAME} characters",
             field="stream",
         )
+
+
+def check_group(name: str) -> None:
+    if not 0 < len(name) <= LONGEST_GROUP:
+        raise InvalidEnvelope(f"must have 1 to {LONGEST_GROUP} characters", field="group")
 
 
 def check_pattern(pattern: str) -> None:

@@ -49,6 +49,7 @@ def stats_of(stream: str, found: Sequence[Any], meter: Meter, *, now: float, bus
         "paused": bool(paused),
         "draining": bool(draining),
         "subscribers": sum(group.subscribers for group in groups),
+        "members": {group.name: group.subscribers for group in groups},
         "busy": busy,
         "groups": [group.name for group in groups],
         "counts": {name: sum(group.counts[name] for group in groups) for name in groups[0].counts},

@@ -149,7 +149,7 @@ class Watch:
         self._birth = birth
         if self._is_away:
             self._is_away = False
-            log.info("the courier's store is back", is_new=is_new)
+            log.info("the courier's store is back")
 
     async def _tend(self) -> Any:
         waiting = to_json(self._queue.claims.waiting_groups())

@@ -18,9 +18,11 @@ from butlers.errors import OverloadRejected
 from butlers.serving.bounded_http import BoundedHttp
 from butlers.serving.connections import Connections, DoorLimits, raise_file_limit
 from butlers.serving.server import GuestServer, listen
+from butlers.telemetry import get_logger
 
 MOST_CONNECTIONS = 20_000
 TOKENS_EVERY_S = 2.0
+log = get_logger("butlers.courier")
 PONG_S = 20.0  # at most: without an answer to a ping, the other side is gone
 
 
@@ -83,6 +85,7 @@ async def serving(
             finally:
                 if checks is not None:
                     checks.cancel()
+                server.gateway.end_readers()
                 await server.close()
     finally:
         listener.close()
@@ -92,4 +95,7 @@ async def _check_tokens(server: CourierServer) -> None:
     """A token that is revoked ends its sockets, too."""
     while True:
         await server.courier.clock.sleep(TOKENS_EVERY_S)
-        await server.gateway.sockets.close_refused()
+        try:
+            await server.gateway.close_refused()
+        except Exception as error:  # the file of the tokens cannot be read now
+            log.error("the courier cannot check its tokens", error=error)

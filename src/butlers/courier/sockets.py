@@ -23,6 +23,7 @@ from butlers.courier.group import DEFAULT_GROUP
 from butlers.courier.kernel_adapter import serve_pipe
 from butlers.courier.live import HEARTBEAT_S, LiveReader
 from butlers.courier.messages import Delivery
+from butlers.courier.names import check_group
 from butlers.courier.outbox import SocketOutbox
 from butlers.courier.queue import AckOf
 from butlers.courier.service import Courier, Rate
@@ -40,6 +41,7 @@ class Sockets:
         self._courier = courier
         self._access = access
         self._open: set[WebSocket] = set()
+        self._refusals: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -86,11 +88,10 @@ class Sockets:
         for number, socket in enumerate(list(self._open)):
             if number % 100 == 99:
                 await asyncio.sleep(0)  # thousands of them hold up nobody
-            try:
-                self._access.principal_of(socket)
-            except CourierError:
-                with suppress(Exception):
-                    await socket.close(POLICY)
+            if not self._access.admits(socket):
+                task = asyncio.create_task(_close_or_abort(socket), name="courier refusal")
+                self._refusals.add(task)
+                task.add_done_callback(self._refusals.discard)
 
     async def _serve(self, socket: WebSocket, run: Callable[[], Awaitable[None]]) -> None:
         self._open.add(socket)
@@ -127,8 +128,7 @@ class Subscription:
         self._rate = None if per_minute is None else Rate(per_minute, courier.clock)
 
     async def begin(self, stream: str, *, group: str) -> None:
-        if not 0 < len(group) <= 64:
-            raise InvalidEnvelope("must have 1 to 64 characters", field="group")
+        check_group(group)
         self._id = await self._queue.subscribe(stream, deliver=self._deliver, group=group)
 
     async def run(self) -> None:
@@ -275,6 +275,15 @@ class Subscription:
             async with asyncio.timeout(LAST_FRAMES_S):
                 await self._outbox.empty()
         await self._socket.close(code)
+
+
+async def _close_or_abort(socket: WebSocket) -> None:
+    """A client that does not read is not waited for."""
+    with suppress(Exception):
+        async with asyncio.timeout(LAST_FRAMES_S):
+            await socket.close(POLICY)
+            return
+    protocol_of(socket).transport.abort()
 
 
 class Unsupported(InvalidJson):

@@ -11,13 +11,14 @@ from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool
 from butlers.courier.access import Principal
 from butlers.courier.butler_streams import LocalInboxes, RemoteButlers
-from butlers.courier.config import CourierConfig, Journal, Scope, load_config
+from butlers.courier.config import CourierConfig, Journal, Scope, StreamCaps, load_config
 from butlers.courier.event_streams import EVENTS, EventStreams, event_caps
 from butlers.courier.server import serving
 from butlers.courier.service import Listeners
 from butlers.daemon.compose.base import Butler, Process
 from butlers.daemon.services import Service
 from butlers.daemon.settings import port_remedy
+from butlers.errors import ConfigurationError
 from butlers.operations.operation import Role
 from butlers.switchboard.registry import Registry
 
@@ -48,7 +49,6 @@ def courier_parts(butler: Butler, registry: Registry) -> CourierParts:
         tools=butler.tools,
         heartbeat=registry.heartbeat,
         clock=process.clock,
-        instance=process.instance,
     )
     return CourierParts(
         registry=registry,
@@ -69,7 +69,7 @@ def add_courier(butler: Butler, parts: CourierParts) -> None:
             serving(
                 config,
                 clock=process.clock,
-                identify=partial(identify, process),
+                identify=partial(identify, process, parts.remote),
                 listeners=Listeners(inserted=parts.remote.inserted, observe=parts.remote.observe),
                 remedy=port_remedy(NAME),
             )
@@ -96,7 +96,16 @@ def courier_config(process: Process) -> CourierConfig:
     settings = process.settings
     given = load_config(settings.courier_config) if settings.courier_config is not None else CourierConfig()
     address = {"host": settings.host, "port": settings.courier_port}
-    caps = {EVENTS: event_caps(), **given.streams.per_stream_caps}
+    own = given.streams.per_stream_caps.get(EVENTS, StreamCaps())
+    events = event_caps().model_copy(update=own.model_dump(exclude_none=True))
+    caps = {EVENTS: events} | {name: one for name, one in given.streams.per_stream_caps.items() if name != EVENTS}
+    if given.auth.tokens:
+        raise ConfigurationError(
+            "is not used in a system, which has tokens of its own",
+            source=str(settings.courier_config),
+            key="auth.tokens",
+            remedy="remove it, and issue tokens with: butlers token issue NAME --role butler",
+        )
     changes: dict[str, Any] = {
         "gateway": given.gateway.model_copy(update=address),
         "streams": given.streams.model_copy(update={"per_stream_caps": caps}),
@@ -106,10 +115,14 @@ def courier_config(process: Process) -> CourierConfig:
     return given.model_copy(update=changes)
 
 
-def identify(process: Process, secret: str) -> Principal | None:
+def identify(process: Process, remote: RemoteButlers, secret: str) -> Principal | None:
     """The system's own tokens: a butler has its inbox and its outbox, an operator has everything."""
     caller = process.tokens.caller_of(secret)
-    return None if caller is None else Principal(caller.name, _scopes(caller))
+    if caller is None:
+        return None
+    if caller.role is Role.BUTLER:
+        remote.notice(caller.name)  # its outbox is read before it has said anything
+    return Principal(caller.name, _scopes(caller))
 
 
 def _scopes(caller: Caller) -> tuple[Scope, ...] | None:

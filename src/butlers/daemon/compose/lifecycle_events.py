@@ -26,4 +26,7 @@ def add_lifecycle_events(butler: Butler, *, changes: str, events_of: EventsOf) -
         places=StateStore(database=process.database, schema=butler.config.schema_name, clock=process.clock),
         publish=publish,
     )
-    butler.add(Service(name="life-cycle events", run=publisher.publish_changes, every_s=PUBLISH_EVERY_S))
+    butler.add(
+        Service(name="place of life-cycle events", before_doors=True, start=publisher.begin),
+        Service(name="life-cycle events", run=publisher.publish_changes, every_s=PUBLISH_EVERY_S),
+    )
