@@ -231,7 +231,7 @@ async def _never(_store: object, _after: int) -> None:
 # --- Redis goes and comes --------------------------------------------------------------------------------------------
 
 
-async def test_while_redis_is_away_producers_learn_it_and_subscribers_stay():
+async def test_while_redis_is_away_producers_learn_it_and_subscribers_stay(caplog: pytest.LogCaptureFixture):
     with RedisServer(durable=True) as server:
         store = Store("redis", redis_config(server))
         async with store.gateway() as running, running.subscriber(credit=2) as jen, running.subscriber() as tom:
@@ -243,6 +243,7 @@ async def test_while_redis_is_away_producers_learn_it_and_subscribers_stay():
             server.stop()
             refused = await running.send("lost")
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "StoreUnavailable")
+            assert (await running.running.http.get("/readyz")).status_code == 503
             assert int(refused.headers["retry-after"]) > 0
             await jen.say(ack="b", lease=second["lease"])
             assert await jen.error() == "StoreUnavailable"
@@ -253,6 +254,8 @@ async def test_while_redis_is_away_producers_learn_it_and_subscribers_stay():
             await running.until_counted("acked", 2)
             assert not (await running.send("lost")).json()["duplicate"]
             assert await tom.delivered() == "lost"
+            assert (await running.running.http.get("/readyz")).status_code == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_subscriber_that_goes_while_redis_is_away_gives_back_when_it_is_there_again():

@@ -26,6 +26,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from butlers.contracts.envelope import field_errors
+from butlers.courier.errors import CourierError
 from butlers.courier.messages import Overflow, StreamPolicy
 from butlers.courier.names import check_pattern, compile_pattern
 from butlers.courier.triggers import Rule, Strict
@@ -34,6 +35,14 @@ from butlers.errors import ConfigurationError
 LARGEST_FILE = 4 * 2**20
 _SCOPE = re.compile(r"(?P<kind>streams|views):(?P<pattern>[^:\s]{1,256}):(?P<right>enqueue|subscribe|read|manage)")
 _RIGHTS = {"streams": ("enqueue", "subscribe", "manage"), "views": ("read",)}
+
+
+def _check_pattern(pattern: str) -> None:
+    """As a validator says it, so that the line is known."""
+    try:
+        check_pattern(pattern)
+    except CourierError as error:
+        raise ValueError(f"{pattern!r} {error}") from None
 
 
 class StreamCaps(Strict):
@@ -65,7 +74,7 @@ class Streams(Strict):
     @classmethod
     def _are_patterns(cls, caps: dict[str, StreamCaps]) -> dict[str, StreamCaps]:
         for pattern in caps:
-            check_pattern(pattern)
+            _check_pattern(pattern)
         return caps
 
     def policy_of(self, stream: str) -> StreamPolicy:
@@ -130,7 +139,7 @@ class Token(Strict):
                 raise ValueError(
                     f"{scope!r} is no scope: streams:<pattern>:enqueue|subscribe|manage or views:<pattern>:read"
                 )
-            check_pattern(found["pattern"])
+            _check_pattern(found["pattern"])
         return scopes
 
     def parsed(self) -> tuple[Scope, ...]:

@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from butlers.courier.access import Access, Identify, Principal
 from butlers.courier.asyncapi import document
 from butlers.courier.envelope import read_json
-from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge
+from butlers.courier.errors import CourierError, InvalidEnvelope, MessageTooLarge, UnknownStream
 from butlers.courier.kernel_adapter import Fabric
 from butlers.courier.live import HEARTBEAT_S, LiveReader, ReaderEnded
 from butlers.courier.messages import StoredMessage
@@ -65,7 +65,8 @@ class Gateway:
             self._route("POST", "/v1/groups/remove", self._remove_group),
             self._route("POST", "/v1/explain", self._explain),
             *(self._route("POST", f"/v1/streams/{verb}", self._steer(verb)) for verb in ("pause", "resume", "drain")),
-            *(Route(path, self._health, methods=["GET"]) for path in ("/health", "/healthz", "/readyz")),
+            *(Route(path, self._health, methods=["GET"]) for path in ("/health", "/healthz")),
+            Route("/readyz", self._readiness, methods=["GET"]),
             Route("/v1/asyncapi.json", self._asyncapi, methods=["GET"]),
             WebSocketRoute("/v1/subscribe", self.sockets.subscribe),
             WebSocketRoute("/v1/live", self.sockets.live),
@@ -175,6 +176,16 @@ class Gateway:
 
     async def _health(self, _request: Request) -> Response:
         return _json({"status": "ok", "epoch": self._courier.epoch, "subscribers": len(self.sockets)})
+
+    async def _readiness(self, _request: Request) -> Response:
+        """503 while the streams cannot be reached."""
+        try:
+            await self._queue.stats("readiness")
+        except UnknownStream:
+            pass
+        except CourierError as error:
+            return _json({"status": "failing", "ready": False, "problem": error.message}, 503)
+        return _json({"status": "ok", "ready": True})
 
     async def _asyncapi(self, _request: Request) -> Response:
         return _json(document())

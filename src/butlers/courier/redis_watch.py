@@ -111,7 +111,7 @@ class Watch:
                 if not isinstance(error, CourierError):
                     log.error("the courier cannot look after its store", error=error)
                 elif not self._is_away:
-                    log.warning("the courier's store is away", error=error)
+                    log.warning("the courier's store is away", reason=str(error))
                 self._is_away = True
                 backoff_s = pause_s = min(LONGEST_BACKOFF_S, backoff_s * 2)
             await self._sleep(pause_s)

@@ -87,7 +87,7 @@ class Sockets:
         """End the sockets whose token counts no more."""
         for number, socket in enumerate(list(self._open)):
             if number % 100 == 99:
-                await asyncio.sleep(0)  # thousands of them hold up nobody
+                await self._courier.clock.sleep(0)  # thousands of them hold up nobody
             if not self._access.admits(socket):
                 task = asyncio.create_task(_close_or_abort(socket), name="courier refusal")
                 self._refusals.add(task)

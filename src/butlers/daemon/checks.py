@@ -54,9 +54,22 @@ def examine(settings: Settings, environment: Mapping[str, str]) -> Iterator[Chec
     else:
         yield ok("roster", f"{len(roster)} butlers: {', '.join(sorted(roster))}")
         yield from _roster_checks(settings, roster, environment, places)
+    if settings.courier == "on" and settings.courier_config is not None:
+        yield courier(settings, places)
     yield machine.java(environment)
     if settings.otlp_endpoint is not None:
         yield machine.otlp_endpoint(settings.otlp_endpoint)
+
+
+def courier(settings: Settings, places: Places) -> Check:
+    """The courier's own file."""
+    from butlers.daemon.compose.courier import courier_config  # noqa: PLC0415 - heavy, and needed only here
+
+    try:
+        courier_config(settings, places)
+    except ConfigurationError as error:
+        return refused("courier_config", error)
+    return ok("courier_config", f"{settings.courier_config} is in order")
 
 
 def _load(settings: Settings) -> Roster:

@@ -36,10 +36,11 @@ async def answer(*words: str, given: str = "") -> Any:
 async def test_messages_are_published_taken_counted_and_replayed():
     async with served() as (url, process):
         sent = await answer("pub", INBOX, '{"n": 1}', "--id", "first", "--url", url)
-        assert sent == {"sent": [{"id": "first", "duplicate": False}]}
+        assert sent == {"id": "first", "duplicate": False}
         code, output, _ = await command("pub", INBOX, "again", "--id", "first", "--url", url)
         assert (code, output) == (0, "first (known already)\n")
-        await answer("pub", INBOX, "--type", "line", "--url", url, given="one\ntwo\n")
+        code, output, _ = await command("pub", INBOX, "--type", "line", "--json", "--url", url, given="one\ntwo\n")
+        assert [json.loads(line)["duplicate"] for line in output.splitlines()] == [False, False]
         code, output, errors = await command("sub", INBOX, "--count", "3", "--url", url)
         assert code == 0, errors
         got = [json.loads(line) for line in output.splitlines()]

@@ -265,14 +265,7 @@ async def test_a_call_whose_caller_is_gone_is_joined_and_its_late_answer_is_foun
         assert not callers[1].done()  # one that leaves takes no other with it
         callers[1].cancel()
         await remote.answer(first)
-        async with operator(running) as client:
-
-            async def is_settled() -> bool:
-                return (await client.get("/v1/audit", stream="agents/mill/outbox"))["groups"]["switchboard"][
-                    "acked"
-                ] > 1
-
-            await running.until(is_settled)
+        await running.until(lambda: acked(running, "agents/mill/outbox", 2))
         assert (await call())["result"] == {"by": "mill"}  # the late answer, and nothing was sent again
         again = asyncio.create_task(call())
         second = await remote.next("route.v1")

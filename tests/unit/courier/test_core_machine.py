@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from butlers.clock import ManualClock
 from butlers.courier.core import PRIORITIES, QueueCore
 from butlers.courier.errors import LeaseConflict, StreamFull
-from butlers.courier.messages import Delivery, StreamPolicy
+from butlers.courier.messages import Delivery, Item, State, StreamPolicy
 
 STREAMS = ("agents/ann/inbox", "agents/bob/inbox")
 LEASE_S, DEPTH, DEATHS = 30.0, 12, 3
@@ -62,11 +62,13 @@ class Courier(RuleBasedStateMachine):
         key = self.partitions.get((delivery.stream, delivery.id))
         return None if key is None else (delivery.stream, key)
 
+    def _leased(self) -> list[Item]:
+        groups = [group for stream in self.core._streams.values() for group in stream.groups.values()]
+        return [item for group in groups for item in group.items.values() if item.state is State.LEASED]
+
     def _forget_expired(self) -> None:
         """What the core took back is not held any more."""
-        live = {
-            item.lease for stream in self.core._streams.values() for g in stream.groups.values() for item in g.leases()
-        }
+        live = {item.lease for item in self._leased()}
         for held in self.holds.values():
             for lease in [lease for lease in held if lease not in live]:
                 del held[lease]
@@ -136,13 +138,7 @@ class Courier(RuleBasedStateMachine):
         self.clock.advance(seconds)
         # Within the call an expired message goes to its next holder; the one before has lost it by then.
         now = self.clock.monotonic()
-        expired = {
-            item.lease
-            for stream in self.core._streams.values()
-            for group in stream.groups.values()
-            for item in group.leases()
-            if item.expires_at <= now
-        }
+        expired = {item.lease for item in self._leased() if item.expires_at <= now}
         for held in self.holds.values():
             for lease in expired & held.keys():
                 del held[lease]

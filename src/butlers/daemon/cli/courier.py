@@ -93,24 +93,20 @@ def pub(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> int:
-    """Send messages to a stream."""
-    lines = sys.stdin.read().splitlines() if payload == "-" else [payload]
-    if id_ is not None and len(lines) != 1:
+    """Send messages to a stream; prints each one's id, with --json a document a line."""
+    if id_ is not None and payload == "-":
         raise ValidationError.of("--id", "goes with one message")
-    answer = asyncio.run(_pub(_client(url, data_dir), stream, lines, type_, id_))
-    say(answer, as_json, _sent_lines)
+    lines = (line.rstrip("\n") for line in sys.stdin) if payload == "-" else iter([payload])
+    asyncio.run(_pub(_client(url, data_dir), stream, lines, type_, id_, as_json=as_json))
     return OK
 
 
-def _sent_lines(document: Document) -> Iterator[str]:
-    for one in document["sent"]:
-        yield f"{one['id']}{' (known already)' if one['duplicate'] else ''}"
-
-
-async def _pub(client: CourierClient, stream: str, lines: list[str], type_: str, id_: str | None) -> Document:
-    sent = []
+async def _pub(
+    client: CourierClient, stream: str, lines: Iterator[str], type_: str, id_: str | None, *, as_json: bool
+) -> None:
+    """Each message as soon as it is there; its id is printed when it is accepted."""
     async with client:
-        for line in lines:
+        while (line := await asyncio.to_thread(next, lines, None)) is not None:
             envelope = {
                 "id": id_ or str(uuid4()),
                 "ts": SystemClock().now().isoformat(),
@@ -119,8 +115,9 @@ async def _pub(client: CourierClient, stream: str, lines: list[str], type_: str,
                 "type": type_,
                 "payload": _value(line),
             }
-            sent.append(await client.post("/v1/enqueue", {"envelope": envelope}))
-    return {"sent": sent}
+            accepted = await client.post("/v1/enqueue", {"envelope": envelope})
+            shown = f"{accepted['id']}{' (known already)' if accepted['duplicate'] else ''}"
+            print(json.dumps(accepted) if as_json else shown, flush=True)
 
 
 def sub(

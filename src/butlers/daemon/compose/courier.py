@@ -16,8 +16,9 @@ from butlers.courier.event_streams import EVENTS, EventStreams, event_caps
 from butlers.courier.server import serving
 from butlers.courier.service import Listeners
 from butlers.daemon.compose.base import Butler, Process
+from butlers.daemon.places import Places
 from butlers.daemon.services import Service
-from butlers.daemon.settings import port_remedy
+from butlers.daemon.settings import Settings, port_remedy
 from butlers.errors import ConfigurationError
 from butlers.operations.operation import Role
 from butlers.switchboard.registry import Registry
@@ -60,7 +61,7 @@ def courier_parts(butler: Butler, registry: Registry) -> CourierParts:
 
 def add_courier(butler: Butler, parts: CourierParts) -> None:
     process = butler.process
-    config = courier_config(process)
+    config = courier_config(process.settings, process.places)
     stack = AsyncExitStack()
     others = [name for name in process.roster if name != butler.name]
 
@@ -91,27 +92,27 @@ def add_courier(butler: Butler, parts: CourierParts) -> None:
     process.doors[NAME] = f"http://{config.gateway.host}:{config.gateway.port}"
 
 
-def courier_config(process: Process) -> CourierConfig:
+def courier_config(settings: Settings, places: Places) -> CourierConfig:
     """What the operator's file says, at this system's address, with a journal in its data directory."""
-    settings = process.settings
     given = load_config(settings.courier_config) if settings.courier_config is not None else CourierConfig()
+    for key, is_set, remedy in (
+        ("auth.tokens", bool(given.auth.tokens), "issue tokens with: butlers token issue NAME --role butler"),
+        ("gateway.host", "host" in given.gateway.model_fields_set, "use --set host=ADDRESS"),
+        ("gateway.port", "port" in given.gateway.model_fields_set, "use --port courier=NUMBER"),
+    ):
+        if is_set:
+            source = str(settings.courier_config)
+            raise ConfigurationError("is the system's to say, not this file's", source=source, key=key, remedy=remedy)
     address = {"host": settings.host, "port": settings.courier_port}
     own = given.streams.per_stream_caps.get(EVENTS, StreamCaps())
     events = event_caps().model_copy(update=own.model_dump(exclude_none=True))
     caps = {EVENTS: events} | {name: one for name, one in given.streams.per_stream_caps.items() if name != EVENTS}
-    if given.auth.tokens:
-        raise ConfigurationError(
-            "is not used in a system, which has tokens of its own",
-            source=str(settings.courier_config),
-            key="auth.tokens",
-            remedy="remove it, and issue tokens with: butlers token issue NAME --role butler",
-        )
     changes: dict[str, Any] = {
         "gateway": given.gateway.model_copy(update=address),
         "streams": given.streams.model_copy(update={"per_stream_caps": caps}),
     }
-    if "journal" not in given.model_fields_set:
-        changes["journal"] = Journal(kind="jsonl", path=str(process.places.courier / "journal.jsonl"))
+    if "journal" not in given.model_fields_set and given.store is None:
+        changes["journal"] = Journal(kind="jsonl", path=str(places.courier / "journal.jsonl"))
     return given.model_copy(update=changes)
 
 
