@@ -18,7 +18,7 @@ from butlers.courier.errors import UnknownView
 LATEST_PER_AGENT = "latestPerAgent"
 _INBOX = re.compile(r"agents/[^/]+/inbox")
 MOST_ENTRIES = 100_000  # the address that was written to longest ago goes first
-MOST_CHANGES = 10_000
+MOST_CHANGES = 1_000  # with their envelopes, which may be large
 
 
 @dataclass(frozen=True, slots=True)

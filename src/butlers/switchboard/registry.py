@@ -29,6 +29,7 @@ log = get_logger("butlers.registry")
 
 NOT_ROUTABLE = frozenset({"switchboard", "messenger"})  # the doors themselves never take user requests
 FALLBACK = "general"
+USUAL_ROUTE_S, LONGEST_ROUTE_S = 60.0, 600.0
 SNAPSHOT_S = 1.0  # how long `Registry.target` may answer from what `Registry.butlers` has read
 _SEVERITY = {"active": 0, "stale": 1, "quarantined": 2}  # silence only makes it worse; a sign of life makes it good
 _CHANNEL_OWNER = "messenger"
@@ -48,7 +49,7 @@ class ButlerCard(Value):
     required_information: list[str] = Field(default_factory=list, description="what it needs to know to act")
     capabilities: list[str] = Field(default_factory=list, description="the names of its tools")
     modules: list[str] = Field(default_factory=list, description="the modules it has loaded")
-    route_timeout_s: float = Field(default=60.0, description="seconds one route.execute may take")
+    route_timeout_s: float = Field(default=USUAL_ROUTE_S, gt=0, description="seconds one route.execute may take")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class RegisteredButler:
     triggers: tuple[str, ...] = ()
     capabilities: tuple[str, ...]
     transport: str = "mcp"
+    route_timeout_s: float = USUAL_ROUTE_S
     description: str = ""
     required_information: tuple[str, ...] = ()
     held: bool = False  # an operator took it out of service
@@ -110,6 +112,7 @@ class Registry:
                 triggers=tuple(row["triggers"]),
                 capabilities=tuple(row["capabilities"]),
                 transport=row["transport"],
+                route_timeout_s=row["route_timeout_s"],
                 description=row["description"],
                 required_information=tuple(row["required_information"]),
                 held=row["held"] is not None,
@@ -127,6 +130,11 @@ class Registry:
         if self._snapshot_at is not None and self._clock.monotonic() - self._snapshot_at <= SNAPSHOT_S:
             return self._snapshot.get(name)
         return next((butler for butler in await self.butlers() if butler.name == name), None)
+
+    def route_timeout_s(self, name: str) -> float:
+        """What a butler may take for one route, by its own word; the usual where that was not read yet."""
+        known = self._snapshot.get(name)
+        return min(known.route_timeout_s, LONGEST_ROUTE_S) if known is not None else USUAL_ROUTE_S
 
     async def rows(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._database.fetch(self._queries.list_butlers)]

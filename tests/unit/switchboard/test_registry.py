@@ -48,14 +48,22 @@ class Rows:
             "triggers": [],
             "capabilities": ["route.execute"],
         }
-        row |= {"description": "", "required_information": [], "held": self.held, "transport": "mcp"}
+        row |= {
+            "description": "",
+            "required_information": [],
+            "held": self.held,
+            "transport": "mcp",
+            "route_timeout_s": 900.0,
+        }
         return [row | {"route_contract_min": "route.v1", "route_contract_max": "route.v1"}]
 
 
 async def test_a_target_is_known_as_of_at_most_a_second_ago() -> None:
     clock, rows = ManualClock(), Rows()
     registry = Registry(database=cast("Database", rows), schema="switchboard", clock=clock, new_id=uuid4)
+    assert registry.route_timeout_s("finance") == 60.0
     await registry.butlers()
+    assert registry.route_timeout_s("finance") == 600.0  # at most
     rows.held = {"operator": "of another process"}
 
     known = await registry.target("finance")

@@ -23,7 +23,7 @@ from butlers.switchboard.extraction.signals import EXTRACTOR, PROMPT_VERSION, Mo
 from butlers.switchboard.ingress.buffer import Admission, DurableBuffer
 from butlers.switchboard.notify import NotifyDispatcher
 from butlers.switchboard.operators.dead_letters import DeadLetters
-from butlers.switchboard.registry import Registry
+from butlers.switchboard.registry import USUAL_ROUTE_S, Registry
 from butlers.switchboard.requests.inbox import LineageReader, MessageInbox, MessageRef
 from butlers.switchboard.requests.lifecycle import AfterRequest, RequestProcessor
 from butlers.switchboard.requests.signals import Signals
@@ -41,7 +41,6 @@ from butlers.switchboard.routing.llm_router import (
 from butlers.switchboard.routing.rollout import Rollout
 
 DISPATCH_RETRY = RetryPolicy(max_attempts=3, initial_delay=0.5, max_delay=5.0, jitter=0.3)
-UNKNOWN_S = 60.0  # what a butler may take that is not in the roster
 ANSWER_MARGIN_S = 5.0  # a caller waits longer than the callee may take
 SIGNAL_SWEEP_S = 20.0
 
@@ -260,7 +259,7 @@ def _notify(butler: Butler, lineage: LineageReader) -> NotifyDispatcher:
         clock=process.clock,
         new_id=process.new_id,
         telemetry=butler.telemetry,
-        timeout_s=_patience(butler)("messenger"),
+        timeout_s=_patience(butler, lambda _name: USUAL_ROUTE_S)("messenger"),
         patience_s=process.settings.messenger_patience_s,
     )
 
@@ -282,7 +281,7 @@ def _signals(butler: Butler, notify: NotifyDispatcher) -> Signals:
 def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
     return Dispatcher(
         transport=butler.transport,
-        timeout_of=_patience(butler),
+        timeout_of=_patience(butler, registry.route_timeout_s),
         retry=DISPATCH_RETRY,
         circuits=Circuits(
             policy=butler.config.routing.circuit.policy(), clock=butler.process.clock, telemetry=butler.telemetry
@@ -293,7 +292,7 @@ def _dispatcher(butler: Butler, registry: Registry) -> Dispatcher:
     )
 
 
-def _patience(butler: Butler) -> Callable[[str], float]:
-    """The seconds that a caller waits for a butler: longer than the butler may take."""
+def _patience(butler: Butler, remote: Callable[[str], float]) -> Callable[[str], float]:
+    """The seconds that a caller waits for a butler: longer than the butler may take, by its file or by its own word."""
     timeouts = {name: config.butler.registry.route_timeout_s for name, config in butler.process.roster.items()}
-    return lambda name: timeouts.get(name, UNKNOWN_S) + ANSWER_MARGIN_S
+    return lambda name: (timeouts[name] if name in timeouts else remote(name)) + ANSWER_MARGIN_S
