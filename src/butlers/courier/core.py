@@ -31,6 +31,7 @@ from butlers.courier.errors import (
 from butlers.courier.group import DEFAULT_GROUP, NEVER, Group, Nack, Observe, Shared, Subscriber, held
 from butlers.courier.messages import CapturedStream, Delivery, Item, StoredMessage, StoredStream, StreamPolicy
 from butlers.courier.names import check_pattern, check_stream, compile_pattern
+from butlers.courier.rates import percentile_ms
 
 MOST_CREDIT = 1_000_000
 MOST_GROUPS = 64  # of one stream: each one has every message
@@ -157,12 +158,12 @@ class QueueCore:
         granted, now = subscriber.credit, self._now()
         groups = subscriber.groups
         if len(groups) == 1:
-            groups[0].offer(subscriber, now)
+            groups[0].notice_credit(subscriber, now)
             return granted
         groups.rotate(-1)  # the streams of a pattern take turns
         for group in list(groups):
             if subscriber.credit:
-                group.offer(subscriber, now)
+                group.notice_credit(subscriber, now)
         return granted
 
     def ack(self, subscriber_id: str, id: str, *, lease: str | None = None, stream: str | None = None) -> None:
@@ -377,7 +378,7 @@ class QueueCore:
         subscriber.groups.append(group)
         group.members.add(subscriber)
         if subscriber.credit:
-            group.offer(subscriber, self._now())
+            group.notice_credit(subscriber, self._now())
 
     def _chosen_dead(self, stream: str, ids: Sequence[str] | None) -> Iterator[tuple[Group, StoredMessage]]:
         groups = list(self._stream(stream).groups.values())
@@ -406,7 +407,3 @@ class QueueCore:
 
 def too_many_groups(stream: str) -> OverQuota:
     return OverQuota(f"{stream} has {MOST_GROUPS} groups, and gets no more until an operator removes one")
-
-
-def percentile_ms(ordered: Sequence[float], share: float) -> float:
-    return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 3) if ordered else 0.0

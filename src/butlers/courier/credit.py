@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from butlers.courier.errors import LeaseConflict
-from butlers.courier.group import RATE_WINDOW_S
 from butlers.courier.messages import Delivery
-
-_LATENCIES = 1_024  # the newest ones
+from butlers.courier.rates import LATENCIES, RateWindow
 
 
 class Held(NamedTuple):
@@ -99,7 +97,7 @@ class RemoteGroup:
     takers: OrderedDict[RemoteSubscriber, None] = field(default_factory=OrderedDict)  # with credit, the next one first
     members: set[RemoteSubscriber] = field(default_factory=set)
 
-    def offer(self, subscriber: RemoteSubscriber) -> None:
+    def notice_credit(self, subscriber: RemoteSubscriber) -> None:
         """The subscriber has credit."""
         self.takers.setdefault(subscriber)
 
@@ -136,27 +134,17 @@ class Meter:
     """What went through this gateway for one stream: rates of the last seconds, and latencies."""
 
     def __init__(self) -> None:
-        self.latencies: deque[float] = deque(maxlen=_LATENCIES)  # seconds from the enqueue to the first delivery
+        self.latencies: deque[float] = deque(maxlen=LATENCIES)  # seconds from the enqueue to the first delivery
         self._accepted = 0
         self._delivered = 0
-        self._marks: deque[tuple[float, int, int]] = deque()  # time, accepted, delivered
+        self._window = RateWindow()
 
     def count(self, now: float, *, accepted: int = 0, delivered: int = 0) -> None:
-        if not self._marks or now >= self._marks[-1][0] + 1.0:
-            self._marks.append((now, self._accepted, self._delivered))
-            self._forget(now)
+        if now >= self._window.next_mark:
+            self._window.mark(now, self._accepted, self._delivered)
         self._accepted += accepted
         self._delivered += delivered
 
     def rates(self, now: float) -> tuple[float, float]:
         """Messages a second, in and out."""
-        self._forget(now)
-        if not self._marks or now > self._marks[-1][0] + RATE_WINDOW_S + 1.0:
-            return 0.0, 0.0
-        since, accepted, delivered = self._marks[0]
-        elapsed = min(max(now - since, 1.0), RATE_WINDOW_S)
-        return (self._accepted - accepted) / elapsed, (self._delivered - delivered) / elapsed
-
-    def _forget(self, now: float) -> None:
-        while len(self._marks) > 1 and self._marks[1][0] <= now - RATE_WINDOW_S:
-            self._marks.popleft()
+        return self._window.rates(now, self._accepted, self._delivered)

@@ -39,10 +39,9 @@ from butlers.courier.messages import (
     StreamPolicy,
     stored_message,
 )
+from butlers.courier.rates import LATENCIES, RateWindow, retry_after
 
 DEFAULT_GROUP = "default"
-RATE_WINDOW_S, MARK_S = 10.0, 1.0  # a mark is set once a second, before what it counts from
-_LATENCIES = 1_024  # the newest ones
 NEVER = float("inf")
 
 
@@ -56,7 +55,7 @@ class Subscriber:
     credit: int = 0
     in_flight: dict[str, tuple[Group, Item]] = field(default_factory=dict)  # by lease
     groups: deque[Group] = field(default_factory=deque)  # of the streams that it subscribes to
-    offers: set[Group] = field(default_factory=set)  # groups that know of its credit
+    credited_groups: set[Group] = field(default_factory=set)  # groups that know of its credit
 
 
 Observe = Callable[[str, str, str, Mapping[str, Any]], None]  # event, stream, id, details
@@ -84,9 +83,8 @@ class Group:
         self._delayed: list[tuple[float, int, Item]] = []
         self._leases: dict[float, OrderedDict[str, Item]] = {}  # by length, so that each is in the order of expiry
         self._pumping = False
-        self.latencies: deque[float] = deque(maxlen=_LATENCIES)
-        self._marks: deque[tuple[float, int, int]] = deque([(0.0, 0, 0)])  # time, accepted, delivered
-        self._next_mark = 0.0
+        self.latencies: deque[float] = deque(maxlen=LATENCIES)
+        self._window = RateWindow()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 
@@ -96,7 +94,8 @@ class Group:
             return
         if self.policy.overflow is Overflow.REJECT or not (self._fifo or self._early):
             self.counts.rejected += 1
-            raise StreamFull(self.stream, depth=len(self.items), retry_after=self._retry_after(now))
+            wait = retry_after(self.policy.max_depth, self.rates(now)[1])
+            raise StreamFull(self.stream, depth=len(self.items), retry_after=wait)
 
     def _make_room(self, now: float) -> None:
         """Let the oldest message go as the policy says."""
@@ -112,8 +111,8 @@ class Group:
         """Take a message, after `check_room`."""
         if len(self.items) >= self.policy.max_depth:
             self._make_room(now)
-        if now >= self._next_mark:
-            self._mark(now)
+        if now >= self._window.next_mark:
+            self._window.mark(now, self.counts.accepted, self.counts.delivered)
         self.items[item.id] = item
         self.counts.accepted += 1
         self._queue(item, now)
@@ -122,16 +121,16 @@ class Group:
 
     # --- out ---------------------------------------------------------------------------------------------------------
 
-    def offer(self, subscriber: Subscriber, now: float) -> None:
+    def notice_credit(self, subscriber: Subscriber, now: float) -> None:
         """The subscriber has credit."""
-        if self not in subscriber.offers:
-            subscriber.offers.add(self)
+        if self not in subscriber.credited_groups:
+            subscriber.credited_groups.add(self)
             self.takers.append(subscriber)
         self.pump(now)
 
     def leave(self, subscriber: Subscriber) -> None:
         self.members.discard(subscriber)
-        subscriber.offers.discard(self)
+        subscriber.credited_groups.discard(self)
         if subscriber in self.takers:
             self.takers.remove(subscriber)
 
@@ -145,13 +144,13 @@ class Group:
             while takers and (self._fifo or self._early):
                 subscriber = takers.popleft()
                 if subscriber.credit <= 0:
-                    subscriber.offers.discard(self)
+                    subscriber.credited_groups.discard(self)
                     continue
                 subscriber.credit -= 1
                 if subscriber.credit:
                     takers.append(subscriber)
                 else:
-                    subscriber.offers.discard(self)
+                    subscriber.credited_groups.discard(self)
                 self._deliver(self._pop(), subscriber, now)
         finally:
             self._pumping = False
@@ -165,8 +164,8 @@ class Group:
         subscriber.in_flight[lease] = (self, item)
         item.attempts += 1
         counts = self.counts
-        if now >= self._next_mark:
-            self._mark(now)
+        if now >= self._window.next_mark:
+            self._window.mark(now, self.counts.accepted, self.counts.delivered)
         counts.delivered += 1
         if item.attempts == 1:
             self.latencies.append(now - item.accepted_at)
@@ -273,14 +272,7 @@ class Group:
 
     def rates(self, now: float) -> tuple[float, float]:
         """Messages a second, in and out, of the last seconds."""
-        begin = now - RATE_WINDOW_S
-        while len(self._marks) > 1 and self._marks[0][0] + MARK_S <= begin:
-            self._marks.popleft()  # what followed it within its second is in the next mark, which may be much later
-        since, accepted, delivered = self._marks[0]
-        if since + MARK_S <= begin:
-            return 0.0, 0.0
-        elapsed = max(now - since, 1.0)
-        return (self.counts.accepted - accepted) / elapsed, (self.counts.delivered - delivered) / elapsed
+        return self._window.rates(now, self.counts.accepted, self.counts.delivered)
 
     def _is_consistent(self) -> bool:
         lanes = sum(len(lane) for lane in self._lanes.values())
@@ -387,14 +379,6 @@ class Group:
         if due < self.due:
             self.due = due
             self._shared.schedule(due, self)
-
-    def _retry_after(self, now: float) -> float:
-        _, out = self.rates(now)
-        return min(60.0, max(1.0, self.policy.max_depth / 100 / out)) if out else 5.0
-
-    def _mark(self, now: float) -> None:
-        self._next_mark = now + MARK_S
-        self._marks.append((now, self.counts.accepted, self.counts.delivered))
 
     def _observe(self, event: str, item: Item, **details: Any) -> None:
         if self._shared.observe is not None:

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from butlers.clock import Clock
 from butlers.courier.client import CourierClient, Subscription
+from butlers.courier.rates import percentile_ms
 from butlers.errors import ClassifiedError, InternalError, OverloadRejected, TimeoutExceeded
 
 WINDOW = CREDIT = 100  # messages under way
@@ -44,7 +45,7 @@ async def measure(courier: CourierClient, *, count: int, rate: float, clock: Clo
         "count": count,
         "messages_per_s": round(count / seconds, 1),
         "rate": rate,
-        **{f"p{share}_ms": _percentile(latencies, share) for share in (50, 95, 99)},
+        **{f"p{share}_ms": percentile_ms(latencies, share / 100) for share in (50, 95, 99)},
         "unacked": left,
     }
 
@@ -170,7 +171,3 @@ def _refusal(frame: dict[str, Any]) -> ClassifiedError:
         f"the gateway refused: {message}. Raise {setting} in its configuration, or take a smaller --count",
         retry_after=error.get("retryAfterMs", 0) / 1000,
     )
-
-
-def _percentile(ordered: list[float], share: int) -> float:
-    return round(ordered[min(len(ordered) - 1, len(ordered) * share // 100)] * 1000, 3)

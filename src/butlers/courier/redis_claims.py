@@ -65,7 +65,7 @@ class Claims:
         group.members.add(subscriber)
         subscriber.groups[stream] = group
         if subscriber.credit:
-            group.offer(subscriber)
+            group.notice_credit(subscriber)
             self._claim_when_ready(group)
 
     def leave(self, subscriber: RemoteSubscriber) -> None:
@@ -76,11 +76,11 @@ class Claims:
                 if not groups:
                     del self._groups[group.stream]
 
-    def offer(self, subscriber: RemoteSubscriber) -> None:
+    def notice_credit(self, subscriber: RemoteSubscriber) -> None:
         """The subscriber has credit, for any of its streams."""
         if subscriber.credit:
             for group in subscriber.groups.values():
-                group.offer(subscriber)
+                group.notice_credit(subscriber)
                 self._claim_when_ready(group)
 
     def busy(self, stream: str) -> int:
@@ -125,13 +125,13 @@ class Claims:
                     group.give_back(reserved)
                     raise
                 group.may_be_ready = group.may_be_ready or ready > 0
-                self._hand_out(group, reserved, claimed, lease / MICROSECONDS)
+                self._deliver_claimed(group, reserved, claimed, lease / MICROSECONDS)
         except StoreFailed:
             self._on_failure()
         finally:
             group.is_claiming = False
 
-    def _hand_out(
+    def _deliver_claimed(
         self, group: RemoteGroup, reserved: list[RemoteSubscriber], claimed: list[Any], lease_s: float
     ) -> None:
         """Each message to the subscriber whose credit was reserved for it, or to another one when that is gone."""
@@ -149,7 +149,7 @@ class Claims:
         if left:
             self.start(self._put_back(left))
         for subscriber in dict.fromkeys(unused):
-            self.offer(subscriber)  # other streams may have had something while its credit was reserved
+            self.notice_credit(subscriber)  # other streams may have had something while its credit was reserved
 
     def _deliver(self, group: RemoteGroup, taker: RemoteSubscriber, message: Sequence[Any], lease_s: float) -> None:
         id, payload, lease, attempt, latency = message

@@ -35,8 +35,9 @@ from butlers.courier.group import DEFAULT_GROUP, Nack, Observe
 from butlers.courier.messages import Delivery, StoredMessage
 from butlers.courier.names import check_pattern, check_stream, compile_pattern
 from butlers.courier.queue import AckOf, Inserted
+from butlers.courier.rates import retry_after
 from butlers.courier.redis_claims import Claims
-from butlers.courier.redis_stats import audit_of, retry_after, stats_of
+from butlers.courier.redis_stats import audit_of, stats_of
 from butlers.courier.redis_store import MICROSECONDS, RedisStore, StoreFailed
 from butlers.courier.redis_watch import Watch
 
@@ -107,8 +108,8 @@ class RedisQueue:
             case "most":
                 raise self._too_many_streams()
             case "full":
-                rates = self.claims.meter(stream).rates(self._clock.monotonic())
-                wait = retry_after(self._config.policy_of(stream), rates)
+                _, out = self.claims.meter(stream).rates(self._clock.monotonic())
+                wait = retry_after(self._config.policy_of(stream).max_depth, out)
                 raise StreamFull(stream, depth=result[1], retry_after=wait)
         self.claims.meter(stream).count(self._clock.monotonic(), accepted=1)
         self._report("enqueue", stream, id, {"envelope": envelope, "partition": partition})
@@ -156,7 +157,7 @@ class RedisQueue:
         groups = list(subscriber.groups.items())
         if len(groups) > 1:  # the streams of a pattern take turns
             subscriber.groups = dict([*groups[1:], groups[0]])
-        self.claims.offer(subscriber)
+        self.claims.notice_credit(subscriber)
         return granted
 
     async def ack(self, subscriber_id: str, id: str, *, lease: str | None = None, stream: str | None = None) -> None:

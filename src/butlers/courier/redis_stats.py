@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from butlers.courier.core import percentile_ms
 from butlers.courier.credit import Meter
-from butlers.courier.messages import Counts, StreamPolicy
+from butlers.courier.messages import Counts
+from butlers.courier.rates import percentile_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,3 @@ def _audit(group: GroupReport) -> dict[str, int | bool]:
     accepted = group.counts["accepted"]
     balanced = sum(shown.values()) == accepted and sum(places.values()) + group.dead == group.items
     return {"accepted": accepted, **shown, "balanced": balanced}
-
-
-def retry_after(policy: StreamPolicy, rates: tuple[float, float]) -> float:
-    """Seconds until a hundredth of the stream is delivered, as far as this gateway sees."""
-    _, out = rates
-    return min(60.0, max(1.0, policy.max_depth / 100 / out)) if out else 5.0

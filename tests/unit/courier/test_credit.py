@@ -18,7 +18,7 @@ def test_credit_is_reserved_in_turn_and_the_next_turn_follows_the_last_delivery(
     group = RemoteGroup("1", "s", "default")
     one, two, three = (subscriber(name, credit) for name, credit in (("one", 5), ("two", 1), ("three", 2)))
     for each in (one, two, three):
-        group.offer(each)
+        group.notice_credit(each)
     reserved = group.reserve(10)
     assert [each.id for each in reserved] == ["one", "two", "three", "one", "three", "one", "one", "one"]
     group.give_back(reserved[1:])  # one message came
@@ -34,7 +34,7 @@ def test_what_is_reserved_is_used_or_given_back(credits: list[int], claims: list
     group = RemoteGroup("1", "s", "default")
     members = [subscriber(f"s{number}", credit) for number, credit in enumerate(credits)]
     for member in members:
-        group.offer(member)
+        group.notice_credit(member)
     got = dict.fromkeys(members, 0)
     for most, brought in claims:
         reserved = group.reserve(most)
@@ -52,7 +52,7 @@ def test_what_is_reserved_is_used_or_given_back(credits: list[int], claims: list
 def test_a_subscriber_that_is_gone_gets_nothing_back():
     group = RemoteGroup("1", "s", "default")
     gone = subscriber("gone", 3)
-    group.offer(gone)
+    group.notice_credit(gone)
     reserved = group.reserve(2)
     gone.is_gone, gone.credit = True, 0
     group.leave(gone)
