@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,13 +16,13 @@ from uuid import UUID, uuid4
 
 import pytest
 import pytest_asyncio
-import websockets
 
 from butlers.courier.client import CourierClient
 from butlers.errors import ClassifiedError, Forbidden, TargetUnavailable
 from butlers.operations.operation import Role
 from butlers.storage.embedded import EmbeddedPostgres
-from tests.integration.courier.gateway import Socket, envelope
+from tests.integration.courier.gateway import envelope
+from tests.integration.courier.remote_butler import attached, operator, registered
 from tests.system import RunningSystem, running_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,62 +37,6 @@ async def running(
 ) -> AsyncIterator[RunningSystem]:
     async with running_system(tmp_path_factory.mktemp("courier"), postgres_server, heartbeat_s=1) as system:
         yield system
-
-
-# --- clients ---------------------------------------------------------------------------------------------------------
-
-
-def operator(running: RunningSystem) -> CourierClient:
-    return CourierClient(running.url("courier"), token=running.token())
-
-
-async def registered(running: RunningSystem, name: str) -> Any:
-    return await running.database.fetchrow("SELECT * FROM switchboard.butler_registry WHERE name = $1", name)
-
-
-class RemoteButler:
-    """A remote butler in the hands of a test."""
-
-    def __init__(self, name: str, socket: Socket) -> None:
-        self.name = name
-        self.socket = socket
-
-    async def send(self, type_: str, payload: Any, **more: Any) -> None:
-        to = f"agents/{self.name}/outbox"
-        await self.socket.say(enqueue=envelope(str(uuid4()), to=to, type=type_, payload=payload, **more))
-
-    async def register(self, *triggers: str) -> None:
-        card = {"name": self.name, "transport": "courier", "endpoint_url": "-", "description": "A test's own"}
-        await self.send("register_butler", card | {"capabilities": ["route.execute"], "triggers": triggers})
-        result = await self.next("tool_result")
-        assert result["deliver"]["payload"]["result"]["status"] == "ok"
-        await self.ack(result)
-
-    async def next(self, type_: str) -> dict[str, Any]:
-        """The next delivery of that type; everything else is read over."""
-        while (frame := await self.socket.hear()).get("deliver", {}).get("type") != type_:
-            assert "error" not in frame, frame
-        return frame
-
-    async def ack(self, frame: dict[str, Any]) -> None:
-        await self.socket.say(ack=frame["deliver"]["id"], lease=frame["lease"], credit=1)
-
-    async def answer(self, frame: dict[str, Any]) -> None:
-        context = frame["deliver"]["payload"]["request_context"]
-        response = {"schema_version": "route_response.v1", "status": "ok", "timing": {"duration_ms": 1}}
-        response |= {"request_context": {"request_id": context["request_id"]}, "result": {"by": self.name}}
-        await self.send("route_response.v1", response, corr=frame["deliver"]["id"])
-        await self.ack(frame)
-
-
-@asynccontextmanager
-async def attached(running: RunningSystem, name: str) -> AsyncIterator[RemoteButler]:
-    token = running.tokens.secret_of(name) or running.issue_token(name, Role.BUTLER)
-    address = f"{running.url('courier').replace('http', 'ws')}/v1/subscribe?stream=agents/{name}/inbox"
-    async with websockets.connect(address, additional_headers={"Authorization": f"Bearer {token}"}) as connection:
-        remote = RemoteButler(name, Socket(connection))
-        await remote.socket.say(credit=4)
-        yield remote
 
 
 # --- remote butlers --------------------------------------------------------------------------------------------------
@@ -311,10 +254,23 @@ async def test_an_answer_waits_for_no_tool(running: RunningSystem):
         assert ended["lifecycle_state"] == "parsed"
 
 
-async def test_a_revoked_token_ends_its_socket(running: RunningSystem):
-    async with attached(running, "shed") as remote, attached(running, "barn") as other:
+async def test_a_revoked_token_ends_its_socket_and_its_live_reader(running: RunningSystem):
+    token = running.issue_token("visitor_of_views", Role.OPERATOR)
+    address = running.url("courier", "/v1/live?view=latestPerAgent")
+    bearer = {"Authorization": f"Bearer {token}"}
+    async with (
+        attached(running, "shed") as remote,
+        attached(running, "barn") as other,
+        running.http.stream("GET", address, headers=bearer) as live,
+    ):
+        lines = live.aiter_lines()
+        assert (await anext(lines)).startswith("id: ")
         running.tokens.revoke("shed")
+        running.tokens.revoke("visitor_of_views")
         assert await remote.socket.closed() == 1008
+        async with asyncio.timeout(60):
+            async for _ in lines:
+                pass  # until it ends
         await other.register("hay")
 
 

@@ -207,8 +207,9 @@ async def test_a_gateway_that_ends_within_a_compaction_loses_nothing(tmp_path: P
     assert await Journal(JsonlStore(tmp_path / "courier.jsonl")).restore(QueueCore(clock=ManualClock())) == 2
 
 
-async def test_compaction_keeps_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("butlers.courier.journal.FEWEST_BEFORE_COMPACTION", 10)
+@pytest.mark.parametrize(("limit", "value"), [("FEWEST_BEFORE_COMPACTION", 10), ("LARGEST_BEFORE_COMPACTION", 4_000)])
+async def test_compaction_keeps_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int):
+    monkeypatch.setattr(f"butlers.courier.journal.{limit}", value)
     path = tmp_path / "courier.jsonl"
     journal = Journal(JsonlStore(path))
     got: list[str] = []

@@ -46,6 +46,8 @@ def test_every_key_of_the_design_is_read():
 @pytest.mark.parametrize(
     ("text", "line", "key"),
     [
+        ("streams:\n  perStreamCaps: {'agents/je*': {maxDepth: 1}}", 2, "streams.perStreamCaps"),
+        ("auth:\n  tokens:\n    - {token: some-token, scopes: ['streams:**:enqueue']}", 3, "auth.tokens.0.scopes"),
         (SEED.replace("maxDepth: 1000", "maxDepth: many"), 3, "streams.maxDepth"),
         (SEED.replace("maxDepth: 1000", "maxDepht: 1"), 3, "streams.maxDepht"),
         (SEED.replace("action: notify", "action: sing"), 6, "triggers.0.do.0"),

@@ -89,6 +89,15 @@ def test_every_complaint_has_a_remedy_and_no_secret_is_shown(tmp_path: Path) -> 
     assert "secret" not in str(found)
 
 
+def test_the_file_of_the_courier_is_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "courier.yaml"
+    for text, status in (("streams: {maxDepth: 5}", Status.OK), ("streams: {maxDept: 5}", Status.FAIL)):
+        path.write_text(text)
+        found = {check.name: check for check in checks.examine(settings(tmp_path, courier_config=path), {})}
+        assert found["courier_config"].status is status
+    assert "courier.yaml:1" in found["courier_config"].detail
+
+
 def test_every_door_is_looked_at(tmp_path: Path) -> None:
     assert set(port_checks(settings(tmp_path))) == {f"port.{name}" for name in (*DOORS, "courier")}
 
