@@ -23,8 +23,9 @@ from butlers.courier.plain import plain_check
 
 MOST_TAGS = 64
 DEEPEST = 190  # levels of an envelope; the parser takes 200, with what is around it
-# A float that may be infinite; looking for it takes far less than visiting every value.
-_LARGE_TEXT, _LARGE_BYTES = re.compile("[eE][+]?[0-9]{3}|[0-9]{309}"), re.compile(b"[eE][+]?[0-9]{3}|[0-9]{309}")
+# A float that may be infinite; looking for it takes far less than visiting every value. A run of digits is read once.
+_LARGE = r"[eE][+]?[0-9]{3}|(?<![0-9])[0-9]{309}"
+_LARGE_TEXT, _LARGE_BYTES = re.compile(_LARGE), re.compile(_LARGE.encode())
 Short = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Header = Annotated[str, StringConstraints(max_length=1_024)]
 

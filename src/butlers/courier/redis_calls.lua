@@ -139,14 +139,9 @@ function calls.put_back(leases)
   return_leases(cjson.decode(leases), nil)
 end
 
--- What this gateway holds according to the store: lease, group, id.
+-- What this gateway holds according to the store: group, id, lease.
 function calls.held()
-  local flat, triples = redis.call('HGETALL', key('held', gateway)), {}
-  for i = 1, #flat, 2 do
-    local number, id = flat[i + 1]:match('^(%d+) (.*)$')
-    triples[#triples + 1] = {number, id, flat[i]}
-  end
-  return triples
+  return parse_held(redis.call('HGETALL', key('held', gateway)))
 end
 
 -- Once a second, and when something is due: the gateway is alive, others may not be, leases and delays end.

@@ -241,14 +241,18 @@ local function return_leases(triples, lost)
   end
 end
 
-local function leases_of(other)
+-- Group, id and lease of each field of a hash `held`.
+local function parse_held(flat)
   local triples = {}
-  local flat = redis.call('HSCAN', key('held', other), 0, 'COUNT', MOST_AT_ONCE)[2]
   for i = 1, #flat, 2 do
     local number, id = flat[i + 1]:match('^(%d+) (.*)$')
     triples[#triples + 1] = {number, id, flat[i]}
   end
   return triples
+end
+
+local function leases_of(other)
+  return parse_held(redis.call('HSCAN', key('held', other), 0, 'COUNT', MOST_AT_ONCE)[2])
 end
 
 local function expire(group)
