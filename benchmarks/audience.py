@@ -106,23 +106,23 @@ async def _measured(size: Size, spark: SparkSession, database: Database, dsn: st
 
 
 def _planned(
-    spark: SparkSession, dsn: str, folder: Path, numbers: Sequence[int], throttling: dict[str, Any]
+    spark: SparkSession, dsn: str, folder: Path, numbers: Sequence[int], pacing: dict[str, Any]
 ) -> tuple[float, Answers]:
     message_id = str(uuid4())
     message, audience = folder / "message.json", folder / "audience.csv"
-    message.write_text(people.message(message_id, throttling=throttling))
+    message.write_text(people.message(message_id, pacing=pacing))
     audience.write_text("\n".join(["recipient_id", *map(people.person_id, numbers)]))
     started = _CLOCK.monotonic()
     result = run_job(spark, dsn, folder, message=str(message), audience=str(audience))
     return _CLOCK.monotonic() - started, read_plan(spark, result)
 
 
-async def _online(database: Database, numbers: Sequence[int], throttling: dict[str, Any], most: int) -> Answers:
+async def _online(database: Database, numbers: Sequence[int], pacing: dict[str, Any], most: int) -> Answers:
     service = MessageDeliveryService(database=database, store=OutboundStore(database), horizon=HORIZON)
     found: Answers = {}
     for some in _pieces(numbers, most):
         recipients = [people.person_id(number) for number in some]
-        message = people.message(str(uuid4()), throttling=throttling, recipients=recipients)
+        message = people.message(str(uuid4()), pacing=pacing, recipients=recipients)
         found |= answers(await service.send_message(message, now=people.NOW))
     # What was scheduled here must not stand in the way of what comes next.
     await database.execute("TRUNCATE outbound.messages, outbound.scheduled_messages, outbound.blocked_recipients")

@@ -74,7 +74,7 @@ def _window(chance: random.Random) -> dict[str, Any]:
     return {"start_time": start, "end_time": end, "timezone": chance.choice(_ZONES), "days_of_week": days}
 
 
-def message(message_id: str, *, throttling: dict[str, Any], recipients: list[str] | None = None) -> str:
+def message(message_id: str, *, pacing: dict[str, Any], recipients: list[str] | None = None) -> str:
     quiet = {"start_time": "03:00", "end_time": "03:45", "timezone": "Europe/Berlin"}
     fields = {
         "id": message_id,
@@ -82,6 +82,6 @@ def message(message_id: str, *, throttling: dict[str, Any], recipients: list[str
         "organization_id": ORGANIZATION,
         "body": "The invoice for March is ready.",
         "metadata": {"event": EVENT},
-        "delivery_policy": {"throttling": throttling, "quiet_hours": quiet},
+        "delivery_policy": {"pacing": pacing, "quiet_hours": quiet},
     }
     return json.dumps(fields | ({"recipient_ids": recipients} if recipients else {}))

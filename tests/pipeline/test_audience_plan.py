@@ -43,9 +43,9 @@ async def _online(database: Database, message: str) -> SendResult:
     return await service.send_message(message, now=people.NOW)
 
 
-def _files(tmp_path: Path, message_id: str, throttling: dict[str, Any], recipients: list[str]) -> dict[str, str]:
+def _files(tmp_path: Path, message_id: str, pacing: dict[str, Any], recipients: list[str]) -> dict[str, str]:
     message, audience = tmp_path / f"{message_id}.json", tmp_path / f"{message_id}.csv"
-    message.write_text(people.message(message_id, throttling=throttling))
+    message.write_text(people.message(message_id, pacing=pacing))
     audience.write_text("\n".join(["name,recipient_id", *(f"x,{one}" for one in recipients)]))
     return {"message": str(message), "audience": str(audience)}
 
@@ -61,7 +61,7 @@ async def test_the_plan_is_the_online_services_and_is_loaded_once(
         await settle(database, range(_PEOPLE))
 
         # Given limits that bind, and a sender who has sent before.
-        earlier = people.message(str(uuid4()), throttling=people.TIGHT, recipients=recipients[:500])
+        earlier = people.message(str(uuid4()), pacing=people.TIGHT, recipients=recipients[:500])
         await _online(database, earlier)
         before = await _queue(database)
         tight = str(uuid4())
@@ -73,7 +73,7 @@ async def test_the_plan_is_the_online_services_and_is_loaded_once(
 
         # When the queue is as it was before, the service comes to the same for everybody.
         await _forget(database, tight)
-        online = await _online(database, people.message(tight, throttling=people.TIGHT, recipients=recipients))
+        online = await _online(database, people.message(tight, pacing=people.TIGHT, recipients=recipients))
         assert plan == answers(online)
         assert loaded == await _queue(database) - before
 
@@ -153,7 +153,7 @@ async def test_an_audience_that_grows_is_planned_as_the_service_does_it(
         assert before.items() <= plan.items()
         assert set(Counter(what[:16] for _, what, _ in plan.values()).values()) == {60}
         await database.execute("DELETE FROM outbound.scheduled_messages WHERE recipient_id LIKE 'a%'")
-        online = await _online(database, people.message(message_id, throttling=_A_MINUTE, recipients=everybody))
+        online = await _online(database, people.message(message_id, pacing=_A_MINUTE, recipients=everybody))
         assert plan == answers(online)
         assert added == await _queue(database) - queue
 
@@ -184,7 +184,7 @@ async def test_a_load_waits_for_whoever_decides_for_the_message(spark: SparkSess
     message_id, later = str(uuid4()), people.NOW + timedelta(hours=1)
 
     async def online() -> SendResult:
-        message = people.message(message_id, throttling=_A_MINUTE, recipients=["b1"])
+        message = people.message(message_id, pacing=_A_MINUTE, recipients=["b1"])
         async with await Database.connect(dsn) as database:
             service = MessageDeliveryService(database=database, store=_Hesitant(database))
             return await service.send_message(message, now=later)
@@ -280,7 +280,7 @@ def test_a_plan_is_replaced_as_a_whole(spark: SparkSession, tmp_path: Path, monk
 
 def test_a_bad_audience_is_named_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
     message = tmp_path / "message.json"
-    message.write_text(people.message(str(uuid4()), throttling=people.UNLIMITED))
+    message.write_text(people.message(str(uuid4()), pacing=people.UNLIMITED))
     files = {
         "no_column.csv": b"id,name\n1,x\n",
         "twice.csv": b"recipient_id\na\nb\na\n",
@@ -371,7 +371,7 @@ def test_wrong_arguments_are_named(spark: SparkSession, tmp_path: Path, changes:
 
 def test_a_message_file_does_not_name_recipients(spark: SparkSession, tmp_path: Path) -> None:
     given = _files(tmp_path, str(uuid4()), people.UNLIMITED, ["a"])
-    Path(given["message"]).write_text(people.message(str(uuid4()), throttling=people.UNLIMITED, recipients=["a"]))
+    Path(given["message"]).write_text(people.message(str(uuid4()), pacing=people.UNLIMITED, recipients=["a"]))
 
     with pytest.raises(ValidationError, match="must not name recipient_ids"):
         run_job(spark, _NO_DATABASE, tmp_path, **given)

@@ -149,7 +149,7 @@ async def _reconciliation(command: CommandLine) -> None:
 async def _audience(command: CommandLine) -> None:
     await settle(command.running.database, range(50))
     message, audience = command.folder / "message.json", command.folder / "audience.csv"
-    message.write_text(people.message(str(uuid4()), throttling=people.UNLIMITED))
+    message.write_text(people.message(str(uuid4()), pacing=people.UNLIMITED))
     audience.write_text("\n".join(["recipient_id", *(people.person_id(number) for number in range(50))]))
     now = SystemClock().now()
     files = {"message": str(message), "audience": str(audience)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfoNotFoundError
@@ -18,13 +19,15 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from butlers.contracts.envelope import Identity, Text, Timestamp, Value, field_errors
 from butlers.errors import ValidationError
+from butlers.outbound.pacing import Pacing
 from butlers.outbound.quiet_hours import EVERY_DAY, QuietHours, QuietWindow, zone
 from butlers.outbound.throttle import Throttling
-from butlers.outbound.values import DeliveryPolicy, Message, Preferences, Priority, SystemDefaults
+from butlers.outbound.values import DeliveryPolicy, Message, Mute, Preferences, Priority, Repeat, SystemDefaults
 from butlers.reliability.retry import RetryPolicy, Strategy
 
 DEFAULT_EVENT = "message"  # the row of the matrix for a message that names none
-MOST_RECIPIENTS = 10_000  # of one message; more go through the pipeline
+MOST_RECIPIENTS = 10_000  # of one document; a call takes fewer (`service.py`), an audience goes through the pipeline
+LONGEST_MUTE_DAYS = 30
 _CLOCK = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d")
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DAYS = {name: number for number, name in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"), start=1)}
@@ -75,6 +78,7 @@ Day = Annotated[int, Field(ge=1, le=7), BeforeValidator(_day)]
 Delay = Annotated[float, Field(ge=0, le=_LONGEST_DELAY, allow_inf_nan=False)]
 Limit = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Matrix = dict[str, dict[str, bool | None]]
+DigestSeconds = Annotated[int, Field(ge=60, le=7 * 86_400)]
 
 
 class QuietHoursDocument(Value):
@@ -106,6 +110,15 @@ class _Stored(BaseModel):
 
 class NotificationsDocument(_Stored):
     matrix: Matrix = Field(default_factory=dict)
+    digests: dict[str, DigestSeconds] = Field(default_factory=dict)  # event -> seconds
+
+
+class MuteDocument(_Stored):
+    until: Timestamp
+    event: Identity | None = None
+
+    def mute(self) -> Mute:
+        return Mute(until=self.until.astimezone(UTC), event=self.event)
 
 
 class PreferenceDocument(_Stored):
@@ -113,10 +126,15 @@ class PreferenceDocument(_Stored):
 
     notifications: NotificationsDocument = NotificationsDocument()
     quiet_hours: QuietHoursList | None = Field(default=None, alias="quietHours")
+    mutes: Annotated[tuple[MuteDocument, ...], Field(max_length=64)] = ()
 
     def preferences(self) -> Preferences:
-        matrix = {event: _opinions(row) for event, row in self.notifications.matrix.items()}
-        return Preferences(matrix=matrix, quiet_hours=_quiet_hours(self.quiet_hours))
+        return Preferences(
+            matrix={event: _opinions(row) for event, row in self.notifications.matrix.items()},
+            quiet_hours=_quiet_hours(self.quiet_hours),
+            mutes=tuple(mute.mute() for mute in self.mutes),
+            digests=self.notifications.digests,
+        )
 
 
 def _opinions(row: Mapping[str, bool | None]) -> dict[str, bool]:
@@ -125,9 +143,12 @@ def _opinions(row: Mapping[str, bool | None]) -> dict[str, bool]:
 
 class SystemDefaultsDocument(PreferenceDocument):
     channels: Annotated[tuple[Channel, ...], Field(min_length=1), AfterValidator(_unique)] = SystemDefaults().channels
+    critical_events: tuple[Identity, ...] = ()
 
     def defaults(self) -> SystemDefaults:
-        return SystemDefaults(channels=self.channels, preferences=self.preferences())
+        return SystemDefaults(
+            channels=self.channels, preferences=self.preferences(), critical_events=frozenset(self.critical_events)
+        )
 
 
 class RetryDocument(Value):
@@ -149,6 +170,19 @@ class ThrottlingDocument(Value):
     max_per_day: Limit | None = 1_000
 
 
+class PacingDocument(Value):
+    max_per_minute: Limit | None = None
+    max_per_hour: Limit | None = None
+    max_per_day: Limit | None = None
+
+
+class RepeatDocument(Value):
+    """Send it again until the recipient acknowledges it."""
+
+    every_seconds: Annotated[float, Field(ge=60, le=_LONGEST_DELAY, allow_inf_nan=False)]
+    max_times: int = Field(default=3, ge=1, le=50)
+
+
 class PolicyMetadata(Value):
     linear_increment_seconds: Delay = 60.0
     max_backoff_seconds: Delay = 1_800.0
@@ -156,17 +190,27 @@ class PolicyMetadata(Value):
 
 class DeliveryPolicyDocument(Value):
     retry: RetryDocument = RetryDocument()
-    throttling: ThrottlingDocument = ThrottlingDocument()
+    throttling: ThrottlingDocument = Field(
+        default=ThrottlingDocument(), description="limits for each recipient and channel"
+    )
+    pacing: PacingDocument = Field(default=PacingDocument(), description="limits of the sender over all recipients")
     quiet_hours: QuietHoursList | None = None
     urgent_passes_quiet_hours: bool = False
+    digest_seconds: DigestSeconds | None = Field(
+        default=None, description="collect it with others of its event type for so long"
+    )
+    repeat: RepeatDocument | None = Field(default=None, description="send it again until it is acknowledged")
     metadata: PolicyMetadata = PolicyMetadata()
 
     def policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(
             retry=self._retry(),
             throttling=Throttling(**self.throttling.model_dump()),
+            pacing=Pacing(**self.pacing.model_dump()),
             quiet_hours=_quiet_hours(self.quiet_hours),
             urgent_passes_quiet_hours=self.urgent_passes_quiet_hours,
+            digest_seconds=self.digest_seconds,
+            repeat=Repeat(**self.repeat.model_dump()) if self.repeat else None,
         )
 
     def _retry(self) -> RetryPolicy:
@@ -187,9 +231,13 @@ class MessageDocument(Value):
     sender_id: Identity
     organization_id: Identity | None = None
     recipient_ids: Annotated[tuple[Identity, ...], Field(max_length=MOST_RECIPIENTS), AfterValidator(_unique)] = ()
+    event_type: Identity | None = None
     template_id: Identity | None = None
+    template_version: int | None = None
+    locale: Identity | None = None
+    subject: Identity | None = None
     body: Text | None = None
-    variables: dict[str, str] = Field(default_factory=dict)
+    variables: dict[str, Any] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)
     priority: Priority = Priority.NORMAL
     delivery_policy: DeliveryPolicyDocument = DeliveryPolicyDocument()
@@ -205,7 +253,7 @@ class MessageDocument(Value):
 
     @property
     def event(self) -> str:
-        named = self.metadata.get("event")
+        named = self.event_type or self.metadata.get("event")
         return named if isinstance(named, str) and named else DEFAULT_EVENT
 
     def message(self) -> Message:
@@ -233,9 +281,13 @@ def parse_document(model: type[_Model], data: str | bytes, *, kind: Kind) -> _Mo
         raise ValidationError(f"{kind}: {first.field or 'input'} {first.error}", fields=fields) from None
 
 
+@lru_cache(maxsize=16_384)
 def read_preferences(text: str | None) -> Preferences:
+    """The preferences in a document, or a refusal."""
     return parse_document(PreferenceDocument, text, kind="preferences").preferences() if text else Preferences()
 
 
+@lru_cache(maxsize=64)
 def read_defaults(text: str | None) -> SystemDefaults:
+    """The system's defaults in a document, or a refusal."""
     return parse_document(SystemDefaultsDocument, text, kind="defaults").defaults() if text else SystemDefaults()

@@ -9,6 +9,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from butlers.channels.registry import written_names
+from butlers.outbound.pacing import Pacing
 from butlers.outbound.quiet_hours import QuietHours
 from butlers.outbound.throttle import Throttling
 from butlers.reliability.retry import RUNTIME_RETRY, RetryPolicy
@@ -24,12 +25,21 @@ class Priority(StrEnum):
 
 
 class BlockedReason(StrEnum):
-    """Why nothing is scheduled for a recipient."""
+    """Why a recipient does not get a message."""
 
     NO_CHANNEL = "no-channel"
     SENDER_PERMISSION = "sender-permission"
     RECIPIENT_PERMISSION = "recipient-permission"
+    QUEUE_ERROR = "queue-error"  # the queue did not take it; the message is stored and is queued later
     THROTTLED = "throttled"  # there is no time for it before the horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """A message that is sent again until its recipient acknowledges it."""
+
+    every_seconds: float
+    max_times: int  # after the first one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +47,17 @@ class DeliveryPolicy:
     """How patiently, how fast and when not."""
 
     retry: RetryPolicy = RUNTIME_RETRY
-    throttling: Throttling = field(default_factory=Throttling)
+    throttling: Throttling = field(default_factory=Throttling)  # for each recipient and channel, when it is due
+    pacing: Pacing = field(default_factory=Pacing)  # of the sender over all recipients, when it is scheduled
     quiet_hours: QuietHours = field(default_factory=QuietHours)
     urgent_passes_quiet_hours: bool = False
+    digest_seconds: int | None = None  # collect it with others for so long; None: it goes alone
+    repeat: Repeat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What the decisions need to know of a message; its words are not among it."""
+    """What the decisions need to know of a message; its text is not among it."""
 
     id: UUID
     sender_id: str
@@ -56,22 +69,40 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mute:
+    """A person's "not now": snooze of one event type, or do not disturb at all."""
+
+    until: datetime
+    event: str | None = None  # None: every event type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preferences:
     """What a person, an organization or the system has said about notifications."""
 
     matrix: Mapping[str, Opinions] = field(default_factory=dict)  # event -> opinions
     quiet_hours: QuietHours = field(default_factory=QuietHours)
+    mutes: tuple[Mute, ...] = ()
+    digests: Mapping[str, int] = field(default_factory=dict)  # event -> seconds that messages are collected
 
     def opinions(self, event: str) -> Opinions:
-        return self.matrix.get(event, {})
+        """Those on the event type; where they say nothing, those on `*`."""
+        every, own = self.matrix.get("*"), self.matrix.get(event, {})
+        return {**every, **own} if every else own
+
+    def muted_until(self, event: str, now: datetime) -> datetime | None:
+        """The end of the mute that holds now for an event type."""
+        ends = (mute.until for mute in self.mutes if mute.event in (None, event) and mute.until > now)
+        return max(ends, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemDefaults:
-    """What holds where nobody else has said anything."""
+    """What holds where no person and no organization says anything."""
 
     channels: tuple[str, ...] = field(default_factory=written_names)  # enabled; the order decides between equals
     preferences: Preferences = field(default_factory=Preferences)
+    critical_events: frozenset[str] = frozenset()  # pass quiet hours, mutes and digests, but no opt-out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +112,9 @@ class Recipient:
     id: str
     preferences: str | None  # the document as text, None when there is none
     permissions: frozenset[str]
+    reachable: frozenset[str] | None = None  # channels on which an address is known; None: not known here
+    preferred: str | None = None  # the channel that the contact names as usual
+    failed: frozenset[str] = frozenset()  # channels that this message was tried on in vain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +122,7 @@ class Queued:
     recipient_id: str
     channel: str
     scheduled_at: datetime
+    detail: str = ""  # the rule that chose the channel, and what was bypassed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from butlers.outbound.planning import (
     check_permission_name,
     is_permitted,
     plan,
-    resolve_channel,
+    resolve_channels,
     schedule_retry,
 )
 from butlers.outbound.quiet_hours import QuietHours, QuietWindow
@@ -52,7 +52,9 @@ _ENABLED = ("telegram", "email", "sms")
     ],
 )
 def test_the_channel(levels: list[dict[str, bool]], expected: str | None) -> None:
-    assert resolve_channel(levels, _ENABLED) == expected
+    kept = [each.channel for each in resolve_channels(levels, _ENABLED) if each.is_kept]
+
+    assert (kept or [None])[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_everybody_gets_a_decision_in_the_order_asked_for() -> None:
     people = [
         _person("sleeper", quietHours=_NIGHT),
         _person("awake", notifications=_wants("email")),
-        _person("by sms", notifications=_wants("sms")),
+        _person("only sms", notifications={"matrix": {"message": {"sms": True, "telegram": False, "email": False}}}),
         _person("stranger", permissions=frozenset()),
         _person("refuser", notifications={"matrix": {"message": dict.fromkeys(_ENABLED, False)}}),
         Recipient(id="broken", preferences='{"quietHours": {"start_time": "x"}}', permissions=_RECEIVER),
@@ -196,16 +198,37 @@ def test_everybody_gets_a_decision_in_the_order_asked_for() -> None:
     outcomes = plan(people, _circumstances(), booked={})
 
     assert outcomes[:2] == (
-        Queued(recipient_id="sleeper", channel="telegram", scheduled_at=datetime(2026, 6, 11, 5, 0, tzinfo=UTC)),
-        Queued(recipient_id="awake", channel="email", scheduled_at=_NOW),
+        Queued(
+            recipient_id="sleeper",
+            channel="telegram",
+            scheduled_at=datetime(2026, 6, 11, 5, 0, tzinfo=UTC),
+            detail="enabled",
+        ),
+        Queued(recipient_id="awake", channel="email", scheduled_at=_NOW, detail="user-preference"),
     )
     assert [(o.recipient_id, o.reason.value) for o in outcomes[2:] if isinstance(o, Blocked)] == [
-        ("by sms", "sender-permission"),
+        ("only sms", "sender-permission"),
         ("stranger", "recipient-permission"),
         ("refuser", "no-channel"),
         ("broken", "no-channel"),
         ("never", "throttled"),
     ]
+
+
+def test_a_channel_without_permission_or_address_gives_way_to_the_next() -> None:
+    stored = json.dumps({"notifications": {"matrix": {"message": {"sms": True, "telegram": None}}}})
+    people = [
+        Recipient(id="no sms from this sender", preferences=stored, permissions=_RECEIVER),
+        Recipient(id="only mail", preferences=None, permissions=frozenset({"messages:receive:email"})),
+        Recipient(id="no chat", preferences=None, permissions=_RECEIVER, reachable=frozenset({"email", "sms"})),
+        Recipient(id="chat failed", preferences=None, permissions=_RECEIVER, failed=frozenset({"telegram"})),
+        Recipient(id="denied", preferences=None, permissions=_RECEIVER | {"!messages:*:telegram"}),
+        Recipient(id="usually by mail", preferences=None, permissions=_RECEIVER, preferred="email"),
+    ]
+
+    outcomes = plan(people, _circumstances(), booked={})
+
+    assert [o.channel for o in outcomes if isinstance(o, Queued)] == ["telegram", *["email"] * 5]
 
 
 def test_the_policys_quiet_hours_hold_beside_the_persons() -> None:
@@ -243,7 +266,7 @@ def test_nothing_is_scheduled_after_its_time() -> None:
 
 
 def test_within_a_group_the_ids_decide() -> None:
-    policy = {"throttling": {"max_per_minute": 1}}
+    policy = {"pacing": {"max_per_minute": 1}}
     given = _circumstances(delivery_policy=policy)
 
     outcomes = plan([_person(name) for name in "cab"], given, booked={})

@@ -140,7 +140,7 @@ async def test_a_wrong_message_leaves_nothing_behind(
 
 
 async def test_messages_at_once_share_the_senders_limits(database: Database, service: MessageDeliveryService) -> None:
-    policy = {"throttling": {"max_per_minute": 4, "max_per_hour": 500, "max_per_day": 20}}
+    policy = {"pacing": {"max_per_minute": 4, "max_per_hour": 500, "max_per_day": 20}}
     messages = [_message("ann", "bob", "cid", delivery_policy=policy) for _ in range(8)]
 
     results = await asyncio.gather(*(service.send_message(message, now=_NOW) for message in messages))

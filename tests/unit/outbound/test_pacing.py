@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from butlers.outbound.quiet_hours import QuietHours, QuietWindow
-from butlers.outbound.throttle import PaceGroup, Throttling, Timetable, allocate
+from butlers.outbound.pacing import PaceGroup, Pacing, Timetable, allocate
 
 _NOON = datetime(2026, 6, 10, 12, 0, 30, tzinfo=UTC)
 _WEEK = _NOON + timedelta(days=7)
 _HOURS = ("", *(QuietWindow(start=s, end=e, timezone="UTC").key for s, e in (("12:03", "13:00"), ("22:00", "11:00"))))
-_UNLIMITED = Throttling(max_per_minute=None, max_per_hour=None, max_per_day=None)
+_UNLIMITED = Pacing(max_per_minute=None, max_per_hour=None, max_per_day=None)
 _GROUPS = st.dictionaries(
     st.builds(
         PaceGroup,
@@ -27,7 +27,7 @@ _GROUPS = st.dictionaries(
     max_size=8,
 )
 _LIMITS = st.builds(
-    Throttling,
+    Pacing,
     max_per_minute=st.none() | st.integers(1, 9),
     max_per_hour=st.none() | st.integers(1, 30),
     max_per_day=st.none() | st.integers(5, 90),
@@ -50,7 +50,7 @@ def _moments(timetable: Timetable, group: PaceGroup, count: int) -> list[datetim
 @given(_GROUPS, _LIMITS, _BOOKED, st.integers(1, 4 * 1_440))
 def test_the_limits_hold_and_no_room_is_left_unused(counts, limits, booked, horizon_minutes) -> None:
     until = _NOON + timedelta(minutes=horizon_minutes + 20)
-    slots = _slots(counts, allocate(counts, throttling=limits, booked=booked, until=until))
+    slots = _slots(counts, allocate(counts, pacing=limits, booked=booked, until=until))
 
     taken = Counter(booked)
     for (group, _), moment in slots.items():
@@ -83,17 +83,17 @@ def test_the_order_of_the_groups_does_not_matter(counts, limits, chance: random.
     shuffled = list(counts.items())
     chance.shuffle(shuffled)
 
-    one = allocate(counts, throttling=limits, booked={}, until=_WEEK)
-    other = allocate(dict(shuffled), throttling=limits, booked={}, until=_WEEK)
+    one = allocate(counts, pacing=limits, booked={}, until=_WEEK)
+    other = allocate(dict(shuffled), pacing=limits, booked={}, until=_WEEK)
 
     assert _slots(counts, one) == _slots(counts, other)
 
 
 def test_whoever_waits_longest_goes_first() -> None:
     early, late = PaceGroup(earliest=_NOON), PaceGroup(earliest=_NOON + timedelta(minutes=1))
-    limits = Throttling(max_per_minute=2, max_per_hour=None, max_per_day=None)
+    limits = Pacing(max_per_minute=2, max_per_hour=None, max_per_day=None)
 
-    timetable = allocate({late: 2, early: 3}, throttling=limits, booked={}, until=_WEEK)
+    timetable = allocate({late: 2, early: 3}, pacing=limits, booked={}, until=_WEEK)
 
     assert [moment.minute for moment in _moments(timetable, early, 3)] == [0, 0, 1]
     assert [moment.minute for moment in _moments(timetable, late, 2)] == [1, 2]
@@ -102,7 +102,7 @@ def test_whoever_waits_longest_goes_first() -> None:
 def test_the_default_limits_send_a_thousand_a_day() -> None:
     everybody = PaceGroup(earliest=_NOON)
 
-    timetable = allocate({everybody: 5_000}, throttling=Throttling(), booked={}, until=_NOON + timedelta(days=2))
+    timetable = allocate({everybody: 5_000}, pacing=Pacing(max_per_minute=60, max_per_hour=500, max_per_day=1_000), booked={}, until=_NOON + timedelta(days=2))
 
     days = Counter(
         slot.date().isoformat() for rank in range(5_000) if (slot := timetable.slot(everybody, rank)) is not None
@@ -114,15 +114,15 @@ def test_the_default_limits_send_a_thousand_a_day() -> None:
 def test_without_limits_everybody_goes_at_once() -> None:
     everybody = PaceGroup(earliest=_NOON)
 
-    timetable = allocate({everybody: 1_000_000}, throttling=_UNLIMITED, booked={_NOON: 10**9}, until=_WEEK)
+    timetable = allocate({everybody: 1_000_000}, pacing=_UNLIMITED, booked={_NOON: 10**9}, until=_WEEK)
 
     assert timetable.slot(everybody, 999_999) == _NOON
 
 
 def test_what_was_scheduled_before_takes_its_place() -> None:
     everybody = PaceGroup(earliest=_NOON)
-    limits = Throttling(max_per_minute=10, max_per_hour=12, max_per_day=None)
+    limits = Pacing(max_per_minute=10, max_per_hour=12, max_per_day=None)
 
-    timetable = allocate({everybody: 4}, throttling=limits, booked={_NOON.replace(second=0, minute=30): 9}, until=_WEEK)
+    timetable = allocate({everybody: 4}, pacing=limits, booked={_NOON.replace(second=0, minute=30): 9}, until=_WEEK)
 
     assert [moment.hour for moment in _moments(timetable, everybody, 4)] == [12, 12, 12, 13]
