@@ -80,3 +80,27 @@ ON CONFLICT (type, value) DO UPDATE SET contact_id = excluded.contact_id;
 DELETE FROM {schema}.contact_info AS info USING {schema}.contacts AS contact
 WHERE contact.id = info.contact_id AND NOT contact.is_owner
   AND info.type = $1 AND lower(info.value) = lower($2) AND NOT info.secured;
+
+-- name: people
+-- The people that references stand for, by the place of the reference; two rows at most for each, because two say that
+-- it is ambiguous.
+SELECT reference.place, contact.id, contact.name, contact.timezone, contact.locale, contact.preferred_channel,
+       ARRAY(SELECT DISTINCT info.type FROM {schema}.contact_info AS info
+             WHERE info.contact_id = contact.id AND NOT info.secured) AS channels
+FROM unnest($1::integer[], $2::uuid[], $3::boolean[], $4::text[], $5::text[], $6::text[])
+     AS reference (place, id, owner, channel, identity, name)
+CROSS JOIN LATERAL (
+    SELECT id FROM {schema}.contacts WHERE id = reference.id
+    UNION ALL
+    SELECT id FROM {schema}.contacts WHERE is_owner AND reference.owner
+    UNION ALL
+    SELECT named.id FROM (
+        SELECT id FROM {schema}.contacts WHERE lower(name) = lower(reference.name) LIMIT 2) AS named
+    UNION ALL
+    SELECT addressed.contact_id FROM (
+        SELECT DISTINCT contact_id FROM {schema}.contact_info
+        WHERE type = reference.channel AND lower(value) = lower(reference.identity) AND NOT secured
+        LIMIT 2) AS addressed
+) AS found
+JOIN {schema}.contacts AS contact ON contact.id = found.id
+ORDER BY reference.place, contact.id;
