@@ -33,7 +33,8 @@ ENDED = (_S.DELIVERED, _S.DIGESTED, _S.BLOCKED, _S.EXPIRED, _S.DEAD_LETTERED, _S
 
 TRANSITIONS: Mapping[MessageState, frozenset[MessageState]] = {
     _S.PLANNED: frozenset({_S.QUEUED, _S.CANCELLED}),
-    _S.QUEUED: frozenset({_S.SENDING, _S.DIGESTED, _S.BLOCKED, _S.EXPIRED, _S.DEAD_LETTERED, _S.CANCELLED}),
+    # due, or ended without an attempt; a repeat that was acknowledged is what it was before: delivered
+    _S.QUEUED: frozenset({_S.SENDING, *ENDED}),
     _S.SENDING: frozenset({_S.QUEUED, _S.DELIVERED, _S.BLOCKED, _S.EXPIRED, _S.DEAD_LETTERED}),
     _S.DELIVERED: frozenset({_S.QUEUED}),  # repeated until its recipient acknowledges it
     _S.DIGESTED: frozenset(),

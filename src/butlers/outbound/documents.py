@@ -204,7 +204,7 @@ class DeliveryPolicyDocument(Value):
 
     def policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(
-            retry=self._retry(),
+            retry=retry_policy(self.retry, self.metadata),
             throttling=Throttling(**self.throttling.model_dump()),
             pacing=Pacing(**self.pacing.model_dump()),
             quiet_hours=_quiet_hours(self.quiet_hours),
@@ -213,15 +213,16 @@ class DeliveryPolicyDocument(Value):
             repeat=Repeat(**self.repeat.model_dump()) if self.repeat else None,
         )
 
-    def _retry(self) -> RetryPolicy:
-        return RetryPolicy(
-            strategy=self.retry.backoff_strategy,
-            max_attempts=self.retry.max_attempts,
-            initial_delay=self.retry.initial_delay_seconds,
-            increment=self.metadata.linear_increment_seconds,
-            max_delay=self.metadata.max_backoff_seconds,
-            schedule=self.retry.schedule_seconds,
-        )
+
+def retry_policy(retry: RetryDocument, metadata: PolicyMetadata) -> RetryPolicy:
+    return RetryPolicy(
+        strategy=retry.backoff_strategy,
+        max_attempts=retry.max_attempts,
+        initial_delay=retry.initial_delay_seconds,
+        increment=metadata.linear_increment_seconds,
+        max_delay=metadata.max_backoff_seconds,
+        schedule=retry.schedule_seconds,
+    )
 
 
 class MessageDocument(Value):

@@ -55,7 +55,8 @@ class Rule(StrEnum):
 _WANTED_BY = (Rule.USER_PREFERENCE, Rule.ORGANIZATION_DEFAULT, Rule.SYSTEM_DEFAULT)
 _REFUSED_BY = (Rule.OPTED_OUT, Rule.ORGANIZATION_REFUSES, Rule.SYSTEM_REFUSES)
 # The contact's usual channel stands between what the person and what the organization wants.
-_RANKS = {rule: rank for rank, rule in enumerate((_WANTED_BY[0], Rule.PREFERRED_CHANNEL, *_WANTED_BY[1:], Rule.ENABLED))}
+_ORDER = (_WANTED_BY[0], Rule.PREFERRED_CHANNEL, *_WANTED_BY[1:], Rule.ENABLED)
+_RANKS = {rule: rank for rank, rule in enumerate(_ORDER)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,12 @@ class Circumstances:
     @property
     def until(self) -> datetime:
         return min(self.horizon, self.message.not_after or self.horizon)
+
+    @property
+    def sender_may_send(self) -> bool:
+        """Whether there is an enabled channel that the sender may send by."""
+        granted = self.sender_permissions
+        return any(is_permitted(granted, Direction.SEND, channel) for channel in self.system.channels)
 
     @property
     def bypass(self) -> str:

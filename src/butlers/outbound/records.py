@@ -76,6 +76,9 @@ class Records(Protocol):
         another message is refused.
         """
 
+    async def booked(self, document: MessageDocument, *, now: datetime) -> Mapping[datetime, int]:
+        """How many messages the sender has scheduled in each minute from today on, as far as a limit asks."""
+
     async def planned(self, *, before: datetime, limit: int) -> list[Work]:
         """What is not in the queue although its time comes before `before`, oldest first."""
 
@@ -110,6 +113,9 @@ class Records(Protocol):
     async def held(self, recipient_id: str, *, now: datetime) -> list[str]:
         """The keys of what waits in the queue for a later time, and not for a retry."""
 
+    async def acknowledge(self, recipient_id: str, message_id: UUID | None, *, now: datetime) -> list[str]:
+        """The recipient has seen a message, or everything that was delivered; the keys of what was not acknowledged."""
+
 
 def digest_id(recipient_id: str, event: str, due: datetime) -> UUID:
     """Names the digest of a person, an event type and a window."""
@@ -129,7 +135,9 @@ class MemoryRecords:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
     history: dict[str, list[tuple[datetime, MessageState, str, str]]] = field(default_factory=lambda: defaultdict(list))
-    attempts: dict[str, list[tuple[str, datetime, AttemptEnd | None]]] = field(default_factory=lambda: defaultdict(list))
+    attempts: dict[str, list[tuple[str, datetime, AttemptEnd | None]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     _sent: dict[tuple[str, str], list[datetime]] = field(default_factory=lambda: defaultdict(list))
     _booked: dict[str, dict[datetime, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
     _planned: dict[str, None] = field(default_factory=dict)
@@ -149,6 +157,9 @@ class MemoryRecords:
                 self._plan(document, keys[outcome.recipient_id], outcome, now)
                 booked[outcome.scheduled_at.replace(second=0, microsecond=0)] += 1
         return {one: self.outcomes[keys[one]] for one in ids}
+
+    async def booked(self, document: MessageDocument, *, now: datetime) -> Mapping[datetime, int]:
+        return self._booked[document.sender_id]
 
     def _plan(self, document: MessageDocument, key: str, outcome: Queued, now: datetime) -> None:
         self._planned[key] = None
@@ -235,8 +246,20 @@ class MemoryRecords:
             and work.scheduled_at > now
         ]
 
+    async def acknowledge(self, recipient_id: str, message_id: UUID | None, *, now: datetime) -> list[str]:
+        keys = [
+            work.key
+            for work in self.work.values()
+            if work.recipient_id == recipient_id
+            and message_id in (None, work.message_id)
+            and work.acknowledged_at is None
+            and (work.state is MessageState.DELIVERED or work.repeats)
+        ]
+        for key in keys:
+            self.work[key] = replace(self.work[key], acknowledged_at=now)
+        return keys
+
 
 def stored_form(document: MessageDocument) -> str:
     """A message as it is kept: the same whether its recipients came with it or from a file."""
     return document.model_dump_json(by_alias=True, exclude_none=True, exclude={"recipient_ids"})
-

@@ -1,162 +1,115 @@
-"""The online way: one message to a handful of people, decided and scheduled in one transaction."""
+"""The online way: a message to some people, decided, stored and queued.
+
+    people ── sender's permission ── recipients' permissions and preferences ── plan ── records ── queue
+
+A message is complete when the queue has taken it. Where the queue fails, its recipients are reported as `queue-error`;
+the record is there, and the feeder (`worker.py`) queues it later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 from uuid import UUID
 
+from butlers.clock import Clock
+from butlers.contacts.people import PersonRecord
 from butlers.contracts.envelope import invalid
-from butlers.outbound import SCHEMA
-from butlers.outbound.documents import (
-    MessageDocument,
-    PreferenceDocument,
-    SystemDefaultsDocument,
-    parse_document,
-    read_defaults,
-    read_preferences,
-)
-from butlers.outbound.planning import Circumstances, check_permission_name, plan
+from butlers.errors import TargetUnavailable
+from butlers.outbound.documents import MessageDocument, read_defaults, read_preferences
+from butlers.outbound.planning import Circumstances, plan
+from butlers.outbound.queue import QueueAdapter, QueueMessage
+from butlers.outbound.records import Records, Work
 from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, Recipient, dedupe_key
-from butlers.storage.database import Database, Executor
-from butlers.storage.queries import Queries
+from butlers.telemetry import get_logger
 
-SYSTEM_SCOPE = "system"
+log = get_logger("butlers.outbound")
 
-
-def organization_scope(organization_id: str) -> str:
-    return f"organization:{organization_id}"
+HORIZON = timedelta(days=31)  # how far ahead a message may be scheduled; longer than a mute lasts
+MOST_RECIPIENTS = 1_000  # of one call; an audience goes through the pipeline
 
 
-def message_turn(message_id: UUID) -> str:
-    """Names the lock of whoever decides for a message: two at once would both decide for the same people."""
-    return f"outbound message {message_id}"
+class EntitlementService(Protocol):
+    """Who may send and receive by which channel. A company plugs in its own (setting `entitlement_service`)."""
+
+    async def permissions_of(
+        self, subjects: Sequence[str], *, organization_id: str | None
+    ) -> Mapping[str, frozenset[str]]:
+        """The permissions of each subject, `messages:{send|receive|*}:{channel|*}`; a leading `!` denies."""
 
 
-def sender_turn(sender_id: str) -> str:
-    """Names the lock of whoever books a sender's minutes: two at once would both take the last place of one."""
-    return f"outbound sender {sender_id}"
+class PreferenceSource(Protocol):
+    """Documents as they are stored; None: there is none."""
+
+    async def documents(self, subjects: Sequence[str]) -> Mapping[str, str | None]: ...
+
+    async def organization(self, organization_id: str) -> str | None: ...
+
+    async def system(self) -> str | None: ...
 
 
-def stored_form(document: MessageDocument) -> str:
-    """A message as it is kept: the same whether its recipients came with it or from a file."""
-    return document.model_dump_json(by_alias=True, exclude_none=True, exclude={"recipient_ids"})
+class People(Protocol):
+    async def resolve_people(self, references: Sequence[str], *, field: str) -> Mapping[str, PersonRecord]:
+        """By reference; raises for one that names nobody or several."""
 
 
-class OutboundStore:
-    """Reads and writes what the decisions go by, and what they came to."""
+class TemplateCheck(Protocol):
+    async def check(self, id: str, variables: Mapping[str, Any], *, version: int | None = None) -> int:
+        """The version to render; raises for a template that is not there and for wrong variables."""
 
-    def __init__(self, database: Database, *, schema: str = SCHEMA) -> None:
-        self._database = database
-        self._queries = Queries.load("butlers.outbound", schema=schema)
 
-    async def grant(self, subject_id: str, permission: str, *, now: datetime) -> None:
-        await self._database.execute(self._queries.grant_permission, subject_id, check_permission_name(permission), now)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Reads what decisions depend on, in batches."""
 
-    async def revoke(self, subject_id: str, permission: str) -> None:
-        await self._database.execute(self._queries.revoke_permission, subject_id, permission)
+    entitlements: EntitlementService
+    preferences: PreferenceSource
 
-    async def set_preferences(self, subject_id: str, document: str, *, now: datetime) -> None:
-        parse_document(PreferenceDocument, document, kind="preferences")
-        await self._database.execute(self._queries.set_preferences, subject_id, document, now)
-
-    async def set_organization_defaults(self, organization_id: str, document: str, *, now: datetime) -> None:
-        parse_document(PreferenceDocument, document, kind="defaults")
-        scope = organization_scope(organization_id)
-        await self._database.execute(self._queries.set_defaults, scope, document, now)
-
-    async def set_system_defaults(self, document: str, *, now: datetime) -> None:
-        parse_document(SystemDefaultsDocument, document, kind="defaults")
-        await self._database.execute(self._queries.set_defaults, SYSTEM_SCOPE, document, now)
-
-    async def circumstances(
-        self, connection: Executor, document: MessageDocument, *, now: datetime, horizon: datetime
-    ) -> Circumstances:
-        message = document.message()
-        scope = organization_scope(message.organization_id or "")
-        rows = await connection.fetch(self._queries.defaults_of, [SYSTEM_SCOPE, scope])
-        texts = {row["scope"]: row["document"] for row in rows}
-        permissions = await self._permissions(connection, [message.sender_id])
+    async def circumstances(self, document: MessageDocument, *, now: datetime, horizon: datetime) -> Circumstances:
+        organization_id, sender = document.organization_id, document.sender_id
+        permissions, organization, system = await asyncio.gather(
+            self.entitlements.permissions_of([sender], organization_id=organization_id),
+            self.preferences.organization(organization_id) if organization_id else _nothing(),
+            self.preferences.system(),
+        )
         return Circumstances(
-            message=message,
+            message=document.message(),
             now=now,
             horizon=horizon,
-            sender_permissions=permissions.get(message.sender_id, frozenset()),
-            organization=read_preferences(texts.get(scope)),
-            system=read_defaults(texts.get(SYSTEM_SCOPE)),
+            sender_permissions=permissions.get(sender, frozenset()),
+            organization=read_preferences(organization),
+            system=read_defaults(system),
         )
 
-    async def recipients(self, connection: Executor, ids: Sequence[str]) -> tuple[Recipient, ...]:
-        """As stored, in the order asked for; whoever is not known has neither preferences nor permissions."""
-        rows = await connection.fetch(self._queries.preferences_of, ids)
-        documents = {row["subject_id"]: row["document"] for row in rows}
-        permissions = await self._permissions(connection, ids)
-        return tuple(
-            Recipient(id=one, preferences=documents.get(one), permissions=permissions.get(one, frozenset()))
-            for one in ids
+    async def recipients(
+        self,
+        people: Sequence[PersonRecord],
+        *,
+        organization_id: str | None,
+        failed: Mapping[str, frozenset[str]] | None = None,  # by person
+    ) -> list[Recipient]:
+        ids = [str(person.id) for person in people]
+        permissions, documents = await asyncio.gather(
+            self.entitlements.permissions_of(ids, organization_id=organization_id), self.preferences.documents(ids)
         )
-
-    async def _permissions(self, connection: Executor, ids: Sequence[str]) -> Mapping[str, frozenset[str]]:
-        rows = await connection.fetch(self._queries.permissions_of, ids)
-        return {row["subject_id"]: frozenset(row["permissions"]) for row in rows}
-
-    async def take_turn(self, connection: Executor, document: MessageDocument) -> None:
-        """Wait for the message's and the sender's turn, and keep both for this transaction.
-
-        The message's first: whoever waits for a long load of one message must not hold up the sender's other ones.
-        """
-        for turn in (message_turn(document.id), sender_turn(document.sender_id)):
-            await connection.execute(self._queries.take_turn, turn)
-
-    async def booked(self, connection: Executor, sender_id: str, *, since: datetime) -> Mapping[datetime, int]:
-        """What the sender has scheduled, by minute."""
-        rows = await connection.fetch(self._queries.booked_minutes, sender_id, since)
-        return {row["minute"]: row["messages"] for row in rows}
-
-    async def keep_message(self, connection: Executor, document: MessageDocument, *, now: datetime) -> bool:
-        """Whether it is new; an id that stands for another message is refused."""
-        text = stored_form(document)
-        new = await connection.fetchval(self._queries.insert_message, document.id, document.sender_id, text, now)
-        if new is None and not await connection.fetchval(self._queries.is_same_message, document.id, text):
-            raise invalid("id", "was used for another message")
-        return new is not None
-
-    async def keep_outcomes(
-        self, connection: Executor, document: MessageDocument, outcomes: Sequence[Outcome], *, now: datetime
-    ) -> None:
-        queued = [each for each in outcomes if isinstance(each, Queued)]
-        blocked = [each for each in outcomes if isinstance(each, Blocked)]
-        await connection.execute(
-            self._queries.insert_scheduled,
-            document.id,
-            document.sender_id,
-            document.priority.value,
-            now,
-            [dedupe_key(document.id, each.recipient_id) for each in queued],
-            [each.recipient_id for each in queued],
-            [each.channel for each in queued],
-            [each.scheduled_at for each in queued],
-        )
-        await connection.execute(
-            self._queries.insert_blocked,
-            document.id,
-            now,
-            [each.recipient_id for each in blocked],
-            [each.reason.value for each in blocked],
-            [each.detail for each in blocked],
-        )
-
-    async def known_outcomes(self, connection: Executor, message_id: UUID, ids: Sequence[str]) -> dict[str, Outcome]:
-        queued = await connection.fetch(self._queries.scheduled_of, message_id, ids)
-        blocked = await connection.fetch(self._queries.blocked_of, message_id, ids)
-        return {row["recipient_id"]: Queued(**dict(row)) for row in queued} | {
-            row["recipient_id"]: Blocked(**dict(row) | {"reason": BlockedReason(row["reason"])}) for row in blocked
-        }
+        return [
+            Recipient(
+                id=id,
+                preferences=documents.get(id),
+                permissions=permissions.get(id, frozenset()),
+                reachable=person.channels,
+                preferred=person.preferred_channel,
+                failed=(failed or {}).get(id, frozenset()),
+            )
+            for id, person in zip(ids, people, strict=True)
+        ]
 
 
-HORIZON = timedelta(days=7)  # how far ahead a message may be scheduled
+async def _nothing() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,45 +132,128 @@ class SendResult:
 
 
 class MessageDeliveryService:
-    """Takes a message, decides for each recipient, and schedules what may go."""
+    """Takes a message, decides for each recipient, and queues what may go."""
 
-    def __init__(self, *, database: Database, store: OutboundStore, horizon: timedelta = HORIZON) -> None:
-        self._database = database
-        self._store = store
+    def __init__(
+        self,
+        *,
+        people: People,
+        inputs: Inputs,
+        records: Records,
+        queue: QueueAdapter,
+        clock: Clock,
+        templates: TemplateCheck | None = None,
+        wake: Callable[[], None] = lambda: None,  # a worker of this process
+        horizon: timedelta = HORIZON,
+        most_recipients: int = MOST_RECIPIENTS,
+    ) -> None:
+        self._people = people
+        self._inputs = inputs
+        self._records = records
+        self._queue = queue
+        self._clock = clock
+        self._templates = templates
+        self._wake = wake
         self._horizon = horizon
+        self._most = most_recipients
 
-    async def send_message(self, data: str | bytes, *, now: datetime) -> SendResult:
-        """Decide and schedule; a message that is known gets its first answer for whom it was decided before."""
-        document = parse_document(MessageDocument, data, kind="message")
-        if not document.recipient_ids:
-            raise invalid("recipient_ids", "must name at least one recipient")
-        now = now.astimezone(UTC)
-        async with self._database.transaction() as connection:
-            # Before anything is read: what is known must not become more while this waits.
-            await self._store.take_turn(connection, document)
-            is_new = await self._store.keep_message(connection, document, now=now)
-            known = {} if is_new else await self._store.known_outcomes(connection, document.id, document.recipient_ids)
-            undecided = [one for one in document.recipient_ids if one not in known]
-            decided = await self._decide(connection, document, undecided, now) if undecided else ()
-            await self._store.keep_outcomes(connection, document, decided, now=now)
-        by_recipient = known | {outcome.recipient_id: outcome for outcome in decided}
-        outcomes = [by_recipient[one] for one in document.recipient_ids]
+    async def send_message(self, document: MessageDocument) -> SendResult:
+        """Decide, store and queue; a message that is known gets its first answer for whom it was decided before."""
+        document, recipients, given = await self.prepare(document)
+        ids = [recipient.id for recipient in recipients]
+        by_id = {recipient.id: recipient for recipient in recipients}
+
+        decided: list[Outcome] = []
+
+        def decide(undecided: Sequence[str], booked: Mapping[datetime, int]) -> Sequence[Outcome]:
+            decided[:] = plan([by_id[one] for one in undecided], given, booked=booked)
+            return decided
+
+        outcomes = await self._records.accept(document, ids, decide, now=given.now)
+        not_queued = await self._enqueue(document, [each for each in decided if isinstance(each, Queued)], given.now)
+        shown = [not_queued.get(one, outcomes[one]) for one in ids]
         return SendResult(
             message_id=document.id,
-            queued=tuple(each for each in outcomes if isinstance(each, Queued)),
-            blocked=tuple(each for each in outcomes if isinstance(each, Blocked)),
+            queued=tuple(each for each in shown if isinstance(each, Queued)),
+            blocked=tuple(each for each in shown if isinstance(each, Blocked)),
         )
 
-    async def _decide(
-        self, connection: Executor, document: MessageDocument, ids: Sequence[str], now: datetime
-    ) -> tuple[Outcome, ...]:
-        horizon = now + self._horizon
-        circumstances = await self._store.circumstances(connection, document, now=now, horizon=horizon)
-        recipients = await self._store.recipients(connection, ids)
-        booked = await self._store.booked(connection, document.sender_id, since=start_of_day(now))
-        return plan(recipients, circumstances, booked=booked)
+    async def prepare(self, document: MessageDocument) -> tuple[MessageDocument, list[Recipient], Circumstances]:
+        """The message with its recipients resolved and its template pinned, and what its decisions depend on."""
+        if not document.recipient_ids:
+            raise invalid("recipient_ids", "must name at least one recipient")
+        if len(document.recipient_ids) > self._most:
+            raise invalid(
+                "recipient_ids",
+                f"must name at most {self._most:,} recipients; for more run: butlers pipeline run audience-plan",
+            )
+        document = await self._pin_template(document)
+        now = self._clock.now()
+        if document.not_after is not None and document.not_after <= now:
+            raise invalid("not_after", "lies in the past")
+        people = await self._people.resolve_people(document.recipient_ids, field="recipient_ids")
+        given = await self._inputs.circumstances(document, now=now, horizon=now + self._horizon)
+        persons = list({people[one].id: people[one] for one in document.recipient_ids}.values())
+        if given.sender_may_send:
+            recipients = await self._inputs.recipients(persons, organization_id=document.organization_id)
+        else:  # nobody gets anything, so nothing needs to be read of them
+            recipients = [Recipient(id=str(one.id), preferences=None, permissions=frozenset()) for one in persons]
+        ids = tuple(recipient.id for recipient in recipients)
+        return document.model_copy(update={"recipient_ids": ids}), recipients, given
+
+    async def _pin_template(self, document: MessageDocument) -> MessageDocument:
+        if document.template_id is None:
+            return document
+        if self._templates is None:
+            raise invalid("template_id", "there are no templates here")
+        version = await self._templates.check(
+            document.template_id, document.variables, version=document.template_version
+        )
+        return document.model_copy(update={"template_version": version})
+
+    async def _enqueue(
+        self, document: MessageDocument, planned: Sequence[Queued], now: datetime
+    ) -> Mapping[str, Blocked]:
+        """Queue what was planned; who could not be queued, with the reason."""
+        if not planned:
+            return {}
+        entries = queue_messages(document, planned)
+        try:
+            await self._queue.enqueue(entries)
+        except TargetUnavailable as error:
+            log.error("queue refused a message", error=error, message_id=document.id)
+            detail = f"stored, and queued when the queue is back: {error.message}"
+            return {
+                each.recipient_id: Blocked(
+                    recipient_id=each.recipient_id, reason=BlockedReason.QUEUE_ERROR, detail=detail
+                )
+                for each in planned
+            }
+        # What a crash leaves between the two is queued again by the feeder, and the queue knows its key.
+        await self._records.mark_queued([entry.key for entry in entries], now=now)
+        self._wake()
+        return {}
 
 
-def start_of_day(moment: datetime) -> datetime:
-    """In UTC: what was scheduled earlier counts against none of the limits that still hold."""
-    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+def queue_messages(document: MessageDocument, planned: Sequence[Queued]) -> list[QueueMessage]:
+    """The entries of the queue; each carries the retry policy, which schedules its retries."""
+    policy = document.delivery_policy
+    shared = {
+        "message_id": str(document.id),
+        "retry_policy": policy.retry.model_dump(mode="json") | policy.metadata.model_dump(mode="json"),
+    }
+    return [
+        QueueMessage(
+            key=dedupe_key(document.id, each.recipient_id),
+            payload=shared | {"recipient_id": each.recipient_id, "channel": each.channel},
+            scheduled_at=each.scheduled_at,
+            priority=document.priority,
+        )
+        for each in planned
+    ]
+
+
+def queue_message(work: Work) -> QueueMessage:
+    """The entry of work that is stored."""
+    planned = Queued(recipient_id=work.recipient_id, channel=work.channel, scheduled_at=work.scheduled_at)
+    return queue_messages(work.document, [planned])[0]

@@ -39,14 +39,14 @@ class Throttling:
         while True:
             before = bisect_right(sent, moment)
             # The window is full when the message that stands `limit` places back is still within it.
-            ends = [sent[before - n] + window for _, window, n in limits if n <= before and sent[before - n] + window > moment]
-            if not ends:
+            ends = [sent[before - limit] + window for _, window, limit in limits if limit <= before]
+            free = max(ends, default=moment)
+            if free <= moment:
                 return moment
-            moment = max(ends)
+            moment = free
 
     def headroom(self, sent: Sequence[datetime], moment: datetime) -> Mapping[str, int]:
         """How many more may go at `moment`, by the name of the window."""
         before = bisect_right(sent, moment)
-        return {
-            name: max(0, limit - (before - bisect_right(sent, moment - window))) for name, window, limit in self.limits()
-        }
+        used = {name: before - bisect_right(sent, moment - window) for name, window, _ in self.limits()}
+        return {name: max(0, limit - used[name]) for name, _, limit in self.limits()}

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from butlers.outbound.quiet_hours import QuietHours, QuietWindow
 from butlers.outbound.pacing import PaceGroup, Pacing, Timetable, allocate
+from butlers.outbound.quiet_hours import QuietHours, QuietWindow
 
 _NOON = datetime(2026, 6, 10, 12, 0, 30, tzinfo=UTC)
 _WEEK = _NOON + timedelta(days=7)
@@ -102,7 +102,12 @@ def test_whoever_waits_longest_goes_first() -> None:
 def test_the_default_limits_send_a_thousand_a_day() -> None:
     everybody = PaceGroup(earliest=_NOON)
 
-    timetable = allocate({everybody: 5_000}, pacing=Pacing(max_per_minute=60, max_per_hour=500, max_per_day=1_000), booked={}, until=_NOON + timedelta(days=2))
+    timetable = allocate(
+        {everybody: 5_000},
+        pacing=Pacing(max_per_minute=60, max_per_hour=500, max_per_day=1_000),
+        booked={},
+        until=_NOON + timedelta(days=2),
+    )
 
     days = Counter(
         slot.date().isoformat() for rank in range(5_000) if (slot := timetable.slot(everybody, rank)) is not None
