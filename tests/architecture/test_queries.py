@@ -15,6 +15,7 @@ from butlers.butler.route_inbox import ROUTE_CLAIMS
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
 from butlers.messenger.deliveries import DELIVERY_CLAIMS
+from butlers.outbound.postgres_queue import QUEUE_CLAIMS
 from butlers.roster import load_roster
 from butlers.storage.database import Executor
 from butlers.storage.embedded import EmbeddedPostgres
@@ -38,6 +39,7 @@ SCHEMAS = {
     "messenger/service_levels.sql": "messenger",
     "messenger/tools/queries.sql": "messenger",
     "messenger/upkeep.sql": "messenger",
+    "outbound/postgres_queue.sql": "outbound",
     "outbound/queries.sql": "outbound",
     "pipeline/queries.sql": "pipeline",
     "switchboard/extraction/queries.sql": "switchboard",
@@ -54,6 +56,7 @@ CLAIM_TABLES = {
     "butler/approvals/queries.sql": ACTION_CLAIMS,
     "butler/queries.sql": ROUTE_CLAIMS,
     "messenger/queries.sql": DELIVERY_CLAIMS,
+    "outbound/postgres_queue.sql": QUEUE_CLAIMS,
     "switchboard/queries.sql": MESSAGE_CLAIMS,
     "butler/memory/queries.sql": EPISODE_CLAIMS,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from butlers.butler.approvals.runner import ACTION_CLAIMS
@@ -14,6 +14,7 @@ from butlers.clock import ManualClock
 from butlers.errors import LeaseLost
 from butlers.ids import Uuid7Factory
 from butlers.messenger.deliveries import DELIVERY_CLAIMS
+from butlers.outbound.postgres_queue import QUEUE_CLAIMS
 from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
@@ -177,6 +178,14 @@ def _delivery(given: Fixture) -> dict[str, Any]:
     }
 
 
+def _entry(given: Fixture) -> dict[str, Any]:
+    now = given.clock.now()
+    return {"key": str(given.new_id()), "payload": {}, "priority": 2, "scheduled_at": now, "seq": 1}
+
+
+# Nothing is due before: an entry of the queue ends by being deleted, so the engine's `settle` puts one off here.
+_LATER = datetime(2255, 1, 1, tzinfo=UTC)
+
 CASES = [
     Case(
         table=MESSAGE_CLAIMS,
@@ -195,4 +204,5 @@ CASES = [
         ended={"status": "delivered"},
         same_line="ordering_key",
     ),
+    Case(table=QUEUE_CLAIMS, schema="outbound", row=_entry, ended={"state": "queued", "scheduled_at": _LATER}),
 ]

@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -153,12 +153,18 @@ class Claims:
         return (Claim(key=key, token=token), rows[0]) if rows else None
 
     async def run(
-        self, sql: str, *values: Any, worker: str, lease_s: float, connection: Executor | None = None
+        self,
+        sql: str,
+        *values: Any,
+        worker: str,
+        lease_s: float,
+        now: datetime | None = None,
+        connection: Executor | None = None,
     ) -> tuple[UUID, list[Record]]:
         """Run a claiming statement, whose own parameters begin at $5; the rows it returns are held under the token.
-        The statement locks what it selects (FOR UPDATE SKIP LOCKED).
+        The statement locks what it selects (FOR UPDATE SKIP LOCKED). `now`: of a caller that was given the time.
         """
-        token, now = self._new_id(), self._clock.now()
+        token, now = self._new_id(), now or self._clock.now()
         expires = now + timedelta(seconds=lease_s)
         return token, await (connection or self._database).fetch(sql, now, token, worker, expires, *values)
 

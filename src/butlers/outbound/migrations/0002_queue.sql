@@ -1,0 +1,49 @@
+-- The queue between the decision to send and the sending: what waits for a worker, and what a worker holds.
+
+-- Entries that are enqueued together take one number from here; each adds its place among them.
+CREATE SEQUENCE {schema}.queue_batches INCREMENT BY 100000;
+
+CREATE TABLE {schema}.queue (
+    key              text PRIMARY KEY,
+    payload          json        NOT NULL,     -- as it came; json, because jsonb takes no NUL character in a text
+    priority         smallint    NOT NULL CHECK (priority BETWEEN 0 AND 3),  -- 0 urgent, 1 high, 2 normal, 3 low
+    scheduled_at     timestamptz NOT NULL,
+    seq              bigint      NOT NULL,     -- the order of enqueueing
+    state            text        NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'in_flight')),
+    attempts         integer     NOT NULL DEFAULT 0,
+    expirations      integer     NOT NULL DEFAULT 0,  -- leases that ran out
+    claim_token      uuid,
+    claimed_by       text,
+    lease_expires_at timestamptz,
+    -- Since when a worker may take the entry. One index on it finds both what is due and what a dead worker held.
+    available_at     timestamptz NOT NULL GENERATED ALWAYS AS (coalesce(lease_expires_at, scheduled_at)) STORED
+) WITH (
+    fillfactor = 80,
+    -- Every entry is updated and deleted within a short time, at the front of the index that `dequeue` reads.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_analyze_scale_factor = 0.05
+);
+
+CREATE INDEX queue_available ON {schema}.queue (priority, available_at, seq) INCLUDE (state);
+
+-- The newest entries that could not be done, for people to look at.
+CREATE TABLE {schema}.queue_dead_letters (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key          text        NOT NULL,
+    payload      json        NOT NULL,
+    priority     smallint    NOT NULL,
+    scheduled_at timestamptz NOT NULL,
+    attempts     integer     NOT NULL,
+    reason       text        NOT NULL,
+    ended_at     timestamptz NOT NULL
+);
+
+-- How many entries have ended. Several rows, so that workers that end entries at once do not wait for each other.
+CREATE TABLE {schema}.queue_counts (
+    shard         smallint PRIMARY KEY,
+    acknowledged  bigint NOT NULL DEFAULT 0,
+    dead_lettered bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+INSERT INTO {schema}.queue_counts (shard) SELECT generate_series(0, 15);
