@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.telemetry.catalogue import BUFFER, BUTLER, CATALOGUE, MESSENGER, SWITCHBOARD
+from butlers.telemetry.catalogue import BUFFER, BUTLER, CATALOGUE, MESSENGER, OUTBOUND, SWITCHBOARD
 from tests.system import RunningSystem, running_system
 
 ROSTER = ("finance", "general", "health", "messenger", "relationship", "switchboard", "travel")
@@ -158,7 +158,7 @@ async def test_metrics_of_a_message_are_shown_where_it_went(running: RunningSyst
     assert {"butlers_messenger_delivery_requested", "butlers_messenger_delivery_sent"} <= shown["messenger"]
     known = {metric.prometheus_name.removesuffix("_total") for metric in CATALOGUE}
     assert set().union(*shown.values()) <= known
-    assert len(CATALOGUE) == len(SWITCHBOARD) + len(BUFFER) + len(MESSENGER) + len(BUTLER)
+    assert len(CATALOGUE) == len(SWITCHBOARD) + len(BUFFER) + len(MESSENGER) + len(OUTBOUND) + len(BUTLER)
 
 
 async def test_every_butler_says_that_it_is_well(running: RunningSystem) -> None:

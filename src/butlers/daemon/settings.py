@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from butlers.errors import ConfigurationError
+from butlers.outbound.queue import check_queue_address
 from butlers.serving.connections import DoorLimits
 from butlers.simulators import simulator_ports
 from butlers.storage.claims import LeasePolicy
@@ -154,6 +155,12 @@ class Settings(BaseModel):
     connector_heartbeat_s: float = Field(
         default=30.0, gt=0, description="how often connectors report; silent for 2 minutes is stale, for 4 offline"
     )
+    outbound_queue: str = Field(
+        default="postgres",
+        repr=False,
+        description="where messages wait to be sent: postgres, memory (lost at a stop), or a Redis: "
+        "redis://user:password@host:port/db, rediss://..., unix:///path; ?prefix=NAME names its keys",
+    )
     otlp_endpoint: str | None = Field(default=None, description="send metrics and traces there (OTLP over HTTP)")
     spark_master: str = Field(
         default="local[*]",
@@ -170,6 +177,15 @@ class Settings(BaseModel):
         description="size at which a log file is put aside, also the database's",
     )
     log_keep: int = Field(default=5, ge=1, le=1_000, description="old log files that are kept of each")
+
+    @field_validator("outbound_queue")
+    @classmethod
+    def _names_a_queue(cls, address: str) -> str:
+        try:
+            check_queue_address(address)
+        except ConfigurationError as error:
+            raise ValueError(f"{error.problem}: {error.remedy}") from None
+        return address
 
     @model_validator(mode="after")
     def _renewed_before_stale(self) -> Self:

@@ -262,6 +262,24 @@ BUDGET_MODE = _gauge(
 )
 
 
+# --- Outbound --------------------------------------------------------------------------------------------------------
+
+OUTBOUND_QUEUE_ENTRIES = _gauge(
+    "butlers.outbound.queue_entries", "{entry}", "Entries of the outbound queue: queued and in_flight", "state"
+)
+OUTBOUND_QUEUE_OLDEST_AGE = _gauge(
+    "butlers.outbound.queue_oldest_age_seconds",
+    "s",
+    "How long the oldest queued entry has been due; 0: none is due",
+)
+OUTBOUND_QUEUE_ACKNOWLEDGED = _counter(
+    "butlers.outbound.queue_acknowledged", "{entry}", "Entries that were done, by all processes of the queue"
+)
+OUTBOUND_QUEUE_DEAD_LETTERED = _counter(
+    "butlers.outbound.queue_dead_lettered", "{entry}", "Entries that could not be done, by all processes of the queue"
+)
+
+
 # --- What every butler does ------------------------------------------------------------------------------------------
 
 ROUTE_EXECUTED = _counter(
@@ -281,4 +299,6 @@ def _of(system: str) -> tuple[Metric, ...]:
 
 # Every metric that is declared above, in that order.
 CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-SWITCHBOARD, BUFFER, MESSENGER, BUTLER = (_of(system) for system in ("switchboard", "buffer", "messenger", "butler"))
+SWITCHBOARD, BUFFER, MESSENGER, OUTBOUND, BUTLER = (
+    _of(system) for system in ("switchboard", "buffer", "messenger", "outbound", "butler")
+)
