@@ -11,6 +11,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from benchmarks.planning import people
+from butlers.outbound.entitlements import EVERYONE
 from butlers.outbound.service import OutboundStore, SendResult
 from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs.audience_plan import JOB
@@ -24,6 +25,8 @@ Answers = dict[str, tuple[str, str, str]]  # recipient -> channel, moment, "" or
 async def settle(database: Database, numbers: Iterable[int]) -> None:
     """Store what the people want and may, as the service's own doors would."""
     store = OutboundStore(database)
+    for permission in ("messages:send:*", "messages:receive:*"):
+        await store.revoke(EVERYONE, permission)  # only what is granted below holds
     await store.set_system_defaults(json.dumps(people.SYSTEM), now=people.NOW)
     await store.set_organization_defaults(people.ORGANIZATION, json.dumps(people.ORGANIZATION_DEFAULTS), now=people.NOW)
     for permission in people.SENDER_PERMISSIONS:
@@ -37,7 +40,12 @@ async def _copy(database: Database, numbers: list[int]) -> None:
     granted = [(people.person_id(n), grant, people.NOW) for n in numbers for grant in people.grants(n)]
     async with database.connection() as connection:
         await connection.copy_records_to_table("preferences", schema_name="outbound", records=stored)
-        await connection.copy_records_to_table("entitlements", schema_name="outbound", records=granted)
+        await connection.copy_records_to_table(
+            "entitlements",
+            schema_name="outbound",
+            columns=("subject_id", "permission", "granted_at"),
+            records=granted,
+        )
 
 
 WINDOW = Window(start=people.NOW, end=people.NOW + HORIZON)

@@ -59,6 +59,8 @@ def is_granted(permissions: frozenset[str], direction: Direction, channel: str) 
 
 def check_entitlement(text: str) -> str:
     """The text itself if it can be granted, or denied by a leading `!`."""
+    if text.startswith(DENIAL * 2):
+        raise invalid("permission", "must begin with one ! to deny")
     check_permission_name(text.removeprefix(DENIAL))
     return text
 

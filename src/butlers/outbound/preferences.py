@@ -31,13 +31,13 @@ from butlers.outbound.documents import (
     parse_document,
 )
 from butlers.outbound.mutes import check_mute_end
-from butlers.outbound.service import SYSTEM_SCOPE, organization_scope
 from butlers.storage.database import Database, Executor
 from butlers.storage.queries import Queries
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.outbound")
 
+SYSTEM_SCOPE = "system"  # the key of the system's own defaults
 PREFERENCE_TTL_S = 3600.0
 LONGEST_DOCUMENT = 65_536  # bytes as JSON
 LONGEST_EVENT = 128  # characters
@@ -47,6 +47,11 @@ _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _KEY = tuple[str, str]  # table, subject or scope
 
 Edit = Callable[[dict[str, Any]], None]  # changes the document that it is given
+
+
+def organization_scope(organization_id: str) -> str:
+    """The key of an organization's defaults."""
+    return f"organization:{organization_id}"
 
 
 class PreferenceCache:

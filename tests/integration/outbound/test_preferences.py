@@ -1,4 +1,4 @@
-"""Preferences against PostgreSQL: every change keeps what is not ours, is checked before it is stored, and is heard of."""
+"""Preferences against PostgreSQL: a change keeps what is not ours, is checked before it is stored, and is announced."""
 
 from __future__ import annotations
 

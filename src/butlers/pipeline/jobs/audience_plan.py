@@ -43,6 +43,7 @@ from butlers.pipeline.sources.postgres import read_table
 from butlers.pipeline.tables.deliveries import (
     BLOCKED_RECIPIENTS,
     ENTITLEMENTS,
+    MEMBERSHIPS,
     MESSAGES,
     PREFERENCES,
     SCHEDULED_MESSAGES,
@@ -121,7 +122,8 @@ def _plan(
     circumstances, booked = read_circumstances(context.dsn, message, now=now, horizon=context.window.end)
     preferences = read_table(context.spark, context.dsn, PREFERENCES)
     entitlements = read_table(context.spark, context.dsn, ENTITLEMENTS)
-    decisions = _keep(checked(undecided, preferences, entitlements, circumstances), persisted)
+    memberships = read_table(context.spark, context.dsn, MEMBERSHIPS)
+    decisions = _keep(checked(undecided, preferences, entitlements, memberships, circumstances), persisted)
     counts = _counts(decisions)
     return planned(decisions, pace(counts, circumstances, booked=booked), counts, circumstances)
 

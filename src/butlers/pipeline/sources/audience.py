@@ -28,8 +28,10 @@ from pyspark.sql.types import IntegralType, StringType
 from butlers.contracts.envelope import MAX_IDENTITY, invalid
 from butlers.errors import ValidationError
 from butlers.outbound.documents import read_defaults, read_preferences
+from butlers.outbound.entitlements import EVERYONE, ROLE
 from butlers.outbound.planning import Circumstances
-from butlers.outbound.service import SYSTEM_SCOPE, organization_scope, start_of_day
+from butlers.outbound.preferences import SYSTEM_SCOPE, organization_scope
+from butlers.outbound.service import start_of_day
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import refused, transaction
 from butlers.pipeline.sources.postgres import read_table
@@ -37,6 +39,7 @@ from butlers.pipeline.tables.deliveries import (
     BLOCKED_RECIPIENTS,
     DEFAULTS,
     ENTITLEMENTS,
+    MEMBERSHIPS,
     MESSAGES,
     SCHEDULED_MESSAGES,
 )
@@ -140,7 +143,12 @@ def _unreadable(place: str, message: str) -> ValidationError:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DOCUMENTS = f"SELECT scope, document::text FROM {DEFAULTS.qualified} WHERE scope IN ($1, $2)"
-_PERMISSIONS = f"SELECT permission FROM {ENTITLEMENTS.qualified} WHERE subject_id = $1"
+# What `effective_permissions` in outbound/queries.sql says of the sender.
+_PERMISSIONS = f"""
+SELECT DISTINCT permission FROM {ENTITLEMENTS.qualified}
+WHERE organization_id IN ('', $2) AND (subject_id IN ($1, '{EVERYONE}') OR subject_id IN (
+    SELECT '{ROLE}' || role FROM {MEMBERSHIPS.qualified} WHERE subject_id = $1 AND organization_id IN ('', $2)))
+"""
 _KNOWN = f"SELECT document::text FROM {MESSAGES.qualified} WHERE id = $1::text::uuid"
 _BOOKED = f"""
 SELECT floor(extract(epoch FROM scheduled_at) / 60)::bigint, count(*) FROM {SCHEDULED_MESSAGES.qualified}
@@ -153,12 +161,13 @@ def read_circumstances(
     dsn: str, message: Message, *, now: datetime, horizon: datetime
 ) -> tuple[Circumstances, Mapping[datetime, int]]:
     """What holds for all, and what the sender has scheduled before, by minute."""
-    scope = organization_scope(message.organization_id or "")
+    organization = message.organization_id or ""
+    scope = organization_scope(organization)
     try:
         with transaction(dsn) as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             texts = dict(_rows(cursor, _DOCUMENTS, SYSTEM_SCOPE, scope))
-            permissions = frozenset(name for (name,) in _rows(cursor, _PERMISSIONS, message.sender_id))
+            permissions = frozenset(name for (name,) in _rows(cursor, _PERMISSIONS, message.sender_id, organization))
             booked = _rows(cursor, _BOOKED, message.sender_id, start_of_day(now))
     except adbc_driver_manager.Error as error:
         raise refused("reading the delivery runtime's tables", error) from error

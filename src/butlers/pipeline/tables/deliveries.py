@@ -61,8 +61,15 @@ ADMISSION_OUTCOMES = Table(
 ENTITLEMENTS = Table(
     schema=SCHEMA,
     name="entitlements",
-    columns=columns("subject_id string, permission string"),
-    key=("subject_id", "permission"),
+    columns=columns("subject_id string, permission string, organization_id string"),
+    key=("subject_id", "permission", "organization_id"),
+)
+
+MEMBERSHIPS = Table(
+    schema=SCHEMA,
+    name="memberships",
+    columns=columns("subject_id string, role string, organization_id string"),
+    key=("subject_id", "role", "organization_id"),
 )
 
 PREFERENCES = Table(

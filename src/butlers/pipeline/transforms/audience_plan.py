@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from butlers.outbound.documents import MessageDocument
+from butlers.outbound.entitlements import EVERYONE, ROLE
 from butlers.outbound.planning import Circumstances, Decider, Refused, Sendable, no_time
 from butlers.outbound.pacing import PaceGroup, Timetable
 from butlers.pipeline.tables import columns
@@ -38,18 +39,45 @@ _GROUP = ("earliest", "quiet")
 
 
 def checked(
-    audience: DataFrame, preferences: DataFrame, entitlements: DataFrame, circumstances: Circumstances
+    audience: DataFrame,
+    preferences: DataFrame,
+    entitlements: DataFrame,
+    memberships: DataFrame,
+    circumstances: Circumstances,
 ) -> DataFrame:
     """The decision about every recipient; `earliest` in microseconds since 1970."""
     documents = preferences.select(sf.col("subject_id").alias("recipient_id"), "document")
-    permissions = entitlements.groupBy(sf.col("subject_id").alias("recipient_id")).agg(
-        # Sorted, so that equal permissions are equal texts, which are decided once.
-        sf.concat_ws(" ", sf.array_sort(sf.collect_set("permission"))).alias("permissions")
+    organization = circumstances.message.organization_id or ""
+    own, of_everyone = effective_permissions(entitlements, memberships, organization)
+    stored = (
+        audience.join(documents, on="recipient_id", how="left")
+        .join(own, on="recipient_id", how="left")
+        .crossJoin(sf.broadcast(of_everyone))
     )
-    stored = audience.join(documents, on="recipient_id", how="left").join(permissions, on="recipient_id", how="left")
-    return stored.select("recipient_id", "document", "permissions").mapInArrow(
+    # Sorted, so that equal permissions are equal texts, which are decided once.
+    held = sf.array_union(sf.coalesce("own", sf.array().cast("array<string>")), sf.col("of_everyone"))
+    permissions = sf.concat_ws(" ", sf.array_sort(held)).alias("permissions")
+    return stored.select("recipient_id", "document", permissions).mapInArrow(
         partial(_decide_batches, circumstances), CHECKED
     )
+
+
+def effective_permissions(
+    entitlements: DataFrame, memberships: DataFrame, organization: str
+) -> tuple[DataFrame, DataFrame]:
+    """By recipient what it holds itself and by its roles, and in one row what everyone holds: together what
+    `effective_permissions` in outbound/queries.sql says.
+    """
+    here = sf.col("organization_id").isin("", organization)
+    grants = entitlements.where(here).select("subject_id", "permission")
+    roles = memberships.where(here).select(
+        sf.col("subject_id").alias("recipient_id"), sf.concat(sf.lit(ROLE), "role").alias("subject_id")
+    )
+    by_role = roles.join(grants, on="subject_id", how="inner").select("recipient_id", "permission")
+    direct = grants.select(sf.col("subject_id").alias("recipient_id"), "permission")
+    own = direct.unionByName(by_role).groupBy("recipient_id").agg(sf.collect_set("permission").alias("own"))
+    of_everyone = grants.where(sf.col("subject_id") == EVERYONE).agg(sf.collect_set("permission").alias("of_everyone"))
+    return own, of_everyone
 
 
 def group_counts(decisions: DataFrame) -> DataFrame:
