@@ -27,10 +27,9 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from benchmarks.planning import people
-from benchmarks.planning.recipients import HORIZON, Answers, answers, read_plan, run_job, settle
+from benchmarks.planning.recipients import Answers, OnlineService, answers, read_plan, run_job, settle
 from butlers.clock import SystemClock
 from butlers.outbound import MIGRATIONS
-from butlers.outbound.service import MessageDeliveryService, OutboundStore
 from butlers.pipeline.session import SessionSettings, spark_session
 from butlers.storage.database import Database, create_database_if_missing
 from butlers.storage.embedded import EmbeddedPostgres
@@ -118,12 +117,12 @@ def _planned(
 
 
 async def _online(database: Database, numbers: Sequence[int], pacing: dict[str, Any], most: int) -> Answers:
-    service = MessageDeliveryService(database=database, store=OutboundStore(database), horizon=HORIZON)
+    service = OnlineService(database=database)
     found: Answers = {}
     for some in _pieces(numbers, most):
         recipients = [people.person_id(number) for number in some]
         message = people.message(str(uuid4()), pacing=pacing, recipients=recipients)
-        found |= answers(await service.send_message(message, now=people.NOW))
+        found |= answers(await service.send(message))
     # What was scheduled here must not stand in the way of what comes next.
     await database.execute("TRUNCATE outbound.messages, outbound.scheduled_messages, outbound.blocked_recipients")
     return found

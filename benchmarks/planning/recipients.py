@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from benchmarks.planning import people
-from butlers.outbound.entitlements import EVERYONE
-from butlers.outbound.service import OutboundStore, SendResult
+from butlers.clock import ManualClock
+from butlers.contacts.people import PersonRecord
+from butlers.outbound.change_log import ChangeLog
+from butlers.outbound.changes import ChangeListener
+from butlers.outbound.documents import MessageDocument, parse_document
+from butlers.outbound.entitlements import EVERYONE, PermissionGate, StoredEntitlements
+from butlers.outbound.memory_queue import MemoryQueue
+from butlers.outbound.postgres_records import PostgresRecords
+from butlers.outbound.preferences import PreferenceCache, organization_scope
+from butlers.outbound.service import Inputs, MessageDeliveryService, SendResult
 from butlers.pipeline.job import JobContext, JobResult, Window
 from butlers.pipeline.jobs.audience_plan import JOB
 from butlers.pipeline.sources.postgres import snapshots
@@ -22,15 +31,63 @@ HORIZON = timedelta(days=7)
 Answers = dict[str, tuple[str, str, str]]  # recipient -> channel, moment, "" or "blocked", reason, detail
 
 
+class AnyPeople:
+    """Whoever is named is there, and can be reached by every channel."""
+
+    async def resolve_people(self, references: Sequence[str], *, field: str) -> Mapping[str, PersonRecord]:
+        return {one: self._person(one) for one in references}
+
+    def _person(self, id: Any) -> PersonRecord:
+        channels = frozenset(people.CHANNELS)
+        return PersonRecord(id=id, name=id, timezone=None, locale=None, preferred_channel=None, channels=channels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineService:
+    """The service of a system without its doors, at one moment."""
+
+    database: Database
+    records: type[PostgresRecords] = PostgresRecords
+
+    async def send(self, message: str, *, now: datetime = people.NOW, horizon: timedelta = HORIZON) -> SendResult:
+        clock, database = ManualClock(now), self.database
+        listener = ChangeListener(connect=_nothing_to_hear, clock=clock)
+        log = ChangeLog(database=database, new_id=uuid4)
+        entitlements = StoredEntitlements(database=database, clock=clock, log=log, listener=listener)
+        inputs = Inputs(
+            gate=PermissionGate(entitlements=entitlements, clock=clock, listener=listener),
+            preferences=PreferenceCache(database=database, clock=clock, listener=listener),
+        )
+        service = MessageDeliveryService(
+            people=AnyPeople(),
+            inputs=inputs,
+            records=self.records(database),
+            queue=MemoryQueue(),
+            clock=clock,
+            horizon=horizon,
+            most_recipients=10_000,
+        )
+        return await service.send_message(parse_document(MessageDocument, message, kind="message"))
+
+
+async def _nothing_to_hear() -> Any:
+    raise ConnectionError("nobody listens here")
+
+
 async def settle(database: Database, numbers: Iterable[int]) -> None:
-    """Store what the people want and may, as the service's own doors would."""
-    store = OutboundStore(database)
-    for permission in ("messages:send:*", "messages:receive:*"):
-        await store.revoke(EVERYONE, permission)  # only what is granted below holds
-    await store.set_system_defaults(json.dumps(people.SYSTEM), now=people.NOW)
-    await store.set_organization_defaults(people.ORGANIZATION, json.dumps(people.ORGANIZATION_DEFAULTS), now=people.NOW)
+    """Store what the people want and may."""
+    defaults = {"system": people.SYSTEM, organization_scope(people.ORGANIZATION): people.ORGANIZATION_DEFAULTS}
+    # Only what is granted here holds.
+    await database.execute("DELETE FROM outbound.entitlements WHERE subject_id = $1", EVERYONE)
+    for scope, document in defaults.items():
+        await database.execute("INSERT INTO outbound.defaults VALUES ($1, $2, $3)", scope, document, people.NOW)
     for permission in people.SENDER_PERMISSIONS:
-        await store.grant(people.SENDER, permission, now=people.NOW)
+        await database.execute(
+            "INSERT INTO outbound.entitlements (subject_id, permission, granted_at) VALUES ($1, $2, $3)",
+            people.SENDER,
+            permission,
+            people.NOW,
+        )
     await _copy(database, list(numbers))
 
 

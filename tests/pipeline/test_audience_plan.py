@@ -16,13 +16,23 @@ from uuid import UUID, uuid4
 
 import pytest
 from benchmarks.planning import people
-from benchmarks.planning.recipients import AT_THAT_TIME, HORIZON, answers, read_plan, run_job, run_within, settle
+from benchmarks.planning.recipients import (
+    AT_THAT_TIME,
+    HORIZON,
+    OnlineService,
+    answers,
+    read_plan,
+    run_job,
+    run_within,
+    settle,
+)
 from pyspark.sql import DataFrame, SparkSession
 
 from butlers.errors import InternalError, ValidationError
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.documents import MessageDocument
-from butlers.outbound.service import MessageDeliveryService, OutboundStore, SendResult
+from butlers.outbound.postgres_records import PostgresRecords
+from butlers.outbound.service import SendResult
 from butlers.outbound.values import Message, Outcome
 from butlers.pipeline.job import Window
 from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
@@ -39,8 +49,7 @@ _STRANGERS = ["zz stranger", "person-ß", "person-😀"]
 
 
 async def _online(database: Database, message: str) -> SendResult:
-    service = MessageDeliveryService(database=database, store=OutboundStore(database), horizon=HORIZON)
-    return await service.send_message(message, now=people.NOW)
+    return await OnlineService(database=database).send(message)
 
 
 def _files(tmp_path: Path, message_id: str, pacing: dict[str, Any], recipients: list[str]) -> dict[str, str]:
@@ -85,11 +94,11 @@ async def test_the_plan_is_the_online_services_and_is_loaded_once(
         assert max(Counter(what[:16] for how, what, _ in plan.values() if how != "blocked").values()) == 30
 
         # Again, and after a worker has begun: the queue is left alone.
-        await database.execute("UPDATE outbound.scheduled_messages SET state = 'acknowledged', attempts = 1")
+        await database.execute("UPDATE outbound.scheduled_messages SET state = 'delivered', attempts = 1")
         again = run_job(spark, dsn, tmp_path, **AT_THAT_TIME, **given)
         assert (again.details["loaded"], again.details["loaded_blocked"]) == (0, 0)
         assert read_plan(spark, again) == plan
-        assert await database.fetchval("SELECT count(*) FROM outbound.scheduled_messages WHERE state = 'queued'") == 0
+        assert await database.fetchval("SELECT count(*) FROM outbound.scheduled_messages WHERE state = 'planned'") == 0
 
         # An id is one message's.
         other = json.loads(Path(given["message"]).read_text()) | {"body": "Something else"}
@@ -122,7 +131,8 @@ async def dsn(postgres_server: EmbeddedPostgres) -> AsyncIterator[str]:
     async with cloned_database_uri(postgres_server, [MIGRATIONS]) as dsn, await Database.connect(dsn) as database:
         await settle(database, ())
         await database.execute(
-            "INSERT INTO outbound.entitlements SELECT letter || n, 'messages:receive:*', $1"
+            "INSERT INTO outbound.entitlements (subject_id, permission, granted_at)"
+            " SELECT letter || n, 'messages:receive:*', $1"
             " FROM unnest(ARRAY['a', 'b']) AS letter, generate_series(1, 60) AS n",
             people.NOW,
         )
@@ -164,19 +174,19 @@ SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = pg_loc
 """
 
 
-class _Hesitant(OutboundStore):
+class _Hesitant(PostgresRecords):
     """Has decided, and waits with storing it until somebody waits for its turn."""
 
     decided = threading.Event()
 
-    async def keep_outcomes(
-        self, connection: Executor, document: MessageDocument, outcomes: Sequence[Outcome], *, now: datetime
+    async def _keep_outcomes(
+        self, connection: Executor, document: MessageDocument, outcomes: Sequence[Outcome], now: datetime
     ) -> None:
         self.decided.set()
         async with asyncio.timeout(240):  # the first work of a Spark on a busy machine
             while not await connection.fetchval(_IS_WAITED_FOR):
                 await asyncio.sleep(0.05)
-        await super().keep_outcomes(connection, document, outcomes, now=now)
+        await super()._keep_outcomes(connection, document, outcomes, now)
 
 
 @pytest.mark.timeout(600)
@@ -186,8 +196,7 @@ async def test_a_load_waits_for_whoever_decides_for_the_message(spark: SparkSess
     async def online() -> SendResult:
         message = people.message(message_id, pacing=_A_MINUTE, recipients=["b1"])
         async with await Database.connect(dsn) as database:
-            service = MessageDeliveryService(database=database, store=_Hesitant(database))
-            return await service.send_message(message, now=later)
+            return await OnlineService(database=database, records=_Hesitant).send(message, now=later)
 
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(asyncio.run, online())
@@ -227,7 +236,7 @@ async def test_a_load_changes_no_row_and_is_whole_or_nothing(spark: SparkSession
         assert not await _queue(database)
 
         assert load(_scheduled(spark, "ann", at=people.NOW), _blocked(spark, "throttled")) == (1, 1)
-        await database.execute("UPDATE outbound.scheduled_messages SET state = 'in_flight', attempts = 1")
+        await database.execute("UPDATE outbound.scheduled_messages SET state = 'sending', attempts = 1")
         before = await _queue(database)
         assert load(_scheduled(spark, "ann", "bob", at=later), _blocked(spark, "no-channel")) == (1, 0)
         [(_, who, *_)] = await _queue(database) - before

@@ -132,9 +132,7 @@ class MessageDelivery:
             return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, "there is no such contact any more")
         given = await self._ports.inputs.circumstances(work.document, now=now, horizon=work.created_at + HORIZON)
         [recipient] = await self._ports.inputs.recipients(
-            [person],
-            organization_id=work.document.organization_id,
-            failed={work.recipient_id: frozenset(work.failed_channels)},
+            [person], given, failed={work.recipient_id: frozenset(work.failed_channels)}
         )
         decision = Decider(given).decide(recipient)
         if work.state is MessageState.SENDING:

@@ -101,7 +101,7 @@ def _opinion(channel: str, levels: Sequence[Opinions], preferred: str | None) ->
     return (Rule.PREFERRED_CHANNEL if channel == preferred else Rule.ENABLED), True
 
 
-_PERMISSION = re.compile(r"!?messages:(send|receive|\*):([a-z][a-z0-9_]{0,63}|\*)")
+_PERMISSION = re.compile(r"messages:(send|receive|\*):([a-z][a-z0-9_]{0,63}|\*)")
 
 
 class Direction(StrEnum):
@@ -114,9 +114,9 @@ def permission_name(direction: Direction, channel: str) -> str:
 
 
 def check_permission_name(text: str) -> str:
-    """The text itself if it is a permission that can be granted, or denied with a leading `!`."""
+    """The text itself if it is a permission that can be granted."""
     if _PERMISSION.fullmatch(text) is None:
-        raise invalid("permission", "must be messages:{send|receive|*}:{channel|*}, with a leading ! to deny it")
+        raise invalid("permission", "must be messages:{send|receive|*}:{channel|*}")
     return text
 
 

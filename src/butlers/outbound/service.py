@@ -8,10 +8,10 @@ the record is there, and the feeder (`worker.py`) queues it later.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from butlers.contacts.people import PersonRecord
 from butlers.contracts.envelope import invalid
 from butlers.errors import TargetUnavailable
 from butlers.outbound.documents import MessageDocument, read_defaults, read_preferences
-from butlers.outbound.planning import Circumstances, plan
+from butlers.outbound.planning import Circumstances, Direction, permission_name, plan
 from butlers.outbound.queue import QueueAdapter, QueueMessage
 from butlers.outbound.records import Records, Work
 from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, Recipient, dedupe_key
@@ -32,13 +32,13 @@ HORIZON = timedelta(days=31)  # how far ahead a message may be scheduled; longer
 MOST_RECIPIENTS = 1_000  # of one call; an audience goes through the pipeline
 
 
-class EntitlementService(Protocol):
-    """Who may send and receive by which channel. A company plugs in its own (setting `entitlement_service`)."""
+class Gate(Protocol):
+    """Who may send or receive by which channel (`entitlements.PermissionGate`)."""
 
-    async def permissions_of(
-        self, subjects: Sequence[str], *, organization_id: str | None
+    async def granted(
+        self, subjects: Sequence[str], direction: Direction, channels: Iterable[str], *, organization_id: str | None
     ) -> Mapping[str, frozenset[str]]:
-        """The permissions of each subject, `messages:{send|receive|*}:{channel|*}`; a leading `!` denies."""
+        """For every subject the channels that it is permitted."""
 
 
 class PreferenceSource(Protocol):
@@ -65,41 +65,40 @@ class TemplateCheck(Protocol):
 class Inputs:
     """Reads what decisions depend on, in batches."""
 
-    entitlements: EntitlementService
+    gate: Gate
     preferences: PreferenceSource
 
     async def circumstances(self, document: MessageDocument, *, now: datetime, horizon: datetime) -> Circumstances:
         organization_id, sender = document.organization_id, document.sender_id
-        permissions, organization, system = await asyncio.gather(
-            self.entitlements.permissions_of([sender], organization_id=organization_id),
-            self.preferences.organization(organization_id) if organization_id else _nothing(),
-            self.preferences.system(),
-        )
+        organization = await self.preferences.organization(organization_id) if organization_id else None
+        system = read_defaults(await self.preferences.system())
+        granted = await self.gate.granted([sender], Direction.SEND, system.channels, organization_id=organization_id)
         return Circumstances(
             message=document.message(),
             now=now,
             horizon=horizon,
-            sender_permissions=permissions.get(sender, frozenset()),
+            sender_permissions=_names(Direction.SEND, granted[sender]),
             organization=read_preferences(organization),
-            system=read_defaults(system),
+            system=system,
         )
 
     async def recipients(
         self,
         people: Sequence[PersonRecord],
+        given: Circumstances,
         *,
-        organization_id: str | None,
         failed: Mapping[str, frozenset[str]] | None = None,  # by person
     ) -> list[Recipient]:
         ids = [str(person.id) for person in people]
-        permissions, documents = await asyncio.gather(
-            self.entitlements.permissions_of(ids, organization_id=organization_id), self.preferences.documents(ids)
+        granted = await self.gate.granted(
+            ids, Direction.RECEIVE, given.system.channels, organization_id=given.message.organization_id
         )
+        documents = await self.preferences.documents(ids)
         return [
             Recipient(
                 id=id,
                 preferences=documents.get(id),
-                permissions=permissions.get(id, frozenset()),
+                permissions=_names(Direction.RECEIVE, granted[id]),
                 reachable=person.channels,
                 preferred=person.preferred_channel,
                 failed=(failed or {}).get(id, frozenset()),
@@ -108,8 +107,9 @@ class Inputs:
         ]
 
 
-async def _nothing() -> None:
-    return None
+@lru_cache(maxsize=1_024)
+def _names(direction: Direction, channels: frozenset[str]) -> frozenset[str]:
+    return frozenset(permission_name(direction, channel) for channel in channels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class MessageDeliveryService:
         given = await self._inputs.circumstances(document, now=now, horizon=now + self._horizon)
         persons = list({people[one].id: people[one] for one in document.recipient_ids}.values())
         if given.sender_may_send:
-            recipients = await self._inputs.recipients(persons, organization_id=document.organization_id)
+            recipients = await self._inputs.recipients(persons, given)
         else:  # nobody gets anything, so nothing needs to be read of them
             recipients = [Recipient(id=str(one.id), preferences=None, permissions=frozenset()) for one in persons]
         ids = tuple(recipient.id for recipient in recipients)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -16,10 +17,11 @@ from butlers.outbound.delivery import DeliveryReport, Ports
 from butlers.outbound.documents import MessageDocument, parse_document
 from butlers.outbound.explain import Explainer
 from butlers.outbound.memory_queue import MemoryQueue
+from butlers.outbound.planning import Direction, is_permitted
 from butlers.outbound.records import MemoryRecords, Work
 from butlers.outbound.service import Inputs, MessageDeliveryService, SendResult
 from butlers.outbound.values import dedupe_key
-from butlers.outbound.worker import Feeder, Worker
+from butlers.outbound.worker import AHEAD, Feeder, Worker
 
 NOON = datetime(2026, 6, 10, 12, 0, tzinfo=UTC)  # a Wednesday
 EVERYTHING = frozenset({"messages:*:*"})
@@ -56,7 +58,8 @@ class Runtime:
     answer: Callable[[Left], DeliveryReport] = lambda _left: DeliveryReport(status="delivered")
     standing: DeliveryReport = field(default_factory=lambda: DeliveryReport(status="delivered"))
     reads: list[str] = field(default_factory=list)
-    records: MemoryRecords = field(default_factory=MemoryRecords)
+    numbers: Iterator[int] = field(default_factory=count)
+    records: Any = field(default_factory=MemoryRecords)
     queue: Any = None
     service: MessageDeliveryService = field(init=False)
     worker: Worker = field(init=False)
@@ -65,7 +68,7 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.queue = self.queue or MemoryQueue()
-        inputs = Inputs(entitlements=self, preferences=self)
+        inputs = Inputs(gate=self, preferences=self)
         self.feeder = Feeder(records=self.records, queue=self.queue, clock=self.clock)
         self.service = MessageDeliveryService(
             people=self, inputs=inputs, records=self.records, queue=self.queue, clock=self.clock
@@ -102,7 +105,7 @@ class Runtime:
 
     def message(self, *names: str, **fields: Any) -> MessageDocument:
         fields = {
-            "id": str(uuid5(_SPACE, repr((len(self.records.messages), names, sorted(fields))))),
+            "id": str(uuid5(_SPACE, repr((next(self.numbers), names)))),
             "sender_id": "billing",
             "body": "Hello",
             "recipient_ids": [person_id(name) for name in names],
@@ -122,6 +125,8 @@ class Runtime:
             await self.feeder.run_once()
             await self.until_idle()
             following = (await self.queue.stats(now=self.clock.now())).next_available_at
+            fed = [work.scheduled_at - AHEAD for work in await self.records.planned(before=end + AHEAD, limit=1)]
+            following = min((at for at in (following, *fed) if at is not None), default=None)
             if following is None or following > end:
                 self.clock.advance((end - self.clock.now()).total_seconds())
                 return
@@ -130,19 +135,21 @@ class Runtime:
     async def run_for(self, **length: float) -> None:
         await self.run_until(self.clock.now() + timedelta(**length))
 
-    def work(self, result: SendResult, name: str) -> Work:
-        return self.records.work[dedupe_key(result.message_id, person_id(name))]
+    async def work(self, result: SendResult, name: str) -> Work:
+        key = dedupe_key(result.message_id, person_id(name))
+        return (await self.records.load([key]))[key]
 
     def deliveries(self) -> list[tuple[str, str, datetime]]:
         return [(each.name, each.channel, each.at) for each in self.left]
 
     # --- the ports ---------------------------------------------------------------------------------------------------
 
-    async def permissions_of(
-        self, subjects: Sequence[str], *, organization_id: str | None
+    async def granted(
+        self, subjects: Sequence[str], direction: Direction, channels: Iterable[str], *, organization_id: str | None
     ) -> Mapping[str, frozenset[str]]:
-        self.reads.append(f"permissions {len(subjects)}")
-        return {one: self.permissions.get(one, EVERYTHING) for one in subjects}
+        self.reads.append(f"{direction} {len(subjects)}")
+        held = {one: self.permissions.get(one, EVERYTHING) for one in subjects}
+        return {one: frozenset(c for c in channels if is_permitted(held[one], direction, c)) for one in subjects}
 
     async def documents(self, subjects: Sequence[str]) -> Mapping[str, str | None]:
         self.reads.append(f"documents {len(subjects)}")

@@ -54,7 +54,7 @@ _ENABLED = ("telegram", "email", "sms")
 def test_the_channel(levels: list[dict[str, bool]], expected: str | None) -> None:
     kept = [each.channel for each in resolve_channels(levels, _ENABLED) if each.is_kept]
 
-    assert (kept or [None])[0] == expected
+    assert next(iter(kept), None) == expected
 
 
 @pytest.mark.parametrize(

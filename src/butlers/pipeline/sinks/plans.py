@@ -21,7 +21,7 @@ from adbc_driver_manager.dbapi import Connection, Cursor
 from pyspark.sql import DataFrame
 
 from butlers.errors import InternalError
-from butlers.outbound.service import message_turn
+from butlers.outbound.postgres_records import message_turn
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import connect, fetch_value, refused
 from butlers.pipeline.sinks.merge import TURN, Staging, stage, staging_for

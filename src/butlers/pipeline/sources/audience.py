@@ -30,8 +30,8 @@ from butlers.errors import ValidationError
 from butlers.outbound.documents import read_defaults, read_preferences
 from butlers.outbound.entitlements import EVERYONE, ROLE
 from butlers.outbound.planning import Circumstances
+from butlers.outbound.postgres_records import start_of_day
 from butlers.outbound.preferences import SYSTEM_SCOPE, organization_scope
-from butlers.outbound.service import start_of_day
 from butlers.outbound.values import Message
 from butlers.pipeline.connection import refused, transaction
 from butlers.pipeline.sources.postgres import read_table

@@ -21,8 +21,8 @@ from pyspark.sql import functions as sf
 
 from butlers.outbound.documents import MessageDocument
 from butlers.outbound.entitlements import EVERYONE, ROLE
-from butlers.outbound.planning import Circumstances, Decider, Refused, Sendable, no_time
 from butlers.outbound.pacing import PaceGroup, Timetable
+from butlers.outbound.planning import Circumstances, Decider, Refused, Sendable, no_time
 from butlers.pipeline.tables import columns
 from butlers.pipeline.tables.deliveries import BLOCKED_RECIPIENTS, MESSAGES, SCHEDULED_MESSAGES
 
