@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -41,6 +42,7 @@ class Left:
     name: str
     channel: str
     work: Work
+    preferences: dict[str, Any]  # of that moment
 
 
 @dataclass(slots=True)
@@ -174,7 +176,8 @@ class Runtime:
         return ResolvedPeople(people=known, problems=unknown)
 
     async def hand_over(self, work: Work, person: PersonRecord) -> DeliveryReport:
-        left = Left(at=self.clock.now(), name=person.name, channel=work.channel, work=work)
+        preferences = deepcopy(self.preferences.get(work.recipient_id, {}))
+        left = Left(at=self.clock.now(), name=person.name, channel=work.channel, work=work, preferences=preferences)
         report = self.answer(left)
         self.left.append(left)
         return report
