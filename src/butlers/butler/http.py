@@ -43,8 +43,9 @@ A failed route.execute or notify also carries its whole response, with the deliv
 A tool that waits for a person's approval answers status "pending_approval" with the action_id.
 Give idempotency_key where a tool takes it: a repeat then changes nothing. Lists come in pages: hand next_cursor back.
 """
-# The SDK judges Host and Origin at the MCP doors; receipts are signed, and may come through a proxy with any Host.
-GUARDED_ELSEWHERE = ("/mcp", "/webhooks/")
+# The SDK judges Host and Origin at the MCP doors; receipts and unsubscribe links are signed, and may come through a
+# proxy with any Host.
+GUARDED_ELSEWHERE = ("/mcp", "/webhooks/", "/unsubscribe/")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 

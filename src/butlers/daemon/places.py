@@ -33,6 +33,7 @@ class Places:
         self.lake = self.root / "lake"
         self.pipeline = self.root / "pipeline"
         self.courier = self.root / "courier"
+        self.unsubscribe_key = self.root / "unsubscribe.key"
         self.run_file = self.root / "run.json"
         self._lock = self.root / "up.lock"
 

@@ -118,6 +118,18 @@ class Settings(BaseModel):
         default=None,
         description="name of that server, as its Authentication-Results headers begin, such as mx.google.com",
     )
+    public_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        max_length=500,
+        description="address at which people's mail programs reach Switchboard, such as https://mail.example.org; "
+        "unset: messages carry no unsubscribe link",
+    )
+    entitlement_service: str | None = Field(
+        default=None,
+        max_length=500,
+        description="module:factory of the company's own answer to who may send and receive; unset: the stored one",
+    )
     api_token_required: bool = Field(
         default=False, description="true: callers in the own account on this machine need a token, too"
     )

@@ -11,7 +11,18 @@ from butlers import __version__
 from butlers.daemon.cli import courier, pipeline, route, system, token
 from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
-from butlers.operations import approvals, connectors, dead_letters, deliveries, operators, people, requests, routing
+from butlers.operations import (
+    approvals,
+    connectors,
+    dead_letters,
+    deliveries,
+    entitlements,
+    operators,
+    people,
+    preferences,
+    requests,
+    routing,
+)
 from butlers.operations.operation import Operation
 
 app = typer.Typer(
@@ -74,6 +85,8 @@ for _commands in (
     _approvals,
     pipeline.app,
     _group("senders", "Who may write in, who was refused, and how a stranger is let in.", *people.OPERATIONS),
+    _group("preferences", "What people want to be told, how, and when not.", *preferences.OPERATIONS),
+    _group("entitlements", "Who may send and receive by which channel.", *entitlements.OPERATIONS),
     token.app,
     courier.app,
 ):

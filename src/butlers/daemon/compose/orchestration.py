@@ -16,6 +16,7 @@ from butlers.daemon.services import Service
 from butlers.reliability.retry import RetryPolicy
 from butlers.storage.files import WorkerLock, dead_workers, forget
 from butlers.storage.queries import Queries
+from butlers.switchboard.chat_commands import ChatCommands
 from butlers.switchboard.dispatch.dispatcher import Circuits, Dispatcher
 from butlers.switchboard.dispatch.fanout import Fanout
 from butlers.switchboard.extraction.extractor import Extractor, MemoryCapture
@@ -151,7 +152,9 @@ class Orchestration:
     buffer: DurableBuffer
 
 
-def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admission: Admission) -> Orchestration:
+def orchestration(
+    butler: Butler, *, registry: Registry, routing: Routing, admission: Admission, commands: ChatCommands
+) -> Orchestration:
     process, schema = butler.process, butler.config.schema_name
     lineage = LineageReader(database=process.database, queries=Queries.load("butlers.switchboard", schema=schema))
     notify, dispatcher = _notify(butler, lineage), _dispatcher(butler, registry)
@@ -182,6 +185,7 @@ def orchestration(butler: Butler, *, registry: Registry, routing: Routing, admis
         patience_s=process.settings.request_patience_s,
         clock=process.clock,
         suspects=process.suspects,
+        commands=commands,
         offer=offer,
         offer_later=offer_later,
         after=_after(butler, routing),

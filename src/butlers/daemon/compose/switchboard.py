@@ -24,6 +24,7 @@ from butlers.daemon.compose.courier import add_courier, courier_parts
 from butlers.daemon.compose.lifecycle_events import add_lifecycle_events
 from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
+from butlers.daemon.compose.preferences import add_preferences
 from butlers.daemon.services import Service
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
@@ -240,7 +241,10 @@ def build(process: Process, config: ButlerConfig) -> Butler:
         database=process.database, schema=config.schema_name, clock=process.clock, new_id=process.new_id
     )
     routing, admission = add_routing(butler), add_admission(butler)
-    parts = orchestration(butler, registry=registry, routing=routing, admission=admission)
+    preferences = add_preferences(butler)
+    parts = orchestration(
+        butler, registry=registry, routing=routing, admission=admission, commands=preferences.commands
+    )
     registry.registered = parts.dispatcher.circuits.reset
     courier = courier_parts(butler, registry) if process.settings.courier == "on" else None
     accept_times, service_levels = add_service_levels(butler)
@@ -281,6 +285,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *registry.tools(),
             *connectors.tools,
             *gate.records.tools(),
+            *preferences.tools,
             *calendar_tools,
             *(courier.tools if courier else ()),
         ],

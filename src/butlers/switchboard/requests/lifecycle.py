@@ -1,6 +1,7 @@
 """One request from the buffer to its end.
 
-    claim -> decide (or take the decision of a worker that died) -> fan out -> finish: parsed | errored
+    claim -> a chat command is carried out and answered -> finish
+          -> decide (or take the decision of a worker that died) -> fan out -> finish: parsed | errored
                                                                             -> put off: no butler could be reached
 
 A request is `parsed` when every required target finished well, `errored` with class and message otherwise. A target
@@ -24,18 +25,19 @@ from uuid import UUID
 
 from butlers.channels.registry import reacting_names
 from butlers.clock import Clock
-from butlers.errors import ClassifiedError, LeaseLost, Quarantined, ValidationError
+from butlers.errors import ClassifiedError, LeaseLost, Quarantined, TargetUnavailable, ValidationError
 from butlers.storage.claims import MOST_DEATHS, SUSPECT_AFTER, LeasePolicy, SuspectGate
 from butlers.storage.database import Database
+from butlers.switchboard.chat_commands import ChatCommands
 from butlers.switchboard.config import RoutingSection
 from butlers.switchboard.dispatch.dispatcher import RequestBudget
 from butlers.switchboard.dispatch.fanout import Fanout, FanoutResult, aggregate
-from butlers.switchboard.dispatch.plan import End, FanoutPlan, SegmentOutcome, make_plan
+from butlers.switchboard.dispatch.plan import End, FanoutPlan, SegmentOutcome, make_plan, subrequest_id
 from butlers.switchboard.operators.dead_letters import DeadLetters, failures_of
 from butlers.switchboard.registry import Registry
 from butlers.switchboard.requests.inbox import ClaimedMessage, LineageReader, MessageInbox, MessageRef
-from butlers.switchboard.requests.signals import Ended, Signals
-from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion
+from butlers.switchboard.requests.signals import SELF, Ended, Signals
+from butlers.switchboard.routing.decision import Cascade, Decision, RoutingQuestion, whole
 from butlers.telemetry import get_logger
 from butlers.telemetry.catalogue import (
     END_TO_END_LATENCY,
@@ -75,6 +77,7 @@ class RequestProcessor:
     patience_s: float  # how long after its arrival a message waits for a butler that is away
     clock: Clock
     suspects: SuspectGate
+    commands: ChatCommands
     offer: Callable[[MessageRef], None] = lambda _ref: None  # to the buffer: the next of a thread
     offer_later: Callable[[MessageRef, float], None] = lambda _ref, _seconds: None  # what was put off, after so long
     after: Sequence[AfterRequest] = ()  # told of each request that was parsed
@@ -178,6 +181,8 @@ class RequestProcessor:
             if message.first:
                 self.signals.received(message.context)
             try:
+                if await self._answered_command(message):
+                    return
                 decision, plan, record = await self._decide(message, budget)
                 butlers = [segment.butler for segment in decision.segments]
                 held_up_until = await self.inbox.record_decision(message, record, butlers)
@@ -206,6 +211,36 @@ class RequestProcessor:
             overspent = budget.overspent(result.outcomes, decision.tokens or 0)
             category: Literal["budget_exhausted"] | None = "budget_exhausted" if overspent else None
             await self._finish(message, overspent or result.error, decision, result, category=category)
+
+    async def _answered_command(self, message: ClaimedMessage) -> bool:
+        """Whether the message was a chat command: then it is carried out, answered and finished."""
+        if message.attempts > MOST_DEATHS or message.routing_output is not None:
+            return False
+        started, context = self.clock.monotonic(), message.context
+        answer = await self.commands.answer(message)
+        if answer is None:
+            return False
+        response = await self.signals.answer(context, answer.text)
+        if response.error is not None:
+            log.warning(
+                "a command was not answered", request_id=context.request_id, error_class=response.error.error_class
+            )
+            if response.error.retryable:  # what was changed stays so, and the answer is tried again
+                raise TargetUnavailable("the answer to a command could not be sent")
+        why = f"it is the chat command /{answer.command}"
+        decision = whole(message.text, SELF.name, router="policy", confidence=1.0, why=why)
+        [segment] = decision.segments
+        outcome = SegmentOutcome(
+            segment=segment,
+            subrequest_id=subrequest_id(context.request_id, segment),
+            duration_ms=int((self.clock.monotonic() - started) * 1000),
+            attempts=1,
+            result={"answer": answer.text},
+        )
+        plan = make_plan(decision, self.settings.plan, strict=False)
+        result = FanoutResult(plan=plan, outcomes=(outcome,), ended_now=(outcome,))
+        await self._finish(message, None, decision, result, is_learned_from=False)
+        return True
 
     async def _decide(
         self, message: ClaimedMessage, budget: RequestBudget
@@ -311,6 +346,7 @@ class RequestProcessor:
         result: FanoutResult | None = None,
         *,
         category: Literal["budget_exhausted"] | None = None,
+        is_learned_from: bool = True,  # False: it tells nothing about people
     ) -> None:
         context, state = message.context, "errored" if error else "parsed"
         outcomes = [outcome.to_wire() for outcome in result.outcomes] if result else []
@@ -338,7 +374,7 @@ class RequestProcessor:
         self.signals.ended(
             Ended(context=context, state=state, error=described, outcomes=outcomes, override=message.override)
         )
-        if error is None and decision is not None:
+        if error is None and decision is not None and is_learned_from:
             for learn in self.after:
                 learn(message, decision)
 

@@ -80,6 +80,11 @@ class Signals:
     def ended(self, ended: Ended) -> None:
         self._soon(ended.context, lambda: self._show_end(ended))
 
+    async def answer(self, context: RequestContext, words: str) -> NotifyResponse:
+        """Answer the author in Switchboard's own name; a repeat sends nothing more."""
+        reply = Delivery(intent="reply", channel=context.source_channel, message=words)
+        return await self._notify(context, reply, suffix="answer")
+
     async def sweep(self) -> None:
         """Show the ends that a dead process has left unsaid."""
         now = self.clock.now()
