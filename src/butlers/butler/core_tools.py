@@ -15,13 +15,24 @@ from butlers.butler.schedules import REMIND, RemindArguments, Scheduler
 from butlers.butler.sessions import Spawner
 from butlers.butler.toolbox import Tool, tool, tools_of
 from butlers.butler.transport import OWNER_CHANNEL, Notifier
-from butlers.channels.registry import channel_of
 from butlers.clock import Clock
-from butlers.contacts import Contact, Contacts
 from butlers.contracts.envelope import Channel, Identity, Text, Value, invalid
 from butlers.contracts.notify import NotifyResponse
 from butlers.errors import NotFound
-from butlers.operations.operation import ACTS, ADDS, CHANGES, EVERY_ROLE, READS, SENDS, NoArguments, Page, Result, Row
+from butlers.operations.messages import SEND, SendArguments, SendResult
+from butlers.operations.operation import (
+    ACTS,
+    ADDS,
+    CHANGES,
+    EVERY_ROLE,
+    READS,
+    SENDS,
+    SWITCHBOARD,
+    NoArguments,
+    Page,
+    Result,
+    Row,
+)
 from butlers.operations.requests import TRACE, TraceArguments
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
@@ -96,11 +107,6 @@ class SessionList(Page):
 
 class SessionResult(Result):
     session: Row = Field(description="the session, whole")
-
-
-class SendResult(Result):
-    queued: list[Row] = Field(description="one notify_response.v1 per person whose message is on its way")
-    blocked: list[Row] = Field(description="one entry per person who gets nothing, with the reason or the error")
 
 
 class StateStore:
@@ -182,18 +188,6 @@ class NotifyArguments(Value):
     )
     contact_id: UUID | None = Field(default=None, description="the contact to write to, instead of an address")
     subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
-    idempotency_key: Identity | None = Field(
-        default=None, description="a name for this message: a repeat with the same key is not sent again"
-    )
-
-
-class SendMessageArguments(Value):
-    message: Text = Field(description="the text; light Markdown is rendered where the channel can")
-    recipient_ids: list[UUID] = Field(
-        default_factory=list,
-        max_length=100,
-        description="contacts, each reached by the preferred channel; none: the owner",
-    )
     idempotency_key: Identity | None = Field(
         default=None, description="a name for this message: a repeat with the same key is not sent again"
     )
@@ -299,7 +293,6 @@ class SpeakingTools:
     butler: str
     scheduler: Scheduler
     notifier: Notifier
-    contacts: Contacts
     clock: Clock
     new_id: Callable[[], UUID]
 
@@ -318,20 +311,10 @@ class SpeakingTools:
         )
         return response.to_wire()
 
-    @tool("send_message", "Send a message to people, each by the preferred channel.", SendResult, SENDS)
-    async def _send_message(self, _caller: Caller, arguments: SendMessageArguments) -> dict[str, Any]:
-        people: list[UUID | None] = [*arguments.recipient_ids] or [None]
-        sent = [await self._send_to(person, arguments) for person in people]
-        return {"queued": [s for s in sent if s["status"] == "ok"], "blocked": [s for s in sent if s["status"] != "ok"]}
-
-    async def _send_to(self, person: UUID | None, arguments: SendMessageArguments) -> dict[str, Any]:
-        contact = await self.contacts.get(person) if person else await self.contacts.owner()
-        if contact is None:
-            return {"recipient_id": str(person) if person else None, "status": "blocked", "reason": "no-channel"}
-        channel = _preferred(contact)
-        key = f"{arguments.idempotency_key}:{contact.id}" if arguments.idempotency_key else None
-        response = await self.notifier.send(arguments.message, channel=channel, contact_id=contact.id, key=key)
-        return {"recipient_id": str(contact.id), "channel": channel, **response.to_wire()}
+    @tool("send_message", SEND.description, SendResult, SENDS)
+    async def _send_message(self, _caller: Caller, arguments: SendArguments) -> dict[str, Any]:
+        given = arguments.model_dump(mode="json", exclude_none=True)
+        return await self.notifier.transport.call(SWITCHBOARD, SEND.name, given)
 
     @tool("remind", "Send a message at a later moment.", ScheduleMade, SENDS)
     async def _remind(self, _caller: Caller, arguments: RemindArguments) -> dict[str, Any]:
@@ -343,13 +326,6 @@ class SpeakingTools:
         return await self.scheduler.create(
             name=name, cron=None, run_at=arguments.due_at, job_name=REMIND, job_args=reminder
         )
-
-
-def _preferred(contact: Contact) -> str:
-    """The contact's own choice, where every Messenger can serve it; sms and chat need an adapter that it may lack."""
-    outbound = channel_of(contact.preferred_channel or "").outbound
-    chosen = contact.preferred_channel if outbound is not None and outbound.adapter is not None else None
-    return chosen or OWNER_CHANNEL
 
 
 def wire(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _listed(document: op.Document) -> Iterator[str]:
         yield f"{row['id']}  {op.when(row['created_at'])}  {row['sender_id']}  {row['event_type']}  {states}{blocked}"
 
 
-def _shown(document: op.Document) -> Iterator[str]:
+def print_message(document: op.Document) -> Iterator[str]:
     message = document["message"]
     yield f"message {message['id']} from {message['sender_id']} at {op.when(message['created_at'])}"
     for row in document["recipients"]:
@@ -309,7 +309,7 @@ SHOW: Final = op.Operation(
         op.Command(
             "messages show",
             "One message: of each recipient the state, why, every change and every attempt.",
-            _shown,
+            print_message,
             (op.Option("message_id", "The message."), op.Option("limit"), op.Option("after", "Behind this recipient.")),
         ),
     ),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from butlers.errors import ClassifiedError, ValidationError
-from butlers.operations import approvals, operators
+from butlers.operations import approvals, messages, operators
 from butlers.operations.operation import Command, Document, Hint, Option, System, as_uuid
 from butlers.operations.requests import print_trace
 
@@ -20,10 +20,11 @@ def _ask(system: System, given: Document) -> Answer:
         _known(system, f"/api/deliveries/{identity}/why")
         or _of_request(system, identity)
         or _of_dead_letter(system, identity)
+        or _known(system, f"/api/messages/{identity}")
         or _of_action(system, identity)
     )
     if found is None:
-        raise ValidationError(f"{identity}: no such delivery and no such request, dead letter or action")
+        raise ValidationError(f"{identity}: no such delivery and no such request, message, dead letter or action")
     return found
 
 
@@ -71,6 +72,8 @@ def _known(system: System, path: str, **parameters: Any) -> Answer | None:
 def _lines(document: Document) -> Iterator[str]:
     if "action" in document:
         yield from approvals.print_action(document)
+    elif "recipients" in document:
+        yield from messages.print_message(document)
     elif "trace" in document:
         yield from _request(document)
     else:
@@ -107,6 +110,13 @@ COMMAND: Final = Command(
     "why",
     "In plain words: which rule decided what, and what can be done now.",
     _lines,
-    (Option("identity", "Of a delivery, a request, a dead letter or an action.", positional=True, metavar="ID"),),
+    (
+        Option(
+            "identity",
+            "Of a delivery, a message, a request, a dead letter or an action.",
+            positional=True,
+            metavar="ID",
+        ),
+    ),
     asks=_ask,
 )

@@ -221,7 +221,7 @@ class MessageDeliveryService:
         try:
             await self._queue.enqueue(entries)
         except TargetUnavailable as error:
-            log.error("queue refused a message", error=error, message_id=document.id)
+            log.error("queue refused a message", error=error, dedupe_key=str(document.id))
             detail = f"stored, and queued when the queue is back: {error.message}"
             return {
                 each.recipient_id: Blocked(

@@ -117,10 +117,10 @@ class Worker:
         try:
             await self._settle(leased, await self._step(leased))
         except LeaseLost:
-            log.warning("outbound lease was lost", message_key=leased.message.key)
+            log.warning("outbound lease was lost", dedupe_key=leased.message.key)
         except Exception as error:
             # The lease runs out, and the entry comes back; after several times it is a dead letter.
-            log.error("outbound message failed unexpectedly", error=error, message_key=leased.message.key)
+            log.error("outbound message failed unexpectedly", error=error, dedupe_key=leased.message.key)
 
     async def _settle(self, leased: LeasedMessage, step: Step) -> None:
         now = self._clock.now()

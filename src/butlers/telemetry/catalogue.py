@@ -272,6 +272,12 @@ OUTBOUND_QUEUE_OLDEST_AGE = _gauge(
     "s",
     "How long the oldest queued entry has been due; 0: none is due",
 )
+OUTBOUND_ENDED = _counter(
+    "butlers.outbound.message_ended", "{message}", "Messages to a person that came to an end", "channel outcome"
+)
+OUTBOUND_LATENESS = _latency(
+    "butlers.outbound.lateness_ms", "From the scheduled time of a message to its end", "channel outcome"
+)
 OUTBOUND_QUEUE_ACKNOWLEDGED = _counter(
     "butlers.outbound.queue_acknowledged", "{entry}", "Entries that were done, by all processes of the queue"
 )

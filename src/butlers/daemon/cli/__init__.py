@@ -17,6 +17,7 @@ from butlers.operations import (
     dead_letters,
     deliveries,
     entitlements,
+    messages,
     operators,
     people,
     preferences,
@@ -64,7 +65,7 @@ app.command("run")(exiting(system.run))
 app.command("simulate")(exiting(system.simulate))
 app.command("demo")(exiting(system.demo))
 app.command("status")(exiting(system.status))
-add_commands(app, "", requests.INGEST, requests.TRACE)
+add_commands(app, "", requests.INGEST, messages.SEND, requests.TRACE)
 app.command("doctor")(exiting(system.doctor))
 add_commands(app, "", deliveries.WHY)
 app.command("route")(exiting(route.route))
@@ -80,6 +81,7 @@ for _commands in (
     _group("connectors", "Who brings messages in, and whether it is there.", *connectors.OPERATIONS),
     _group("backfill", "Messages of the past that connectors fetch when asked to.", *connectors.OPERATIONS),
     _group("deliveries", "What was sent, what waits, and how the way out is doing.", *_deliveries),
+    _group("messages", "Messages to people: what was sent to whom, and what became of it.", *messages.OPERATIONS),
     _group("dead-letters", "Deliveries that were set aside.", *dead_letters.OPERATIONS),
     _group("mailbox", "Mails that could not be handled.", *dead_letters.OPERATIONS),
     _approvals,

@@ -295,7 +295,6 @@ def finish_butler(
         butler=config.name,
         scheduler=butler.scheduler,
         notifier=butler.notifier,
-        contacts=butler.contacts,
         clock=process.clock,
         new_id=process.new_id,
     )

@@ -24,6 +24,7 @@ from butlers.daemon.compose.courier import add_courier, courier_parts
 from butlers.daemon.compose.lifecycle_events import add_lifecycle_events
 from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
+from butlers.daemon.compose.outbound import add_outbound
 from butlers.daemon.compose.preferences import add_preferences
 from butlers.daemon.services import Service
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
@@ -250,6 +251,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
     gate = add_senders(butler, parts.notify)
+    message_tools = add_outbound(butler, parts.notify, preferences, None)
     ingress = door_in(
         butler,
         parts,
@@ -286,6 +288,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *connectors.tools,
             *gate.records.tools(),
             *preferences.tools,
+            *message_tools,
             *calendar_tools,
             *(courier.tools if courier else ()),
         ],
