@@ -38,6 +38,8 @@ class Outgoing:
     address: str | None = None  # the target as it was given, where that is known
     subject: str | None = None
     emoji: str | None = None
+    html: str | None = None  # the same message as HTML, on channels that show it
+    unsubscribe_url: str | None = None
     source_event: Mapping[str, Any] = field(default_factory=dict)  # the message that is answered
     parts_sent: Mapping[int, str] = field(default_factory=dict)  # part -> what the provider calls it
 

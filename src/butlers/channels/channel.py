@@ -96,6 +96,8 @@ class Capabilities:
     receipts: bool = False  # the provider reports later what became of a message
     idempotency_key: bool = False  # the provider recognises a repeat by our key
     subject: bool = False  # a message has a subject line
+    html: bool = False  # a message may have HTML beside its text
+    unsubscribe: bool = False  # a message may carry a link by which its reader unsubscribes with one click
     max_characters: int | None = None  # of one part of a message; None: the provider decides
 
 
@@ -188,6 +190,14 @@ class Channel:
     @cached_property
     def has_subject(self) -> bool:
         return self.outbound is not None and self.outbound.capabilities.subject
+
+    @cached_property
+    def has_html(self) -> bool:
+        return self.outbound is not None and self.outbound.capabilities.html
+
+    @cached_property
+    def has_unsubscribe(self) -> bool:
+        return self.outbound is not None and self.outbound.capabilities.unsubscribe
 
     @cached_property
     def has_connector(self) -> bool:

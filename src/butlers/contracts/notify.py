@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import re
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from butlers.channels.channel import AnswersGo
 from butlers.channels.registry import channel_of
@@ -59,6 +61,27 @@ class NotifyContext(Value):
         return cls(**context.model_dump())
 
 
+_URL = re.compile(r"[!#-;=?-Z\[\]_a-z~]+")  # what may stand between < and >: RFC 3986, section 2
+LONGEST_URL = 900  # characters: the header's line holds 998
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def _unsubscribe_url(url: str) -> str:
+    """The address as it is, if a reader's mail program may post to it."""
+    if len(url) > LONGEST_URL or _URL.fullmatch(url) is None:
+        raise ValueError(f"must be an address of at most {LONGEST_URL} characters without spaces")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("must be an address") from None
+    if not host or parts.username is not None or parts.password is not None:
+        raise ValueError("must name a host, and no user")
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
+        raise ValueError("must begin with https://")
+    return url
+
+
 class Delivery(Value):
     intent: Intent = Field(
         description="send: unasked; reply: an answer to request_context; react: an emoji on the message"
@@ -71,6 +94,21 @@ class Delivery(Value):
     )
     subject: Identity | None = Field(default=None, description="the subject line, on channels that have one")
     emoji: Identity | None = Field(default=None, description="the reaction, with intent react and only then")
+    html: Text | None = Field(
+        default=None, description="the same message as HTML, beside its text; only on channels that show it"
+    )
+    unsubscribe_url: Annotated[str, AfterValidator(_unsubscribe_url)] | None = Field(
+        default=None, description="an https address that unsubscribes the recipient when a mail program posts to it"
+    )
+
+    @model_validator(mode="after")
+    def _channel_can(self) -> Self:
+        channel = channel_of(self.channel)
+        if self.html is not None and not channel.has_html:
+            raise ValueError(f"html is not possible on {channel.name}")
+        if self.unsubscribe_url is not None and not channel.has_unsubscribe:
+            raise ValueError(f"unsubscribe_url is not possible on {channel.name}")
+        return self
 
 
 class NotifyEnvelope(Envelope):

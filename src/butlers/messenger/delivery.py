@@ -7,9 +7,11 @@ Each knows its row; none does anything. `Decision`s say on the way which rule sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from html import escape
 from typing import Any, Self
 from uuid import UUID
 
@@ -21,6 +23,7 @@ from butlers.reliability.error_budget import BudgetMode
 from butlers.storage.database import Record
 
 BRAKE, BRAKE_PER_DAY = "brake:", "brake:day:"  # the names of buckets that stop a mail loop begin so
+_BODY = re.compile(r"<body\b[^<>]*>", re.IGNORECASE)
 _LONGEST_THREAD = 500  # characters that tell threads apart
 _PRIORITIES = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 
@@ -121,6 +124,7 @@ def claimed(row: Record, token: UUID) -> ClaimedDelivery:
 
 def outgoing_of(row: Record) -> Outgoing:
     """The message of a delivery's row; `parts_sent` are those on record."""
+    delivery = row["envelope"].get("delivery") or {}
     return Outgoing(
         delivery_id=row["id"],
         idempotency_key=row["idempotency_key"],
@@ -129,10 +133,21 @@ def outgoing_of(row: Record) -> Outgoing:
         address=row["address"],
         message=row["message"],
         subject=row["subject"],
-        emoji=(row["envelope"].get("delivery") or {}).get("emoji"),
+        emoji=delivery.get("emoji"),
+        html=_html_with_origin(delivery.get("html"), row["channel"], row["origin_butler"]),
+        unsubscribe_url=delivery.get("unsubscribe_url"),
         source_event=row["source_event"] or {},
         parts_sent={int(part): name for part, name in (row["parts_sent"] or {}).items()},
     )
+
+
+def _html_with_origin(html: str | None, channel: str, origin: str) -> str | None:
+    """With `[origin]` as its first words; where there is a subject line, that has it and the HTML stays as it is."""
+    if html is None or channel_of(channel).has_subject:
+        return html
+    mark = f"<p>[{escape(origin)}]</p>"
+    body = _BODY.search(html)
+    return f"{html[: body.end()]}{mark}{html[body.end() :]}" if body is not None else f"{mark}{html}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +267,8 @@ class NewDelivery:
             message=self.message,
             subject=self.subject,
             emoji=self.notify.delivery.emoji,
+            html=_html_with_origin(self.notify.delivery.html, self.notify.delivery.channel, self.notify.origin_butler),
+            unsubscribe_url=self.notify.delivery.unsubscribe_url,
             source_event=self.source_event or {},
         )
 

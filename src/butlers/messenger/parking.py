@@ -219,6 +219,8 @@ def tool_args(new: NewDelivery) -> dict[str, Any]:
         "identity_scope": new.identity_scope,
         "message": delivery.message,
         "subject": delivery.subject,
+        "html": delivery.html,
+        "unsubscribe_url": delivery.unsubscribe_url,
         "origin_butler": new.notify.origin_butler,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from html import unescape
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -16,13 +17,14 @@ from butlers.channels.registry import canonical_address, channel_of
 from butlers.clock import Clock
 from butlers.contacts import Contact
 from butlers.contracts.envelope import invalid
-from butlers.contracts.notify import NotifyEnvelope
+from butlers.contracts.notify import Delivery, NotifyEnvelope
 from butlers.messenger.delivery import Decision, NewDelivery
 from butlers.reliability.idempotency import caller_key, delivery_key
 from butlers.telemetry.redaction import REDACTED, SecretFilter
 
 DEFAULT_SUBJECT = "Message"
 _REPLY = re.compile(r"(?:re|aw|sv|antw)\s?(?:[\[(]\d{1,3}[\])])?\s?:", re.IGNORECASE)
+_TAG = re.compile(r"<[^<>]*>")
 _TOKEN = re.compile(r"\[[^\[\]]{1,64}\]")
 SECRETS_RULE = "secrets"
 
@@ -62,12 +64,9 @@ class Preparation:
         if notify.delivery.intent == "react" and not channel.can_react:
             raise invalid("delivery.intent", f"react is not possible on {channel.name}")
         resolution = await resolve_target(notify, self.contacts)
-        message, in_message = self.secrets(notify.delivery.message)
-        subject, in_subject = self.secrets(notify.delivery.subject) if notify.delivery.subject else (None, 0)
-        found = in_message + in_subject
+        delivery, found = without_secrets(notify.delivery, self.secrets)
         if found:
-            update = {"message": message, "subject": subject}
-            notify = notify.model_copy(update={"delivery": notify.delivery.model_copy(update=update)})
+            notify = notify.model_copy(update={"delivery": delivery})
         new = self._delivery(notify, channel, resolution, source_event, identity_scope)
         refuses = channel.outbound.refuses_answer if channel.outbound is not None and new.brakes else None
         if refuses is not None and (reason := refuses(new.source_event, self.own_address)) is not None:
@@ -118,6 +117,29 @@ class Preparation:
             status="pending" if target is not None else "pending_missing_identifier",
             decisions=(Decision(at=now, rule="origin", verdict="verified"), how),
         )
+
+
+def without_secrets(delivery: Delivery, secrets: SecretFilter) -> tuple[Delivery, int]:
+    """The delivery as it may leave, and how many secrets were in it.
+
+    HTML may spell a secret with entities or tags in it. Such HTML does not leave at all, the text does; so with an
+    address that holds one.
+    """
+    message, found = secrets(delivery.message)
+    changed: dict[str, str | None] = {"message": message}
+    if delivery.subject is not None:
+        changed["subject"], count = secrets(delivery.subject)
+        found += count
+    if delivery.html is not None:
+        html, count = secrets(delivery.html)
+        hidden = sum(secrets(unescape(shown))[1] for shown in (html, _TAG.sub("", html)))
+        changed["html"] = None if hidden else html
+        found += count + hidden
+    if delivery.unsubscribe_url is not None:
+        _, count = secrets(delivery.unsubscribe_url)
+        changed["unsubscribe_url"] = None if count else delivery.unsubscribe_url
+        found += count
+    return (delivery.model_copy(update=changed) if found else delivery), found
 
 
 def with_origin(text: str, origin: str) -> str:
@@ -205,6 +227,8 @@ def _key(notify: NotifyEnvelope, target: str) -> str | None:
         target_identity=target,
         message=notify.delivery.emoji or notify.delivery.message,
         subject=notify.delivery.subject,
+        html=notify.delivery.html,
+        unsubscribe_url=notify.delivery.unsubscribe_url,
     )
 
 

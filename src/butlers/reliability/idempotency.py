@@ -31,11 +31,15 @@ def delivery_key(
     target_identity: str,  # resolved: the address and not the contact
     message: str,
     subject: str | None = None,
+    html: str | None = None,
+    unsubscribe_url: str | None = None,
 ) -> str:
-    """The canonical key of one outbound delivery."""
+    """The canonical key of one outbound delivery. What is absent leaves no trace, so older keys stay what they were."""
     identifiers = (request_id, origin_butler, intent, channel, target_identity)
     contents = (message,) if subject is None or not _content(subject) else (message, subject)
     fields = [*(_present(text).lower() for text in identifiers), *(_digest(_content(text)) for text in contents)]
+    named = {"html": html and _content(html), "unsubscribe": unsubscribe_url and _present(unsubscribe_url)}
+    fields += [_digest(name, text) for name, text in named.items() if text]
     return f"delivery-{_digest('delivery', *fields)}"
 
 

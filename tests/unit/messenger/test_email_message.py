@@ -33,6 +33,8 @@ HEADERS = {
     "content-type",
     "content-transfer-encoding",
     "mime-version",
+    "list-unsubscribe",
+    "list-unsubscribe-post",
 }
 ANY_TEXT = st.text(max_size=300) | st.text(alphabet="\r\n\x00\x0b\x0c\x1c\x85\u2028\u2029 :=?<>qaB", max_size=80)
 
@@ -203,3 +205,62 @@ def test_a_message_cannot_end_itself(raw: bytes) -> None:
     assert framed_message.count(b"\r\n.\r\n") == 1
     assert not framed_message.startswith(b".\r\n")
     assert b"\n" not in framed_message.replace(b"\r\n", b"")
+
+
+# --- HTML, and the way out of a list ---------------------------------------------------------------------------------
+
+LINK = "https://home.example/u/abc?who=a%40b&list=1"
+
+
+def test_a_mail_with_html_has_its_text_first() -> None:
+    mail = written(message="Größe\n-- \n.", html="<p>Größe &amp; = <b>mehr</b></p>")
+    assert mail.get_content_type() == "multipart/alternative"
+    text, html = mail.iter_parts()
+    assert (text.get_content_type(), html.get_content_type()) == ("text/plain", "text/html")
+    assert text.get_content() == "Größe\r\n-- \r\n.\r\n"
+    assert html.get_content() == "<p>Größe &amp; = <b>mehr</b></p>\r\n"
+    assert mail.get_body(("html", "plain")) is html
+
+
+def test_a_mail_with_html_is_the_same_again_byte_for_byte() -> None:
+    raw = {compose(outgoing(html="<p>x</p>", unsubscribe_url=LINK), sender=BUTLER).as_bytes() for _ in range(3)}
+    assert len(raw) == 1
+    assert all(len(line) <= 998 for line in raw.pop().split(b"\r\n"))
+
+
+def test_no_part_can_end_at_the_boundary() -> None:
+    """The boundary follows from the key, which a caller may know."""
+    boundary = written(html="<p>x</p>").get_boundary()
+    forged = f"x\n--{boundary}\nContent-Type: text/html\n\n<b>forged</b>\n--{boundary}--\n"
+    mail = written(message=forged, html=forged)
+    assert mail.get_boundary() == boundary
+    assert [part.get_content() for part in mail.iter_parts()] == [forged.replace("\n", "\r\n")] * 2
+
+
+@given(text=ANY_TEXT, html=ANY_TEXT)
+def test_any_text_and_any_html_make_two_parts(text: str, html: str) -> None:
+    mail = written(message=text, html=html)
+    assert [part.get_content_type() for part in mail.iter_parts()] == ["text/plain", "text/html"]
+    assert {name.lower() for name in mail} <= HEADERS
+    assert not mail.defects
+
+
+def test_a_reader_can_unsubscribe_with_one_click() -> None:
+    mail = compose(outgoing(unsubscribe_url=LINK), sender=BUTLER)
+    lines = mail.as_bytes().split(b"\r\n")
+    assert f"List-Unsubscribe: <{LINK}>".encode() in lines
+    assert b"List-Unsubscribe-Post: List-Unsubscribe=One-Click" in lines
+    assert written()["List-Unsubscribe"] is None
+    assert written()["List-Unsubscribe-Post"] is None
+
+
+@given(ANY_TEXT)
+def test_no_address_breaks_out_of_its_header(url: str) -> None:
+    """The contract refuses such addresses; what is written does not depend on that."""
+    mail = written(unsubscribe_url=f"https://x/{url}")
+    assert {name.lower() for name in mail} <= HEADERS
+    header = mail["List-Unsubscribe"]
+    assert header.startswith("<https://x/")
+    assert header.endswith(">")
+    assert header.count("<") == header.count(">") == 1
+    assert "\n" not in header

@@ -47,7 +47,7 @@ CHANNEL = Channel(
         command_lines=authentication.command_lines,
     ),
     outbound=Outbound(
-        capabilities=Capabilities(receipts=True, idempotency_key=True, subject=True),
+        capabilities=Capabilities(receipts=True, idempotency_key=True, subject=True, html=True, unsubscribe=True),
         # Greylisting wants a sender to come back minutes later: eight attempts over some two hours.
         retry=Retry(max_attempts=8, base_delay_s=60.0, max_delay_s=3600.0),
         timeout_s=45.0,

@@ -19,6 +19,7 @@ from email.policy import SMTP, EmailPolicy, Policy
 from email.utils import format_datetime, quote
 from hashlib import sha256
 from typing import Any
+from urllib.parse import quote as quote_url
 
 from butlers.channels.adapter import Outgoing
 from butlers.channels.email.headers import mail_address, message_ids
@@ -26,6 +27,11 @@ from butlers.ids import made_at
 from butlers.messenger.preparation import reply_once
 
 MAX_REFERENCES = 20  # Message-IDs: the root of the thread and the latest
+_URI = ":/?#[]@!$&'()*+,;=%~"  # reserved and escaped: RFC 3986, section 2
+_VERBATIM = (
+    *("from", "to", "date", "message-id", "in-reply-to", "references", "auto-submitted"),
+    *("list-unsubscribe", "list-unsubscribe-post"),
+)
 LINE = 75  # characters, so that a mail reader need not wrap
 _SEPARATORS = frozenset({"Cc", "Zl", "Zp", "Cs"})  # controls, line and paragraph separators, lone surrogates
 
@@ -41,7 +47,13 @@ def compose(outgoing: Outgoing, *, sender: str, sender_name: str | None = None) 
     for name, value in _thread(outgoing).items():
         mail[name] = value
     mail["Auto-Submitted"] = "auto-replied" if outgoing.intent == "reply" else "auto-generated"
-    _write_text(mail, outgoing.message)
+    if outgoing.unsubscribe_url is not None:  # RFC 8058
+        mail["List-Unsubscribe"] = f"<{_uri(outgoing.unsubscribe_url)}>"
+        mail["List-Unsubscribe-Post"] = "List-Unsubscribe=One-Click"
+    if outgoing.html is None:
+        _write_text(mail, outgoing.message)
+    else:
+        _write_both(mail, outgoing.message, outgoing.html, key=outgoing.idempotency_key)
     return mail
 
 
@@ -87,8 +99,27 @@ def _references(event: Mapping[str, Any], parent: str) -> list[str]:
     return chain if len(chain) <= MAX_REFERENCES else [chain[0], *chain[-(MAX_REFERENCES - 1) :]]
 
 
+def _uri(url: str) -> str:
+    """The address without anything that could end it, or its line; a valid one is not changed."""
+    return quote_url(url, safe=_URI, errors="replace")
+
+
+def _write_both(mail: EmailMessage, text: str, html: str, *, key: str) -> None:
+    """Text first, HTML last: a mail program shows the last one that it can.
+
+    Quoted-printable writes every = as =3D, so no line of either can be the boundary, which follows from the key.
+    """
+    mail.set_content(_writable(text), cte="quoted-printable")
+    mail.add_alternative(_writable(html), subtype="html", cte="quoted-printable")
+    mail.set_boundary(f"=_{sha256(f'boundary {key}'.encode()).hexdigest()[:40]}")
+
+
+def _writable(text: str) -> str:
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
+
+
 def _write_text(mail: EmailMessage, text: str) -> None:
-    writable = text.replace("\x00", "").encode("utf-8", "replace").decode()
+    writable = _writable(text)
     plain = all(c in "\t\r\n" or unicodedata.category(c) != "Cc" for c in writable)
     mail.set_content(writable, cte=None if plain else "quoted-printable")
 
@@ -132,7 +163,7 @@ def _fits(text: str) -> bool:
 
 def _policy() -> EmailPolicy[EmailMessage]:
     headers = HeaderRegistry()
-    for name in ("from", "to", "date", "message-id", "in-reply-to", "references", "auto-submitted"):
+    for name in _VERBATIM:
         headers.map_to_type(name, _Verbatim)
     headers.map_to_type("subject", _Words)
     # Not every server that a mail passes takes eight bits.
