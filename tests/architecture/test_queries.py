@@ -41,6 +41,7 @@ SCHEMAS = {
     "messenger/upkeep.sql": "messenger",
     "outbound/postgres_queue.sql": "outbound",
     "outbound/queries.sql": "outbound",
+    "outbound/templates/queries.sql": "outbound",
     "pipeline/queries.sql": "pipeline",
     "switchboard/extraction/queries.sql": "switchboard",
     "switchboard/connectors/queries.sql": "switchboard",

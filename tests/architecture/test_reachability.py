@@ -30,6 +30,7 @@ SWITCHBOARD_TOOLS = {
     "butler.heartbeat",
     *(f"butler.{action}" for action in ("hold", "release", "history")),
     *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
+    *(f"templates.{action}" for action in ("list", "show", "put", "preview")),
     "list_butlers",
     *("request.lineage", "request.list", "request.counts"),
     *(f"request.{action}" for action in ("reroute", "cancel", "abort", "retry", "replay", "force_complete")),

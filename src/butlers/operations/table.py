@@ -16,6 +16,7 @@ from butlers.operations import (
     preferences,
     requests,
     routing,
+    templates,
 )
 from butlers.operations.operation import Operation
 
@@ -31,4 +32,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *deliveries.OPERATIONS,
     *dead_letters.OPERATIONS,
     *approvals.OPERATIONS,
+    *templates.OPERATIONS,
 )

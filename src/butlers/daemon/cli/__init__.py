@@ -23,6 +23,7 @@ from butlers.operations import (
     preferences,
     requests,
     routing,
+    templates,
 )
 from butlers.operations.operation import Operation
 
@@ -89,6 +90,7 @@ for _commands in (
     _group("senders", "Who may write in, who was refused, and how a stranger is let in.", *people.OPERATIONS),
     _group("preferences", "What people want to be told, how, and when not.", *preferences.OPERATIONS),
     _group("entitlements", "Who may send and receive by which channel.", *entitlements.OPERATIONS),
+    _group("templates", "Templates of messages, in versions.", *templates.OPERATIONS),
     token.app,
     courier.app,
 ):

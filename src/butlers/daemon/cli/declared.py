@@ -205,7 +205,7 @@ def _default(option: Option, field: FieldInfo | None, own: Parameter | None) -> 
 
 def _kind(option: Option, field: FieldInfo | None) -> tuple[Any, dict[str, Any]]:
     """What typer reads the text as, and how it checks it."""
-    declared = _declared(field.annotation) if field is not None else str
+    declared = _declared(field.annotation) if field is not None else type(option.default)
     if option.choices:
         return _choices(option, declared), {}
     if declared is int and field is not None:

@@ -26,6 +26,7 @@ from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
 from butlers.daemon.compose.outbound import add_outbound
 from butlers.daemon.compose.preferences import add_preferences
+from butlers.daemon.compose.templates import add_templates
 from butlers.daemon.services import Service
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
@@ -251,15 +252,9 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
     gate = add_senders(butler, parts.notify)
-    message_tools = add_outbound(butler, parts.notify, preferences, None)
-    ingress = door_in(
-        butler,
-        parts,
-        registry=registry,
-        admission=admission,
-        accept_times=accept_times,
-        gate=gate,
-    )
+    templates = add_templates(butler)
+    message_tools = add_outbound(butler, parts.notify, preferences, templates.templates)
+    ingress = door_in(butler, parts, registry=registry, admission=admission, accept_times=accept_times, gate=gate)
     audit = AuditLog(database=process.database, schema=config.schema_name, new_id=process.new_id)
     operator_tools = add_operators(
         butler,
@@ -290,6 +285,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *preferences.tools,
             *message_tools,
             *calendar_tools,
+            *templates.tools,
             *(courier.tools if courier else ()),
         ],
     )
