@@ -58,7 +58,7 @@ async def running(system: RunningSystem) -> RunningSystem:
     await system.database.execute("DELETE FROM outbound.defaults")
     await system.database.execute("DELETE FROM outbound.entitlements WHERE subject_id <> 'role:everyone'")
     for permission in ("messages:send:*", "messages:receive:*"):
-        await post(system, "/entitlements/grant", {"subject": "role:everyone", "permission": permission}, may_fail=True)
+        await post(system, "/entitlements", {"subject": "role:everyone", "permission": permission}, may_fail=True)
     return system
 
 
