@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from butlers.errors import LeaseLost, ValidationError
+from butlers.outbound.memory_queue import MemoryQueue
 from butlers.outbound.queue import (
     DEEPEST_PAYLOAD,
     LARGEST_PAYLOAD,
@@ -93,8 +95,6 @@ async def test_one_contract_for_every_adapter(queue: QueueAdapter):
 @pytest.mark.scenario("D4-016")
 async def test_the_adapter_in_memory_needs_no_store_and_shares_nothing(queue: QueueAdapter):
     """Sorted by time, what is taken is in flight, and another queue of the process sees none of it."""
-    from butlers.outbound.memory_queue import MemoryQueue
-
     other = MemoryQueue()
     await queue.enqueue([message("late", 5), message("early", 1), message("middle", 3)])
     assert [one.key for one in await queue.peek()] == ["early", "middle", "late"]
@@ -256,8 +256,6 @@ async def test_an_entry_of_a_dead_worker_lines_up_where_its_lease_ended(queue: Q
 
 @pytest.mark.parametrize("receipt", ["", "0", "018f0000-0000-7000-8000-000000000000", "' or 1=1", "\ud800"])
 async def test_a_receipt_that_was_never_given_is_refused(queue: QueueAdapter, receipt: str):
-    from dataclasses import replace
-
     await queue.enqueue([message("a")])
     leased = await take_one(queue)
     with pytest.raises(LeaseLost):
@@ -341,10 +339,8 @@ async def test_the_newest_dead_letters_are_shown_and_all_are_counted(queue: Queu
 async def test_reschedule_moves_queued_entries_to_an_earlier_time_only(queue: QueueAdapter):
     await queue.enqueue([message("held"), message("early", 5), message("late", 50), message("same", 20)])
     held = await take_one(queue)
-    moved = await queue.reschedule(
-        ["held", "early", "late", "same", "unknown", "late", "nul\0", "\ud800", ""], scheduled_at=at(20)
-    )
-    assert moved == 1
+    names = ["held", "early", "late", "same", "unknown", "late", "nul\0", "\ud800", ""]
+    assert await queue.reschedule(names, scheduled_at=at(20)) == 1
     assert [(one.key, one.scheduled_at) for one in await queue.peek()] == [
         ("early", at(5)),
         ("late", at(20)),

@@ -1,155 +1,180 @@
 -- The outbound queue in Redis. Each run is one call: KEYS[1] is the prefix with its hash tag, ARGV[1] the name of the
--- call. All times are microseconds; those in stored entries are ISO texts, which the caller brings along.
+-- call. Times are microseconds; those in stored entries are ISO texts, which the caller brings along.
 --
---   <prefix>:queued:<level>     sorted set of members by the time of their schedule
---   <prefix>:in_flight:<level>  sorted set of members by the end of their lease
---   <prefix>:entries            hash: key -> JSON text
---   <prefix>:counts             hash: number (of the last entry), acknowledged, dead_lettered
---   <prefix>:dead               list of JSON texts, the newest first
+--   <prefix>:queued:<level>  sorted set of members by the time of their schedule
+--   <prefix>:in_flight       sorted set of members by the end of their lease
+--   <prefix>:entries         hash: key -> JSON text
+--   <prefix>:counts          hash: number (of the last entry), acknowledged, dead_lettered
+--   <prefix>:dead            list of JSON texts, the newest first
 --
--- A level is a priority, 0 the first. A member is the number of an entry, in 16 digits, and its key: entries of one
--- moment are in the order of enqueueing. The payload stands last in an entry and is never decoded here, because this
--- Lua does not tell an empty list from an empty object, nor large integers apart.
+-- A level is a priority, 0 the first. A member is the level of an entry, its number in 16 digits, and its key: entries
+-- of one moment are in the order of enqueueing. What scripts change stands first in the text of an entry, in a fixed
+-- order; the key and the payload stand last and are never decoded here, because this Lua does not tell an empty list
+-- from an empty object, nor large integers apart.
 
 local base, LEVELS = KEYS[1], 3
+local ENTRIES, IN_FLIGHT, COUNTS, DEAD = base .. ':entries', base .. ':in_flight', base .. ':counts', base .. ':dead'
+local MOST_EXPIRED = 1000  -- that one call looks at
+-- Quotes inside of texts are escaped, so the first `,"key":` is the one.
+local HEAD = '^{"scheduled_at":"([^"]*)","attempts":(%d+),"expirations":(%d+),"level":(%d),"number":(%d+),"lease":(.-)(),"key":'
 local calls = {}
 
 local function queued(level) return base .. ':queued:' .. level end
-local function in_flight(level) return base .. ':in_flight:' .. level end
-local function member(entry, key) return string.format('%016d', entry.number) .. key end
+local function key_of(member) return string.sub(member, 18) end
 
--- Returns the entry without its payload, and the rest of the text from the payload on.
 local function load(key)
-  local text = redis.call('HGET', base .. ':entries', key)
+  local text = redis.call('HGET', ENTRIES, key)
   if not text then return nil end
-  -- Quotes inside of texts are escaped, so what looks like this is it.
-  local at = string.find(text, ',"payload":', 1, true)
-  return cjson.decode(string.sub(text, 1, at - 1) .. '}'), string.sub(text, at)
+  local scheduled, attempts, expirations, level, number, lease, last = string.match(text, HEAD)
+  return {key = key, scheduled = scheduled, attempts = tonumber(attempts), expirations = tonumber(expirations),
+    level = level, number = number, lease = lease, rest = string.sub(text, last),
+    member = level .. string.format('%016d', number) .. key}
 end
 
-local function save(key, entry, rest)
-  local text = string.sub(cjson.encode(entry), 1, -2) .. rest
-  redis.call('HSET', base .. ':entries', key, text)
+local function text_of(entry)
+  return '{"scheduled_at":"' .. entry.scheduled .. '","attempts":' .. entry.attempts .. ',"expirations":'
+    .. entry.expirations .. ',"level":' .. entry.level .. ',"number":' .. entry.number .. ',"lease":' .. entry.lease
+    .. entry.rest
+end
+
+local function save(entry)
+  local text = text_of(entry)
+  redis.call('HSET', ENTRIES, entry.key, text)
   return text
 end
 
--- The entry that is leased under this receipt, and the rest of its text.
+-- The entry that is leased under this receipt.
 local function held(key, receipt)
-  local entry, rest = load(key)
-  if entry and entry.receipt == receipt then return entry, rest end
+  local entry = load(key)
+  local mine = '{"receipt":"' .. receipt .. '"'
+  if entry and string.sub(entry.lease, 1, #mine) == mine then return entry end
   return nil
 end
 
--- now, then for each message: key, level, time, number of attempts, text up to the number, text from the payload on.
--- Returns the keys that are new.
+-- For each message: key, level, time, text of the entry up to its number, and text after it. Returns the new keys.
 function calls.enqueue()
   local new = {}
   for i = 2, #ARGV, 5 do
-    local key, level, at, head, rest = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-    if redis.call('HEXISTS', base .. ':entries', key) == 0 then
-      local number = redis.call('HINCRBY', base .. ':counts', 'number', 1)
-      redis.call('HSET', base .. ':entries', key, head .. string.format('%d', number) .. rest)
-      redis.call('ZADD', queued(level), at, string.format('%016d', number) .. key)
+    local key, level = ARGV[i], ARGV[i + 1]
+    if redis.call('HEXISTS', ENTRIES, key) == 0 then
+      local number = redis.call('HINCRBY', COUNTS, 'number', 1)
+      redis.call('HSET', ENTRIES, key, ARGV[i + 3] .. string.format('%d', number) .. ARGV[i + 4])
+      redis.call('ZADD', queued(level), ARGV[i + 2], level .. string.format('%016d', number) .. key)
       new[#new + 1] = key
     end
   end
   return new
 end
 
+-- The members of a set up to a time, with their times.
 local function due(set, now, limit)
   return redis.call('ZRANGEBYSCORE', set, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 end
 
--- Of two lists of members and times the first ones, in order: {member, whether it is the second list's}.
+-- What dead workers held, by level; nil when there is nothing.
+local function expired(now)
+  local found = due(IN_FLIGHT, now, MOST_EXPIRED)
+  if #found == 0 then return nil end
+  local levels = {}
+  for i = 1, #found, 2 do
+    local level = string.sub(found[i], 1, 1)
+    levels[level] = levels[level] or {}
+    table.insert(levels[level], found[i])
+    table.insert(levels[level], found[i + 1])
+  end
+  return levels
+end
+
+-- Of two lists of members and times the first ones, in the order of both.
 local function merge(one, other, limit)
   local merged, i, j = {}, 1, 1
-  while #merged < limit and (one[i] or other[j]) do
+  while #merged < 2 * limit and (one[i] or other[j]) do
     local is_other = not one[i]
     if one[i] and other[j] then
       local a, b = tonumber(one[i + 1]), tonumber(other[j + 1])
       is_other = b < a or (a == b and other[j] < one[i])
     end
-    if is_other then
-      merged[#merged + 1], j = {other[j], true}, j + 2
-    else
-      merged[#merged + 1], i = {one[i], false}, i + 2
-    end
+    local list, at = is_other and other or one, is_other and j or i
+    merged[#merged + 1], merged[#merged + 2] = list[at], list[at + 1]
+    if is_other then j = j + 2 else i = i + 2 end
   end
   return merged
 end
 
 -- Returns the texts of what is leased now.
 function calls.dequeue()
-  local now, limit, expires, iso, receipt, worker = unpack(ARGV, 2)
-  local taken = {}
-  limit = tonumber(limit)
+  local now, limit, expires, lease = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+  local abandoned, taken = expired(now), {}
   for level = 0, LEVELS do
     local room = limit - #taken
     if room <= 0 then break end
-    local found = merge(due(queued(level), now, room), due(in_flight(level), now, room), room)
-    for _, one in ipairs(found) do
-      local member, is_expired = one[1], one[2]
-      local key = string.sub(member, 17)
-      local entry, rest = load(key)
-      redis.call('ZREM', is_expired and in_flight(level) or queued(level), member)
+    local found = due(queued(level), now, room)
+    local others = abandoned and abandoned[tostring(level)]
+    if others then found = merge(found, others, room) end
+    for i = 1, #found, 2 do
+      local entry = load(key_of(found[i]))
+      if entry and entry.lease ~= 'null' then
+        entry.expirations = entry.expirations + 1
+      else
+        redis.call('ZREM', queued(level), found[i])
+      end
       if entry then
-        entry.attempts = entry.attempts + 1
-        if is_expired then entry.expirations = entry.expirations + 1 end
-        entry.receipt, entry.worker, entry.lease_expires_at = receipt, worker, iso
-        redis.call('ZADD', in_flight(level), expires, member)
-        taken[#taken + 1] = save(key, entry, rest)
+        entry.attempts, entry.lease = entry.attempts + 1, lease
+        redis.call('ZADD', IN_FLIGHT, expires, found[i])
+        taken[#taken + 1] = save(entry)
+      else  -- Redis has evicted what belongs to it
+        redis.call('ZREM', IN_FLIGHT, found[i])
       end
     end
   end
   return taken
 end
 
-function calls.ack()
-  local key, receipt = ARGV[2], ARGV[3]
+-- Ends a lease together with its entry; the entry, or nil.
+local function finish(key, receipt, count)
   local entry = held(key, receipt)
-  if not entry then return 0 end
-  redis.call('ZREM', in_flight(entry.level), member(entry, key))
-  redis.call('HDEL', base .. ':entries', key)
-  redis.call('HINCRBY', base .. ':counts', 'acknowledged', 1)
-  return 1
+  if not entry then return nil end
+  redis.call('ZREM', IN_FLIGHT, entry.member)
+  redis.call('HDEL', ENTRIES, key)
+  redis.call('HINCRBY', COUNTS, count, 1)
+  return entry
 end
 
-function calls.nack()
-  local key, receipt, at, iso, back = unpack(ARGV, 2)
-  local entry, rest = held(key, receipt)
-  if not entry then return 0 end
-  redis.call('ZREM', in_flight(entry.level), member(entry, key))
-  redis.call('ZADD', queued(entry.level), at, member(entry, key))
-  entry.scheduled_at, entry.attempts = iso, entry.attempts - tonumber(back)
-  entry.receipt, entry.worker, entry.lease_expires_at = nil, nil, nil
-  save(key, entry, rest)
-  return 1
+function calls.ack()
+  return finish(ARGV[2], ARGV[3], 'acknowledged') and 1 or 0
 end
 
 function calls.dead_letter()
-  local key, receipt, reason, most = unpack(ARGV, 2)
-  local entry, rest = held(key, receipt)
+  local entry = finish(ARGV[2], ARGV[3], 'dead_lettered')
   if not entry then return 0 end
-  redis.call('ZREM', in_flight(entry.level), member(entry, key))
-  redis.call('HDEL', base .. ':entries', key)
-  redis.call('HINCRBY', base .. ':counts', 'dead_lettered', 1)
-  entry.reason = reason
-  redis.call('LPUSH', base .. ':dead', string.sub(cjson.encode(entry), 1, -2) .. rest)
-  redis.call('LTRIM', base .. ':dead', 0, tonumber(most) - 1)
+  -- A text that begins with the reason, and goes on like that of the entry.
+  redis.call('LPUSH', DEAD, '{"reason":' .. ARGV[4] .. ',' .. string.sub(text_of(entry), 2))
+  redis.call('LTRIM', DEAD, 0, tonumber(ARGV[5]) - 1)
+  return 1
+end
+
+-- key, receipt, time, its text, how many attempts do not count
+function calls.nack()
+  local entry = held(ARGV[2], ARGV[3])
+  if not entry then return 0 end
+  redis.call('ZREM', IN_FLIGHT, entry.member)
+  redis.call('ZADD', queued(entry.level), ARGV[4], entry.member)
+  entry.scheduled, entry.attempts, entry.lease = ARGV[5], entry.attempts - tonumber(ARGV[6]), 'null'
+  save(entry)
   return 1
 end
 
 -- time, its text, keys
 function calls.reschedule()
-  local at, iso, moved = ARGV[2], ARGV[3], 0
+  local at, moved = tonumber(ARGV[2]), 0
   for i = 4, #ARGV do
-    local entry, rest = load(ARGV[i])
-    if entry and not entry.receipt then
-      local set, name = queued(entry.level), member(entry, ARGV[i])
-      if tonumber(at) < tonumber(redis.call('ZSCORE', set, name)) then
-        redis.call('ZADD', set, at, name)
-        entry.scheduled_at = iso
-        save(ARGV[i], entry, rest)
+    local entry = load(ARGV[i])
+    if entry and entry.lease == 'null' then
+      local set = queued(entry.level)
+      if at < tonumber(redis.call('ZSCORE', set, entry.member)) then
+        redis.call('ZADD', set, ARGV[2], entry.member)
+        entry.scheduled = ARGV[3]
+        save(entry)
         moved = moved + 1
       end
     end
@@ -162,9 +187,9 @@ function calls.remove()
   local removed = 0
   for i = 2, #ARGV do
     local entry = load(ARGV[i])
-    if entry and not entry.receipt then
-      redis.call('ZREM', queued(entry.level), member(entry, ARGV[i]))
-      redis.call('HDEL', base .. ':entries', ARGV[i])
+    if entry and entry.lease == 'null' then
+      redis.call('ZREM', queued(entry.level), entry.member)
+      redis.call('HDEL', ENTRIES, entry.key)
       removed = removed + 1
     end
   end
@@ -176,29 +201,28 @@ function calls.peek()
   for level = 0, LEVELS do
     local room = limit - #found
     if room <= 0 then break end
-    for _, name in ipairs(redis.call('ZRANGE', queued(level), 0, room - 1)) do
-      found[#found + 1] = redis.call('HGET', base .. ':entries', string.sub(name, 17))
+    for _, member in ipairs(redis.call('ZRANGE', queued(level), 0, room - 1)) do
+      found[#found + 1] = redis.call('HGET', ENTRIES, key_of(member))
     end
   end
   return found
 end
 
 function calls.dead_letters()
-  return redis.call('LRANGE', base .. ':dead', 0, tonumber(ARGV[2]) - 1)
+  return redis.call('LRANGE', DEAD, 0, tonumber(ARGV[2]) - 1)
 end
 
--- Returns what is queued, in flight and ended, the earliest schedule and the earliest end of a lease; '' for none.
+-- Returns what is queued, in flight and ended, and the earliest schedule and the earliest end of a lease; '' for none.
 function calls.stats()
-  local sums, firsts = {0, 0}, {'', ''}
+  local waiting, oldest = 0, ''
   for level = 0, LEVELS do
-    for i, set in ipairs({queued(level), in_flight(level)}) do
-      sums[i] = sums[i] + redis.call('ZCARD', set)
-      local first = redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2]
-      if first and (firsts[i] == '' or tonumber(first) < tonumber(firsts[i])) then firsts[i] = first end
-    end
+    waiting = waiting + redis.call('ZCARD', queued(level))
+    local first = redis.call('ZRANGE', queued(level), 0, 0, 'WITHSCORES')[2]
+    if first and (oldest == '' or tonumber(first) < tonumber(oldest)) then oldest = first end
   end
-  local ended = redis.call('HMGET', base .. ':counts', 'acknowledged', 'dead_lettered')
-  return {sums[1], sums[2], ended[1] or 0, ended[2] or 0, firsts[1], firsts[2]}
+  local ended = redis.call('HMGET', COUNTS, 'acknowledged', 'dead_lettered')
+  local lease = redis.call('ZRANGE', IN_FLIGHT, 0, 0, 'WITHSCORES')[2] or ''
+  return {waiting, redis.call('ZCARD', IN_FLIGHT), ended[1] or 0, ended[2] or 0, oldest, lease}
 end
 
 return calls[ARGV[1]]()

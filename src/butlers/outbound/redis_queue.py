@@ -3,29 +3,27 @@ atomic; all keys carry one hash tag and are in one slot of a cluster.
 
 A stored entry is JSON text, its times in ISO 8601 (UTC):
 
-    {"key": "m1:ann", "scheduled_at": "2026-01-01T00:00:00.000000+00:00", "priority": "normal", "level": 2,
-     "attempts": 1, "expirations": 0, "number": 7, "receipt": "018f...", "worker": "host 41",
-     "lease_expires_at": "2026-01-01T00:02:00.000000+00:00", "payload": {...}}
+    {"scheduled_at": "2026-01-01T00:00:00.000000+00:00", "attempts": 1, "expirations": 0, "level": 2, "number": 7,
+     "lease": {"receipt": "018f...", "worker": "host 41", "expires_at": "2026-01-01T00:02:00.000000+00:00"},
+     "key": "m1:ann", "priority": "normal", "payload": {...}}
 
-`receipt`, `worker` and `lease_expires_at` are there while the entry is in flight. No call is sent a second time by
-itself, unless Redis says that it did not run; the caller gets `TargetUnavailable` and may repeat it.
+`lease` is null while the entry is queued.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha1
 from importlib import resources
+from itertools import count
 from typing import Any
 from uuid import UUID
 
 from pydantic_core import from_json
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from butlers.errors import TargetUnavailable
 from butlers.outbound.queue import (
@@ -43,10 +41,10 @@ from butlers.outbound.queue import (
     retry_at,
     storable,
 )
+from butlers.outbound.redis_connection import RETRY_AFTER_S, Command, RedisConnection
 from butlers.outbound.values import Priority
 from butlers.telemetry import get_logger
 
-CONNECT_S, ANSWER_S, RETRY_AFTER_S = 2.0, 5.0, 2.0
 MOST_ENTRIES, MOST_CHARACTERS = 500, 4 * 2**20  # of one call: Redis does nothing else while it runs
 MICROSECOND = timedelta(microseconds=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,19 +55,13 @@ class RedisQueue:
     def __init__(
         self, url: str, *, new_id: Callable[[], UUID], prefix: str = "outbound", lease_s: float = LEASE_S
     ) -> None:
-        options: dict[str, Any] = {
-            "decode_responses": True,
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "socket_connect_timeout": CONNECT_S,
-            "socket_timeout": ANSWER_S,
-        }
-        self._client: Any = Redis.from_url(url, **options)
-        self._base = f"{{{prefix}}}"
-        self._new_id = new_id
+        self._connection = RedisConnection(url)
+        self._receipts = str(new_id())  # what this adapter's receipts begin with; a number follows
+        self._leases = count(1)
         self._lease = timedelta(seconds=lease_s)
-        self._script = resources.files(__package__).joinpath("redis_queue.lua").read_text(encoding="utf-8")
-        self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        script = resources.files(__package__).joinpath("redis_queue.lua").read_text(encoding="utf-8")
+        sha, base = sha1(script.encode(), usedforsecurity=False).hexdigest(), f"{{{prefix}}}"
+        self._run, self._run_text = Command("EVALSHA", sha, 1, base), Command("EVAL", script, 1, base)
 
     async def enqueue(self, messages: Sequence[QueueMessage]) -> frozenset[str]:
         """A long sequence takes several calls: when Redis goes away in between, the first ones are enqueued."""
@@ -80,12 +72,11 @@ class RedisQueue:
 
     async def dequeue(self, *, now: datetime, limit: int = 1, worker: str) -> list[LeasedMessage]:
         expires = now.astimezone(UTC) + self._lease
-        receipt = str(self._new_id())
+        moment, receipt = _micros(now), f"{self._receipts}-{next(self._leases)}"
+        lease = f'{{"receipt":"{receipt}","worker":{_worker(worker)},"expires_at":"{_iso(expires)}"}}'
         found: list[LeasedMessage] = []
         while (room := min(limit - len(found), MOST_ENTRIES)) > 0:
-            texts = await self._call(
-                "dequeue", _micros(now), room, _micros(expires), _iso(expires), receipt, storable(worker)
-            )
+            texts = await self._call("dequeue", moment, room, _micros(expires), lease)
             found += [_leased(text, receipt, expires) for text in texts]
             if len(texts) < room:
                 break
@@ -107,7 +98,7 @@ class RedisQueue:
         await self._settle(leased, "nack", _micros(at), _iso(at), 0 if counted else 1)
 
     async def dead_letter(self, leased: LeasedMessage, reason: str) -> None:
-        await self._settle(leased, "dead_letter", storable(reason), MOST_DEAD_LETTERS)
+        await self._settle(leased, "dead_letter", _json(storable(reason)), MOST_DEAD_LETTERS)
 
     async def _settle(self, leased: LeasedMessage, call: str, *arguments: str | int) -> None:
         if not await self._call(call, leased.message.key, storable(leased.receipt), *arguments):
@@ -148,19 +139,16 @@ class RedisQueue:
         )
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._connection.close()
 
     async def _call(self, name: str, *arguments: str | int) -> Any:
-        try:
-            try:
-                return await self._client.execute_command("EVALSHA", self._sha, 1, self._base, name, *arguments)
-            except NoScriptError:  # a Redis that was started anew: the call did not run
-                return await self._client.execute_command("EVAL", self._script, 1, self._base, name, *arguments)
-        except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError):
-                log.error("a call of the outbound queue failed in Redis", error=error)
-            problem = f"the Redis of the outbound queue does not answer ({type(error).__name__})"
-            raise TargetUnavailable(problem, retry_after=RETRY_AFTER_S) from error
+        reply = await self._connection.call(self._run, name, *arguments)
+        if isinstance(reply, NoScriptError):  # a Redis that was started anew: the call did not run
+            reply = await self._connection.call(self._run_text, name, *arguments)
+        if isinstance(reply, ResponseError):
+            log.error("a call of the outbound queue failed in Redis", error=reply)
+            raise TargetUnavailable("the Redis of the outbound queue refuses a call", retry_after=RETRY_AFTER_S)
+        return reply
 
 
 def _batches(found: Sequence[tuple[QueueMessage, str]] | Any) -> Iterator[list[str | int]]:
@@ -180,12 +168,9 @@ def _batches(found: Sequence[tuple[QueueMessage, str]] | Any) -> Iterator[list[s
 
 def _stored(message: QueueMessage, payload: str) -> tuple[str, str]:
     """The text of a new entry before and after its number."""
-    head = (
-        f'{{"key":{json.dumps(message.key, ensure_ascii=False)},"scheduled_at":"{_iso(message.scheduled_at)}",'
-        f'"priority":"{message.priority.value}","level":{LEVELS[message.priority]},"attempts":{message.attempts},'
-        f'"expirations":0,"number":'
-    )
-    return head, f',"payload":{payload}}}'
+    head = f'{{"scheduled_at":"{_iso(message.scheduled_at)}","attempts":{message.attempts},"expirations":0,'
+    rest = f',"lease":null,"key":{_json(message.key)},"priority":"{message.priority.value}","payload":{payload}}}'
+    return f'{head}"level":{LEVELS[message.priority]},"number":', rest
 
 
 def _parts(keys: list[str]) -> Iterator[list[str]]:
@@ -207,6 +192,16 @@ def _message(entry: dict[str, Any]) -> QueueMessage:
         priority=Priority(entry["priority"]),
         attempts=entry["attempts"],
     )
+
+
+def _json(value: Any) -> str:
+    """Without blanks, as the scripts expect it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@functools.lru_cache(maxsize=64)
+def _worker(name: str) -> str:
+    return _json(storable(name))
 
 
 def _iso(moment: datetime) -> str:
