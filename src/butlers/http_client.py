@@ -11,6 +11,8 @@ import functools
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import httpx2
@@ -18,6 +20,7 @@ import httpx2
 MEBIBYTE = 2**20
 PROVIDER_LIMIT = 16 * MEBIBYTE  # bytes; a hundred of the longest updates of Telegram are a third of it
 OWN_LIMIT = 64 * MEBIBYTE  # answers of our own doors, pages of records among them
+LONGEST_WAIT_S = 86_400.0  # of a Retry-After that is believed
 _PIECE = 65_536
 _PACKED = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 _HEADERS = {"Accept-Encoding": "gzip"}
@@ -30,6 +33,19 @@ class UnreadableAnswer(httpx2.ReadError):
 def reason(error: Exception) -> str:
     """Why a call failed, in a word or a clause."""
     return str(error) if isinstance(error, UnreadableAnswer) else type(error).__name__
+
+
+def retry_after(header: str | None, *, now: datetime) -> float | None:
+    """Seconds to wait: the header holds seconds or a date. What cannot be read counts as not said."""
+    text = (header or "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), LONGEST_WAIT_S)
+    try:
+        moment = parsedate_to_datetime(text)
+        wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return min(max(0.0, wait.total_seconds()), LONGEST_WAIT_S)
 
 
 class BoundedAsyncClient(httpx2.AsyncClient):

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle
-from butlers.channels.webhook.adapter import Answer, decoded, result_of, retry_after
+from butlers.channels.webhook.adapter import Answer, decoded, result_of
 from butlers.errors import TargetUnavailable, ValidationError
+from butlers.http_client import retry_after
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 OURS = UUID(int=7)

@@ -22,8 +22,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -33,7 +31,7 @@ from pydantic_core import from_json
 from butlers.channels.adapter import AttemptResult, Certainty, NotSent, Outgoing, Sent, Throttle, Wire
 from butlers.channels.plugins import ChannelSettings
 from butlers.errors import ClassifiedError, TargetUnavailable, TimeoutExceeded, ValidationError
-from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, authorities, reason
+from butlers.http_client import BoundedAsyncClient, UnreadableAnswer, authorities, reason, retry_after
 from butlers.messenger.receipts import signed_headers
 from butlers.serving.server import is_loopback
 
@@ -42,7 +40,6 @@ ANSWER_LIMIT = 65_536  # bytes of an answer that are looked at
 _BODY_LEAVES = "send_request_body.started"
 _OPTIONS = frozenset({"url", "status_url", "idempotent"})
 _SECRETS = frozenset({"signing_key", "api_key", "receipt_key"})
-LONGEST_WAIT_S = 86_400.0
 NOT_TAKEN = "not_taken"  # the one word of a failed gateway that a front end does not say by chance
 _ON_THE_WAY = frozenset({502, 504})  # are about a gateway, and so not from it
 _LONGEST_ID = 512
@@ -117,19 +114,6 @@ def refusal(answer: Answer) -> ClassifiedError:
         case status if status < 400:
             return TargetUnavailable(f"the gateway's address has changed ({answer.reason})", retryable=False)
     return ValidationError(f"the gateway refused the message ({answer.reason})")
-
-
-def retry_after(header: str | None, *, now: datetime) -> float | None:
-    """Seconds to wait: the header holds seconds or a date. What cannot be read counts as not said."""
-    text = (header or "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), LONGEST_WAIT_S)
-    try:
-        moment = parsedate_to_datetime(text)
-        wait = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return min(max(0.0, wait.total_seconds()), LONGEST_WAIT_S)
 
 
 def _taken(answer: Answer) -> AttemptResult:
