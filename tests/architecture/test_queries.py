@@ -21,6 +21,7 @@ from butlers.storage.database import Executor
 from butlers.storage.embedded import EmbeddedPostgres
 from butlers.storage.queries import Queries
 from butlers.switchboard.requests.inbox import MESSAGE_CLAIMS
+from butlers.webhooks.deliveries import WEBHOOK_CLAIMS
 from tests.architecture.source import PACKAGE, last_name, source_files
 from tests.database import cloned_database
 
@@ -50,6 +51,7 @@ SCHEMAS = {
     "switchboard/operators/queries.sql": "switchboard",
     "switchboard/queries.sql": "switchboard",
     "switchboard/routing/queries.sql": "switchboard",
+    "webhooks/queries.sql": "webhooks",
 }
 
 # The tables whose claims a file's queries speak of, in the words of `storage/claims.py`.
@@ -60,6 +62,7 @@ CLAIM_TABLES = {
     "outbound/postgres_queue.sql": QUEUE_CLAIMS,
     "switchboard/queries.sql": MESSAGE_CLAIMS,
     "butler/memory/queries.sql": EPISODE_CLAIMS,
+    "webhooks/queries.sql": WEBHOOK_CLAIMS,
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from butlers.storage.embedded import EmbeddedPostgres
-from butlers.telemetry.catalogue import BUFFER, BUTLER, CATALOGUE, MESSENGER, OUTBOUND, SWITCHBOARD
+from butlers.telemetry.catalogue import BUFFER, BUTLER, CATALOGUE, MESSENGER, OUTBOUND, SWITCHBOARD, WEBHOOKS
 from tests.system import RunningSystem, running_system
 
 ROSTER = ("finance", "general", "health", "messenger", "relationship", "switchboard", "travel")
@@ -44,6 +44,8 @@ SWITCHBOARD_TOOLS = {
     *(f"extraction.{action}" for action in ("list", "confirm", "dismiss")),
     "service_levels",
     "events.publish",
+    *(f"webhooks.{action}" for action in ("create", "list", "show", "delete", "enable", "disable", "rotate_secret")),
+    *(f"webhooks.{action}" for action in ("deliveries", "replay", "ping", "publish")),
     *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     *("connector.heartbeat", "connectors.list", "connectors.deregister", "create_backfill_job"),
     *(f"backfill.{action}" for action in ("pause", "cancel", "resume", "list", "poll", "progress")),
@@ -165,6 +167,7 @@ async def test_metrics_of_a_message_are_shown_where_it_went(running: RunningSyst
     known = {metric.prometheus_name.removesuffix("_total") for metric in CATALOGUE}
     assert set().union(*shown.values()) <= known
     assert len(CATALOGUE) == len(SWITCHBOARD) + len(BUFFER) + len(MESSENGER) + len(OUTBOUND) + len(BUTLER)
+    assert len(CATALOGUE) == sum(map(len, (SWITCHBOARD, BUFFER, MESSENGER, WEBHOOKS, BUTLER)))
 
 
 async def test_every_butler_says_that_it_is_well(running: RunningSystem) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from butlers.butler.approvals.runner import ACTION_CLAIMS
 from butlers.butler.memory.episodes import EPISODE_CLAIMS
@@ -19,6 +20,7 @@ from butlers.storage.claims import Claim, Claims, ClaimTable
 from butlers.storage.database import Database
 from butlers.storage.queries import Queries
 from butlers.switchboard.requests.inbox import MESSAGE_CLAIMS
+from butlers.webhooks.deliveries import WEBHOOK_CLAIMS
 
 LEASE_S = 10.0
 LIMIT = 3
@@ -32,6 +34,7 @@ class Case:
     schema: str
     row: Callable[[Fixture], dict[str, Any]]
     ended: dict[str, Any]  # what `settle` writes
+    before: str | None = None  # SQL of what a row refers to; $1 is the present time
     same_line: str = ""  # the column whose equal values are worked on one after the other, if there is one
 
     def __str__(self) -> str:
@@ -65,6 +68,8 @@ class Fixture:
 
     async def add(self, **changed: Any) -> tuple[Any, ...]:
         """The key of a new row that waits."""
+        if self.case.before is not None:
+            await self.database.execute(self.case.before, self.clock.now())
         row = self.case.row(self) | changed
         places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
         await self.database.execute(f"INSERT INTO {self.table} ({', '.join(row)}) VALUES ({places})", *row.values())
@@ -186,6 +191,24 @@ def _entry(given: Fixture) -> dict[str, Any]:
 # Nothing is due before: an entry of the queue ends by being deleted, so the engine's `settle` puts one off here.
 _LATER = datetime(2255, 1, 1, tzinfo=UTC)
 
+
+_ENDPOINT = UUID(int=1)
+
+
+def _webhook(given: Fixture) -> dict[str, Any]:
+    now, identity = given.clock.now(), given.new_id()
+    return {
+        "id": identity,
+        "endpoint_id": _ENDPOINT,
+        "event_id": str(identity),
+        "event_type": "delivery.delivered",
+        "payload": {},
+        "next_attempt_at": now,
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
 CASES = [
     Case(
         table=MESSAGE_CLAIMS,
@@ -205,4 +228,12 @@ CASES = [
         same_line="ordering_key",
     ),
     Case(table=QUEUE_CLAIMS, schema="outbound", row=_entry, ended={"state": "queued", "scheduled_at": _LATER}),
+    Case(
+        table=WEBHOOK_CLAIMS,
+        schema="webhooks",
+        row=_webhook,
+        ended={"state": "delivered"},
+        before="INSERT INTO webhooks.endpoints (id, url, event_types, secret, created_by, created_at, updated_at)"
+        f" VALUES ('{_ENDPOINT}', 'https://example.com', '{{*}}', 'whsec_', 'tests', $1, $1) ON CONFLICT DO NOTHING",
+    ),
 ]

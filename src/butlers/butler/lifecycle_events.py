@@ -1,4 +1,5 @@
-"""Life-cycle events: what became of requests and deliveries, for programs that follow them on the courier's streams.
+"""Life-cycle events: what became of requests and deliveries, for programs that follow them on the courier's streams or
+by webhook.
 
 The tables are what happened; this reads their changes and publishes each as an event, in order and with none missed.
 A row that changed twice within a second is published in its later state. A crash between publishing and storing the
@@ -22,10 +23,10 @@ from butlers.errors import ClassifiedError, OverloadRejected, TargetUnavailable
 from butlers.storage.database import Database
 from butlers.telemetry import get_logger
 
-PUBLISH_TOOL = "events.publish"  # of Switchboard
+PUBLISH_TOOL = "events.publish"  # of Switchboard, for the courier's streams
+WEBHOOKS_TOOL = "webhooks.publish"  # of Switchboard, for webhooks
 PUBLISH_EVERY_S = 1.0
 BATCH = 500
-_PLACE = "lifecycle_events.changed_in"
 log = get_logger("butlers.lifecycle_events")
 
 
@@ -59,15 +60,16 @@ class LifecyclePublisher:
     changes: str  # SQL: rows with `horizon` and `changed_in`, from $1 on, $2 of them; one row without a change: none
     events_of: EventsOf
     places: Places
-    publish: Callable[[dict[str, Any]], Awaitable[Any]]  # the arguments of `events.publish`
+    place_key: str  # under which the place is stored
+    publish: Callable[[dict[str, Any]], Awaitable[Any]]  # an `EventBatch` on the wire
     _place: int | None = None
 
     async def begin(self) -> None:
         """Before anything is accepted: what happened before the first start of all is not published."""
-        self._place = (await self.places.get(_PLACE))["value"]
+        self._place = (await self.places.get(self.place_key))["value"]
         if self._place is None:
             self._place = (await self.database.fetch(self.changes, None, 1))[0]["horizon"]
-            await self.places.set(_PLACE, self._place)
+            await self.places.set(self.place_key, self._place)
 
     async def publish_changes(self) -> None:
         """Publish what changed since the last call; what cannot be published now waits."""
@@ -94,7 +96,7 @@ class LifecyclePublisher:
         for first in range(0, len(found), BATCH):
             await self.publish({"events": [event.to_wire() for event in found[first : first + BATCH]]})
         if found:
-            await self.places.set(_PLACE, end)
+            await self.places.set(self.place_key, end)
         self._place = end
         return is_full
 

@@ -130,6 +130,16 @@ class Settings(BaseModel):
         max_length=500,
         description="module:factory of the company's own answer to who may send and receive; unset: the stored one",
     )
+    webhook_private_networks: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="whether endpoints of outgoing webhooks may be in private networks or, also without TLS, on this "
+        "machine",
+    )
+    webhook_retry_s: str = Field(
+        default="5,300,1800,7200,18000,36000,50400,72000,86400",
+        pattern=r"^\d{1,7}(\.\d{1,3})?(,\d{1,7}(\.\d{1,3})?){0,29}$",
+        description="seconds before each further attempt of an outgoing webhook, about three days in all",
+    )
     api_token_required: bool = Field(
         default=False, description="true: callers in the own account on this machine need a token, too"
     )
@@ -215,6 +225,11 @@ class Settings(BaseModel):
 
     def simulator_port(self, name: str) -> int:
         return self.port(name, simulator_ports()[name])
+
+    @property
+    def webhook_retries(self) -> tuple[float, ...]:
+        """Seconds before each further attempt."""
+        return tuple(float(pause) for pause in self.webhook_retry_s.split(","))
 
     @property
     def courier_port(self) -> int:

@@ -17,6 +17,7 @@ from butlers.operations import (
     requests,
     routing,
     templates,
+    webhooks,
 )
 from butlers.operations.operation import Operation
 
@@ -33,4 +34,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *dead_letters.OPERATIONS,
     *approvals.OPERATIONS,
     *templates.OPERATIONS,
+    *webhooks.OPERATIONS,
 )

@@ -286,6 +286,24 @@ OUTBOUND_QUEUE_DEAD_LETTERED = _counter(
 )
 
 
+# --- Outgoing webhooks -----------------------------------------------------------------------------------------------
+
+WEBHOOK_ATTEMPTS = _counter(
+    "butlers.webhooks.attempts",
+    "{attempt}",
+    "Attempts to tell an endpoint of an event, by what came of them (delivered, retried or dead_lettered) and by the "
+    "answer (2xx to 5xx, or no_answer)",
+    "outcome reason",
+)
+WEBHOOK_DEAD_LETTERED = _counter(
+    "butlers.webhooks.dead_lettered", "{delivery}", "Events that were set aside: their endpoint did not take them"
+)
+WEBHOOK_ENDPOINT_DISABLED = _counter(
+    "butlers.webhooks.endpoint_disabled", "{endpoint}", "Endpoints that were disabled because of their answers"
+)
+WEBHOOK_PENDING = _gauge("butlers.webhooks.pending", "{delivery}", "Events that wait to be told to an endpoint")
+
+
 # --- What every butler does ------------------------------------------------------------------------------------------
 
 ROUTE_EXECUTED = _counter(
@@ -305,6 +323,6 @@ def _of(system: str) -> tuple[Metric, ...]:
 
 # Every metric that is declared above, in that order.
 CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-SWITCHBOARD, BUFFER, MESSENGER, OUTBOUND, BUTLER = (
-    _of(system) for system in ("switchboard", "buffer", "messenger", "outbound", "butler")
+SWITCHBOARD, BUFFER, MESSENGER, OUTBOUND, WEBHOOKS, BUTLER = (
+    _of(system) for system in ("switchboard", "buffer", "messenger", "outbound", "webhooks", "butler")
 )

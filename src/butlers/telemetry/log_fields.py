@@ -12,7 +12,7 @@ PROCESS = _names("butler instance pid port version schema module signal")
 IDS = _names(
     """
     request_id subrequest_id segment_id delivery_id session_id action_id job_id connector_id external_event_id
-    dedupe_key trace_id
+    dedupe_key trace_id endpoint_id
     """
 )
 

@@ -35,7 +35,12 @@ class Rig:
     def new(self) -> LifecyclePublisher:
         database = cast("Database", self)
         return LifecyclePublisher(
-            database=database, changes="", events_of=request_events, places=self, publish=self.publish
+            database=database,
+            changes="",
+            events_of=request_events,
+            places=self,
+            place_key="tests.changed_in",
+            publish=self.publish,
         )
 
     async def fetch(self, _query: str, place: int | None, limit: int) -> list[dict[str, Any]]:

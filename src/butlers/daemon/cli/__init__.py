@@ -24,6 +24,7 @@ from butlers.operations import (
     requests,
     routing,
     templates,
+    webhooks,
 )
 from butlers.operations.operation import Operation
 
@@ -91,6 +92,7 @@ for _commands in (
     _group("preferences", "What people want to be told, how, and when not.", *preferences.OPERATIONS),
     _group("entitlements", "Who may send and receive by which channel.", *entitlements.OPERATIONS),
     _group("templates", "Templates of messages, in versions.", *templates.OPERATIONS),
+    _group("webhooks", "Addresses that are told what becomes of requests and deliveries.", *webhooks.OPERATIONS),
     token.app,
     courier.app,
 ):

@@ -27,6 +27,7 @@ from butlers.daemon.compose.orchestration import Orchestration, add_routing, orc
 from butlers.daemon.compose.outbound import add_outbound
 from butlers.daemon.compose.preferences import add_preferences
 from butlers.daemon.compose.templates import add_templates
+from butlers.daemon.compose.webhooks import add_webhooks
 from butlers.daemon.services import Service
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
 from butlers.roster import ButlerConfig
@@ -46,6 +47,7 @@ from butlers.switchboard.requests.lifecycle import RequestProcessor
 from butlers.switchboard.requests.reader import AcceptTimes, RequestReader, ServiceLevels
 from butlers.switchboard.requests.signals import Signals, ended_of
 from butlers.switchboard.senders import Policy, SenderPolicies, SenderRecords, shown
+from butlers.webhooks import MIGRATIONS as WEBHOOK_MIGRATIONS
 
 FORGET_EVERY_S = 3600.0
 DRAIN_S = 5.0
@@ -233,6 +235,7 @@ def migration_sets(config: ButlerConfig) -> list[MigrationSet]:
         base_migrations(schema),
         MigrationSet(schema=schema, package="butlers.switchboard", component="switchboard"),
         *memory_migrations(config),
+        WEBHOOK_MIGRATIONS,
         *PIPELINE_MIGRATIONS,  # its schedules start jobs
     ]
 
@@ -287,6 +290,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *calendar_tools,
             *templates.tools,
             *(courier.tools if courier else ()),
+            *add_webhooks(butler),
         ],
     )
     add_api(butler, ingress)
@@ -294,8 +298,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     butler.add(Service(name="requests", drain=_drain(config, parts, ingress)))
     if courier is not None:
         add_courier(butler, courier)
-    queries = Queries.load("butlers.switchboard", schema=config.schema_name)
-    add_lifecycle_events(butler, changes=queries.changed_requests, events_of=request_events)
+    _add_request_events(butler)
     add_sources(butler, ingress, connectors)
     return butler
 
@@ -322,6 +325,11 @@ def _with_modules(process: Process, config: ButlerConfig) -> tuple[Butler, Seque
 
 async def _refuse_route(_envelope: RouteEnvelope) -> dict[str, Any]:
     raise invalid("target.butler", "switchboard takes messages at its ingest door and no routed work")
+
+
+def _add_request_events(butler: Butler) -> None:
+    queries = Queries.load("butlers.switchboard", schema=butler.config.schema_name)
+    add_lifecycle_events(butler, changes=queries.changed_requests, events_of=request_events)
 
 
 def _add_keeper(butler: Butler) -> None:
