@@ -46,6 +46,7 @@ SCHEMAS = {
     "pipeline/queries.sql": "pipeline",
     "switchboard/extraction/queries.sql": "switchboard",
     "switchboard/connectors/queries.sql": "switchboard",
+    "switchboard/connectors/statistics.sql": "switchboard",
     "switchboard/registry.sql": "switchboard",
     "switchboard/senders.sql": "switchboard",
     "switchboard/operators/queries.sql": "switchboard",

@@ -48,6 +48,7 @@ SWITCHBOARD_TOOLS = {
     *(f"webhooks.{action}" for action in ("deliveries", "replay", "ping", "publish")),
     *(f"senders.{action}" for action in ("refused", "pairings", "approve", "allow", "remove", "owner_code")),
     *("connector.heartbeat", "connectors.list", "connectors.deregister", "create_backfill_job"),
+    *(f"connectors.{action}" for action in ("show", "stats", "summary", "fanout")),
     *(f"backfill.{action}" for action in ("pause", "cancel", "resume", "list", "poll", "progress")),
 }
 

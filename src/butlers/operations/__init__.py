@@ -3,7 +3,8 @@
     operation     what a declaration says
     http          HTTP routes from the declarations, and JSON answers        openapi   their description
     table         all that have HTTP routes
-    requests, operators, routing, connectors, webhooks    carried out by Switchboard
+    requests, operators, routing, webhooks                carried out by Switchboard
+    connectors, connector_statistics                      carried out by Switchboard
     deliveries (with delivery_lines), dead_letters        carried out by Messenger
     people        senders by Switchboard, recipients by Messenger
     approvals     carried out by the butler whose actions they are

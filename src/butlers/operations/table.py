@@ -6,6 +6,7 @@ from typing import Final
 
 from butlers.operations import (
     approvals,
+    connector_statistics,
     connectors,
     dead_letters,
     deliveries,
@@ -26,6 +27,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *operators.OPERATIONS,
     *routing.OPERATIONS,
     *connectors.OPERATIONS,
+    *connector_statistics.OPERATIONS,
     *people.OPERATIONS,
     *messages.OPERATIONS,
     *preferences.OPERATIONS,

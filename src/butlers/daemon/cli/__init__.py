@@ -13,6 +13,7 @@ from butlers.daemon.cli.declared import add_commands
 from butlers.daemon.cli.exits import asks_for_json, exiting, run_guarded
 from butlers.operations import (
     approvals,
+    connector_statistics,
     connectors,
     dead_letters,
     deliveries,
@@ -76,11 +77,12 @@ add_commands(app, "", *routing.OPERATIONS)
 _approvals = _group("approvals", "What waits for a person's approval.", *approvals.OPERATIONS)
 _approvals.add_typer(_group("approvals rules", "Rules that let calls pass without asking.", *approvals.OPERATIONS))
 _requests = (*requests.OPERATIONS, *operators.OPERATIONS)
+_connectors = (*connectors.OPERATIONS, *connector_statistics.OPERATIONS)
 _deliveries = (*deliveries.OPERATIONS, *people.OPERATIONS)
 for _commands in (
     _group("requests", "Recent requests, newest first, and what can be done about them.", *_requests),
     _group("registry", "Who can take work.", *routing.OPERATIONS),
-    _group("connectors", "Who brings messages in, and whether it is there.", *connectors.OPERATIONS),
+    _group("connectors", "Who brings messages in, and whether it is there.", *_connectors),
     _group("backfill", "Messages of the past that connectors fetch when asked to.", *connectors.OPERATIONS),
     _group("deliveries", "What was sent, what waits, and how the way out is doing.", *_deliveries),
     _group("messages", "Messages to people: what was sent to whom, and what became of it.", *messages.OPERATIONS),

@@ -32,6 +32,7 @@ from butlers.switchboard.connectors.backfill import BackfillJobs
 from butlers.switchboard.connectors.registry import Connectors, Heartbeats, Speakers, make_log_months
 from butlers.switchboard.connectors.rollups import Rollups, RunJob
 from butlers.switchboard.connectors.rollups import Window as Interval
+from butlers.switchboard.connectors.statistics import ConnectorStatistics
 from butlers.switchboard.ingress.ingress import Ingress
 
 NOWHERE = "none"  # the master of an installation whose jobs somebody else starts
@@ -100,12 +101,17 @@ def add_connectors(butler: Butler) -> ConnectorParts:
         speakers=speakers,
         report=butler.report,
     )
+    statistics = ConnectorStatistics(
+        database=process.database,
+        queries=Queries.load("butlers.switchboard.connectors.statistics", schema=schema),
+        clock=process.clock,
+    )
     butler.add(Service(name="connectors", drain=heartbeats.close, health=connectors.findings))
     return ConnectorParts(
         heartbeats=heartbeats,
         own=own,
         jobs=_jobs(butler, queries),
-        tools=[*connectors.tools(heartbeats), *backfill.tools()],
+        tools=[*connectors.tools(heartbeats), *statistics.tools(), *backfill.tools()],
     )
 
 
