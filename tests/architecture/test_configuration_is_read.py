@@ -59,7 +59,6 @@ READ_LATER = {
 }
 _WHEN_ON = "read when it is switched on, which the shipped roster does not do"
 NOT_READ_YET = {
-    ("Settings", "outbound_queue"): "read by the delivery runtime, when it opens its queue",
     ("DatabaseSection", "name"): "there is one database and the system names it itself",
     ("TelegramUserScope", "token_env"): _WHEN_ON,
     ("EmailUserScope", "address_env"): _WHEN_ON,

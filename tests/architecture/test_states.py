@@ -12,6 +12,7 @@ import pytest_asyncio
 from butlers.contracts import approval_state as approvals
 from butlers.contracts import backfill_state as backfill
 from butlers.contracts import delivery_state as deliveries
+from butlers.contracts import message_state as messages
 from butlers.contracts import request_state as requests
 from butlers.daemon.settings import shipped_roster
 from butlers.daemon.system import migration_sets
@@ -29,6 +30,7 @@ REQUEST = frozenset(requests.RequestState)
 # table -> column, every state, the groups that its indexes may name
 TABLES: dict[str, tuple[str, frozenset[str], Mapping[str, frozenset[str]]]] = {
     "messenger.delivery_requests": ("status", DELIVERY, deliveries.GROUPS),
+    "outbound.scheduled_messages": ("state", frozenset(messages.MessageState), messages.GROUPS),
     "switchboard.message_inbox": ("lifecycle_state", REQUEST, requests.GROUPS),
     "messenger.pending_actions": ("status", frozenset(approvals.STATUSES), approvals.GROUPS),
     "switchboard.backfill_jobs": ("status", frozenset(backfill.Status), backfill.GROUPS),
@@ -78,6 +80,7 @@ async def test_the_indexes_of_the_table_name_groups(database: Database, table: s
         ("switchboard", "lifecycle_state", requests.GROUPS),
         ("butler/approvals", "status", approvals.GROUPS),
         ("switchboard/connectors", "status", backfill.GROUPS),
+        ("outbound", "state", messages.GROUPS),
     ],
 )
 def test_queries_name_groups(folder: str, column: str, groups: dict[str, Collection[str]]) -> None:
@@ -96,6 +99,7 @@ def test_the_wire_names_the_same_states() -> None:
     [
         (DELIVERY, deliveries.TRANSITIONS),
         (REQUEST, requests.TRANSITIONS),
+        (frozenset(messages.MessageState), messages.TRANSITIONS),
         (frozenset(approvals.STATUSES), approvals.TRANSITIONS),
     ],
 )
@@ -107,6 +111,7 @@ def test_every_state_has_its_transitions(states: frozenset[str], transitions: di
 def test_a_delivery_is_open_parked_or_ended() -> None:
     assert sorted([*deliveries.UNENDED, *deliveries.ENDED]) == sorted(DELIVERY)
     assert sorted([*requests.OPEN, *requests.ENDED]) == sorted(REQUEST)
+    assert sorted([*messages.OPEN, *messages.ENDED]) == sorted(messages.MessageState)
     assert sorted([*backfill.OPEN, *backfill.NEEDS_PERSON, *backfill.ENDED]) == sorted(backfill.Status)
 
 

@@ -62,7 +62,7 @@ async def test_a_message_reaches_people_from_http_mcp_and_the_command_line(runni
     await until_state(running, by_cli, ann, "delivered")
 
     assert await running.answers(int(chat)) == ["[switchboard] Hello", "[travel] Gate 7", "[switchboard] From a person"]
-    [mail] = [mail for mail in await mails(running) if mail["rcpt_tos"] == [address]]
+    [mail] = [mail for mail in await mails(running) if mail["recipients"][0]["address"] == address]
     assert (mail["subject"], mail["text"]) == ("[switchboard] Greeting", "Hello")
     shown = await get(running, f"/messages/{answer['message_id']}")
     assert [row["state"] for row in shown["recipients"]] == ["delivered", "delivered"]
@@ -342,7 +342,7 @@ async def test_failover_reaches_the_person_by_the_next_allowed_channel(running: 
     row = await until_state(running, answer, ann, "delivered")
 
     assert (row["channel"], row["failed_channels"]) == ("email", ["telegram"])
-    assert [mail["text"] for mail in await mails(running) if mail["rcpt_tos"] == [address]] == ["Hello"]
+    assert [mail["text"] for mail in await mails(running) if mail["recipients"][0]["address"] == address] == ["Hello"]
     assert [attempt["outcome"] for attempt in await attempts(running, answer)] == ["failed", "delivered"]
 
 

@@ -30,6 +30,14 @@ _S = MessageState
 
 OPEN = (_S.PLANNED, _S.QUEUED, _S.SENDING)
 ENDED = (_S.DELIVERED, _S.DIGESTED, _S.BLOCKED, _S.EXPIRED, _S.DEAD_LETTERED, _S.CANCELLED)
+IN_QUEUE = (_S.QUEUED, _S.SENDING)  # the queue has an entry for it
+NOT_LEFT = (_S.PLANNED, _S.QUEUED)  # no worker has handed it over
+GROUPS = {
+    "OPEN": frozenset(OPEN),
+    "ENDED": frozenset(ENDED),
+    "IN_QUEUE": frozenset(IN_QUEUE),
+    "NOT_LEFT": frozenset(NOT_LEFT),
+}
 
 TRANSITIONS: Mapping[MessageState, frozenset[MessageState]] = {
     _S.PLANNED: frozenset({_S.QUEUED, _S.CANCELLED}),

@@ -187,8 +187,8 @@ class MessageDelivery:
 
     async def _hand_over_again(self, person: PersonRecord, decision: Decision) -> Step:
         """Its answer was lost. On another channel it could arrive twice."""
-        kept = {candidate.channel for candidate in decision.candidates if candidate.is_kept}
-        if self._work.channel not in kept:
+        allowed = {candidate.channel for candidate in decision.candidates if candidate.is_allowed}
+        if self._work.channel not in allowed:
             detail = f"no longer allowed by {self._work.channel}; whether it left before is not known"
             return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, detail)
         now = self._clock.now()

@@ -45,7 +45,8 @@ class Explainer:
         explained: dict[str, Any] = {
             "recipient_id": recipient.id,
             "candidates": [
-                {"channel": each.channel, "kept": each.is_kept, "rule": each.rule.value} for each in decision.candidates
+                {"channel": each.channel, "kept": each.is_allowed, "rule": each.rule.value}
+                for each in decision.candidates
             ],
             "quiet_hours": quiet_arithmetic(decision.quiet, given.now),
             "muted_until": decision.muted_until.isoformat() if decision.muted_until else None,

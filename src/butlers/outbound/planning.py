@@ -52,20 +52,20 @@ class Rule(StrEnum):
     RECIPIENT_PERMISSION = "recipient-permission"
 
 
-_WANTED_BY = (Rule.USER_PREFERENCE, Rule.ORGANIZATION_DEFAULT, Rule.SYSTEM_DEFAULT)
+_PREFERRED_BY = (Rule.USER_PREFERENCE, Rule.ORGANIZATION_DEFAULT, Rule.SYSTEM_DEFAULT)
 _REFUSED_BY = (Rule.OPTED_OUT, Rule.ORGANIZATION_REFUSES, Rule.SYSTEM_REFUSES)
 # The contact's usual channel stands between what the person and what the organization wants.
-_ORDER = (_WANTED_BY[0], Rule.PREFERRED_CHANNEL, *_WANTED_BY[1:], Rule.ENABLED)
+_ORDER = (_PREFERRED_BY[0], Rule.PREFERRED_CHANNEL, *_PREFERRED_BY[1:], Rule.ENABLED)
 _RANKS = {rule: rank for rank, rule in enumerate(_ORDER)}
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One enabled channel, and the rule that kept or dropped it."""
+    """One enabled channel, and the rule that remaining or dropped it."""
 
     channel: str
     rule: Rule
-    is_kept: bool
+    is_allowed: bool
 
 
 def resolve_channels(
@@ -80,16 +80,16 @@ def resolve_channels(
 
     The highest level that has an opinion of a channel decides about it, so a person's opt-out always wins.
     """
-    kept, dropped = [], []
+    remaining, dropped = [], []
     for place, channel in enumerate(enabled):
-        rule, is_kept = _opinion(channel, levels, preferred)
-        if is_kept and reachable is not None and channel not in reachable:
-            rule, is_kept = Rule.NO_ADDRESS, False
-        elif is_kept and channel in failed:
-            rule, is_kept = Rule.FAILED_BEFORE, False
-        candidate = Candidate(channel, rule, is_kept)
-        (kept.append((_RANKS[rule], place, candidate)) if is_kept else dropped.append(candidate))
-    return (*(candidate for _, _, candidate in sorted(kept, key=lambda each: each[:2])), *dropped)
+        rule, is_allowed = _opinion(channel, levels, preferred)
+        if is_allowed and reachable is not None and channel not in reachable:
+            rule, is_allowed = Rule.NO_ADDRESS, False
+        elif is_allowed and channel in failed:
+            rule, is_allowed = Rule.FAILED_BEFORE, False
+        candidate = Candidate(channel, rule, is_allowed)
+        (remaining.append((_RANKS[rule], place, candidate)) if is_allowed else dropped.append(candidate))
+    return (*(candidate for _, _, candidate in sorted(remaining, key=lambda each: each[:2])), *dropped)
 
 
 def _opinion(channel: str, levels: Sequence[Opinions], preferred: str | None) -> tuple[Rule, bool]:
@@ -97,7 +97,7 @@ def _opinion(channel: str, levels: Sequence[Opinions], preferred: str | None) ->
         if depth == 1 and channel == preferred:
             break
         if (opinion := level.get(channel)) is not None:
-            return (_WANTED_BY[depth], True) if opinion else (_REFUSED_BY[depth], False)
+            return (_PREFERRED_BY[depth], True) if opinion else (_REFUSED_BY[depth], False)
     return (Rule.PREFERRED_CHANNEL if channel == preferred else Rule.ENABLED), True
 
 
@@ -202,7 +202,7 @@ class Decision:
 
     result: RecipientDecision
     preferences: Preferences = field(default_factory=Preferences)
-    candidates: tuple[Candidate, ...] = ()  # kept ones first
+    candidates: tuple[Candidate, ...] = ()  # remaining ones first
     quiet: QuietHours = field(default_factory=QuietHours)
     muted_until: datetime | None = None
 
@@ -261,22 +261,22 @@ class Decider:
         self, candidates: tuple[Candidate, ...], permissions: frozenset[str]
     ) -> tuple[tuple[Candidate, ...], Refused | None]:
         """The sender's permission before the recipient's. The reason is that of the last step that left a channel."""
-        kept = [each for each in candidates if each.is_kept]
-        dropped = [each for each in candidates if not each.is_kept]
-        if not kept:
+        remaining = [each for each in candidates if each.is_allowed]
+        dropped = [each for each in candidates if not each.is_allowed]
+        if not remaining:
             return candidates, Refused(reason=BlockedReason.NO_CHANNEL, detail=_without_channel(candidates))
         steps = (
             (Direction.SEND, Rule.SENDER_PERMISSION, BlockedReason.SENDER_PERMISSION),
             (Direction.RECEIVE, Rule.RECIPIENT_PERMISSION, BlockedReason.RECIPIENT_PERMISSION),
         )
         for direction, rule, reason in steps:
-            first = kept[0].channel
-            allowed = [each for each in kept if self._is_permitted(permissions, direction, each.channel)]
-            dropped += [Candidate(each.channel, rule, False) for each in kept if each not in allowed]
+            first = remaining[0].channel
+            allowed = [each for each in remaining if self._is_permitted(permissions, direction, each.channel)]
+            dropped += [Candidate(each.channel, rule, False) for each in remaining if each not in allowed]
             if not allowed:
                 return tuple(dropped), Refused(reason=reason, detail=permission_name(direction, first))
-            kept = allowed
-        return (*kept, *dropped), None
+            remaining = allowed
+        return (*remaining, *dropped), None
 
     def _is_permitted(self, permissions: frozenset[str], direction: Direction, channel: str) -> bool:
         if direction is Direction.SEND:

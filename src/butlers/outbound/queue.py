@@ -42,7 +42,6 @@ LATEST = datetime(2255, 1, 1, tzinfo=UTC)  # microseconds after it do not fit in
 LEVELS: Mapping[Priority, int] = {priority: level for level, priority in enumerate(Priority)}  # 0: handed out first
 PRIORITIES = tuple(Priority)  # by level
 _PREFIX = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
-_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +198,7 @@ def encode_payload(payload: Mapping[str, Any]) -> str:
     if not isinstance(payload, dict):
         raise invalid("payload", "must be a JSON object")
     try:
-        text = _ENCODER.encode(payload)
+        text = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
         raise invalid("payload", "must be a JSON object") from None
     if len(text) > LARGEST_PAYLOAD or (not text.isascii() and _utf8_length(text) > LARGEST_PAYLOAD):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_core import to_json
 
@@ -27,7 +27,6 @@ from butlers.outbound.records import Records, Work
 from butlers.outbound.service import MessageDeliveryService, queue_message
 
 ON_TIME_GOAL, SUCCESS_GOAL = 0.99, 0.995
-_KEYS = UUID("5d3f2a6e-6a0b-4f0e-9d07-1b8f9a1c7e55")  # the name space of ids that follow from a caller's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class MessageTools:
         given = arguments.model_dump(mode="json", exclude={"message", "policy", "idempotency_key"}, exclude_none=True)
         key = arguments.idempotency_key
         fields = given | {
-            "id": str(uuid5(_KEYS, f"{caller.name}:{key}") if key else self.new_id()),
+            "id": str(uuid5(NAMESPACE_URL, f"butlers:message:{caller.name}:{key}") if key else self.new_id()),
             "sender_id": caller.name,
             "recipient_ids": list(dict.fromkeys(arguments.recipient_ids)) or [OWNER],
             "delivery_policy": arguments.policy,

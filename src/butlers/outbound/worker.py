@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
+from weakref import WeakValueDictionary
 
 from butlers.clock import Clock
 from butlers.contracts.message_state import MessageState
@@ -63,6 +64,7 @@ class Worker:
         self._awake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by recipient
 
     def wake(self) -> None:
         self._awake.set()
@@ -70,9 +72,9 @@ class Worker:
     async def run(self) -> None:
         """Work until cancelled."""
         try:
-            while not self._is_closing:
+            while True:
                 self._awake.clear()
-                if not await self._start_due():
+                if self._is_closing or not await self._start_due():
                     await self._wait()
         finally:
             for task in self._tasks:
@@ -114,6 +116,12 @@ class Worker:
             waking.cancel()
 
     async def _work_on(self, leased: LeasedMessage) -> None:
+        """One after another for each recipient, in the order in which the queue handed them out."""
+        recipient = str(leased.message.payload["recipient_id"])
+        async with self._lines.setdefault(recipient, asyncio.Lock()):
+            await self._work_alone(leased)
+
+    async def _work_alone(self, leased: LeasedMessage) -> None:
         try:
             await self._settle(leased, await self._step(leased))
         except LeaseLost:

@@ -52,7 +52,7 @@ _ENABLED = ("telegram", "email", "sms")
     ],
 )
 def test_the_channel(levels: list[dict[str, bool]], expected: str | None) -> None:
-    kept = [each.channel for each in resolve_channels(levels, _ENABLED) if each.is_kept]
+    kept = [each.channel for each in resolve_channels(levels, _ENABLED) if each.is_allowed]
 
     assert next(iter(kept), None) == expected
 

@@ -14,6 +14,7 @@ from butlers.contracts.message_state import ENDED
 from butlers.contracts.notify import NotifyEnvelope, NotifyResponse
 from butlers.daemon.compose.base import Butler
 from butlers.daemon.compose.preferences import PreferenceParts
+from butlers.daemon.compose.templates import add_templates
 from butlers.daemon.services import Service
 from butlers.operations.deliveries import STATUS
 from butlers.operations.operation import MESSENGER, SWITCHBOARD, Role
@@ -35,11 +36,9 @@ MONITOR_EVERY_S = 5.0
 DRAIN_S = 10.0
 
 
-def add_outbound(
-    butler: Butler, notify: NotifyDispatcher, preferences: PreferenceParts, templates: Any
-) -> list[AnyTool]:
-    """The tools; the loops are added to the butler."""
-    process = butler.process
+def add_outbound(butler: Butler, notify: NotifyDispatcher, preferences: PreferenceParts) -> list[AnyTool]:
+    """The tools, those of preferences and templates among them; the loops are added to the butler."""
+    process, templates = butler.process, add_templates(butler)
     clock, records = process.clock, PostgresRecords(process.database)
     queue = open_queue(process.settings.outbound_queue, database=process.database, clock=clock, new_id=process.new_id)
     inputs = Inputs(gate=preferences.gate, preferences=preferences.preferences)
@@ -48,7 +47,7 @@ def add_outbound(
         records=records,
         people=preferences.people,
         inputs=inputs,
-        messenger=_hand_over(butler, notify, preferences, templates, records),
+        messenger=_hand_over(butler, notify, preferences, templates.templates, records),
         clock=clock,
         moved=partial(_observe, butler),
         feed=feeder.run_once,
@@ -60,7 +59,7 @@ def add_outbound(
         records=records,
         queue=queue,
         clock=clock,
-        templates=templates,
+        templates=templates.templates,
         wake=worker.wake,
     )
     tools = MessageTools(
@@ -84,7 +83,7 @@ def add_outbound(
             name="outbound monitor", run=QueueMonitor(queue, butler.telemetry, clock).run_once, every_s=MONITOR_EVERY_S
         ),
     )
-    return tools.tools()
+    return [*tools.tools(), *preferences.tools, *templates.tools]
 
 
 def _hand_over(

@@ -26,7 +26,6 @@ from butlers.daemon.compose.modules import calendar_module, memory_migrations
 from butlers.daemon.compose.orchestration import Orchestration, add_routing, orchestration
 from butlers.daemon.compose.outbound import add_outbound
 from butlers.daemon.compose.preferences import add_preferences
-from butlers.daemon.compose.templates import add_templates
 from butlers.daemon.compose.webhooks import add_webhooks
 from butlers.daemon.services import Service
 from butlers.pipeline.schema import MIGRATIONS as PIPELINE_MIGRATIONS
@@ -255,8 +254,7 @@ def build(process: Process, config: ButlerConfig) -> Butler:
     accept_times, service_levels = add_service_levels(butler)
     connectors = add_connectors(butler)
     gate = add_senders(butler, parts.notify)
-    templates = add_templates(butler)
-    message_tools = add_outbound(butler, parts.notify, preferences, templates.templates)
+    message_tools = add_outbound(butler, parts.notify, preferences)
     ingress = door_in(butler, parts, registry=registry, admission=admission, accept_times=accept_times, gate=gate)
     audit = AuditLog(database=process.database, schema=config.schema_name, new_id=process.new_id)
     operator_tools = add_operators(
@@ -285,10 +283,8 @@ def build(process: Process, config: ButlerConfig) -> Butler:
             *registry.tools(),
             *connectors.tools,
             *gate.records.tools(),
-            *preferences.tools,
             *message_tools,
             *calendar_tools,
-            *templates.tools,
             *(courier.tools if courier else ()),
             *add_webhooks(butler),
         ],
