@@ -87,6 +87,13 @@ class Contacts:
         await connection.execute(self._queries.add_identity, self._new_id(), owner, channel, identity, now)
         return owner
 
+    async def add_to(self, contact: UUID, connection: Executor, channel: str, identity: str, _name: str) -> UUID:
+        """The contact, who has this identity from now on."""
+        await connection.execute(
+            self._queries.add_identity, self._new_id(), contact, channel, identity, self._clock.now()
+        )
+        return contact
+
     async def remove(self, channel: str, identity: str) -> None:
         """The identity is no contact's any more, unless it is the owner's."""
         await self._database.execute(self._queries.remove_identity, channel, identity)

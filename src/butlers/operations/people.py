@@ -47,6 +47,9 @@ class SenderArguments(Value):
 class AllowArguments(SenderArguments):
     name: Identity | None = Field(default=None, description="the person's name; absent: the identity")
     owner: bool = Field(default=False, description="true: it is the owner's own identity")
+    person: Identity | None = Field(
+        default=None, description="a contact whose identity it is, too: its id, channel:address or whole name"
+    )
 
 
 class OwnerCodeArguments(Value):
@@ -185,6 +188,7 @@ ALLOW: Final = op.Operation(
                 *_SENDER,
                 op.Option("name", "The person's name."),
                 op.Option("owner", "It is the owner's own.", "--owner"),
+                op.Option("person", "A contact whose identity it is, too: id, channel:address or name.", "--of"),
             ),
         ),
     ),

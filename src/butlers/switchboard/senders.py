@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from butlers.butler.toolbox import AnyTool, Tool
 from butlers.channels.registry import channel_of
 from butlers.clock import Clock
 from butlers.contacts import Contacts
+from butlers.contacts.people import People
 from butlers.contracts.envelope import invalid
 from butlers.errors import NotFound
 from butlers.operations import people as operations
@@ -103,6 +105,7 @@ class SenderRecords:
     database: Database
     queries: Queries  # of butlers.switchboard.senders
     contacts: Contacts
+    people: People
     clock: Clock
     new_id: Callable[[], UUID]
     owner_name: str
@@ -203,6 +206,9 @@ class SenderRecords:
         channel, identity = given.channel, _identity(given)
         name = self.owner_name if given.owner else given.name or identity
         add = self.contacts.add_to_owner if given.owner else self.contacts.add
+        if given.person is not None:
+            known = (await self.people.resolve_people([given.person]))[given.person]
+            name, add = known.name, partial(self.contacts.add_to, known.id)
         async with self.database.transaction() as connection:
             contact = await add(connection, channel, identity, name)
             await connection.execute(self.queries.forget_refusal, channel, identity)

@@ -16,6 +16,7 @@ from butlers.butler.lifecycle_events import request_events
 from butlers.butler.modules import Module, PackageChannelModule
 from butlers.butler.toolbox import AnyTool
 from butlers.channels.registry import channel_of, pairing_names, written_names
+from butlers.contacts.people import People
 from butlers.contracts.envelope import invalid
 from butlers.contracts.route import RouteEnvelope
 from butlers.daemon.compose.base import Butler, Process, base_migrations, build_butler, finish_butler
@@ -130,6 +131,7 @@ def add_senders(butler: Butler, notify: NotifyDispatcher) -> SenderGate:
         database=process.database,
         queries=Queries.load("butlers.switchboard.senders", schema=butler.config.schema_name),
         contacts=butler.contacts,
+        people=People(database=process.database),
         clock=process.clock,
         new_id=process.new_id,
         owner_name=settings.owner_name,

@@ -114,8 +114,9 @@ class Instance:
         response.raise_for_status()
         return response.json()
 
-    async def post(self, name: str, path: str, body: Any) -> Any:
-        response = await self._http.post(f"{self.url(name)}{path}", json=body)
+    async def post(self, name: str, path: str, body: Any, *, token: str | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        response = await self._http.post(f"{self.url(name)}{path}", json=body, headers=headers)
         response.raise_for_status()
         return response.json()
 

@@ -8,12 +8,13 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from butlers.butler.identity import TokenFile
+from butlers.butler.identity import OPERATOR, TokenFile
 from butlers.clock import Clock
 from butlers.courier.client import CourierClient
 from butlers.daemon.demo.instance import Instance, clean_environment
@@ -22,9 +23,10 @@ from butlers.daemon.places import Places
 from butlers.errors import ButlersError, TimeoutExceeded
 from butlers.operations.operation import Role
 
-_DAY = timedelta(days=1)
+_DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 _PATIENCE_S = 600.0  # Spark takes ten seconds alone on two cores, and minutes beside other work
 CHAT, REMOTE_CHAT = 4711, 4712
+PEOPLE_CHATS = (4713, 4714, 4715)
 CRASH_CHATS = tuple(range(4720, 4730))  # several, because one recipient is not to be flooded
 IN_FLIGHT = 40
 
@@ -122,6 +124,11 @@ class Demo:
             ("out", "the answer comes back to the chat, signed by the butler", self._out),
             ("question", "the specialist answers from what it was told", self._question),
             ("remote", "a butler without an address attaches by WebSocket and answers a chat", self._remote),
+            (
+                "people",
+                "a message for three people: one asleep, one opted out, one reached by another channel; as explained",
+                self._people,
+            ),
             ("duplicate", "the same event twice is one request and one answer", self._duplicate),
             ("trace", "every hop is on record under the one request_id", self._trace),
             (
@@ -135,7 +142,7 @@ class Demo:
                 f"kill -9 with {IN_FLIGHT} messages in flight: all are finished after a restart, each answered once",
                 self._crash,
             ),
-            ("statistics", "Spark reads the deliveries and counts as many answers as the chats show", self._statistics),
+            ("statistics", "Spark counts as many deliveries as the chats and mailboxes show", self._statistics),
         ]
         if not keep:
             steps.append(("stop", "ctrl-C drains, exits 0 and leaves no process", self._stop))
@@ -198,6 +205,57 @@ class Demo:
     async def _has_garden(self) -> bool:
         butlers = (await self.instance.get("switchboard", "/api/butlers"))["butlers"]
         return any(butler["name"] == "garden" for butler in butlers)
+
+    async def _people(self) -> str:
+        """Each as `explain` said before."""
+        asleep, out, away = await self._three_people()
+        body = {"message": "Dinner is at eight", "recipient_ids": [asleep, out, away], "subject": "Dinner"}
+        explained = (await self._operator_post("/api/messages/explain", body))["recipients"]
+        sent = await self._operator_post("/api/messages", body)
+        said = {
+            row["recipient_id"]: (row.get("channel"), row.get("scheduled_at"), row.get("reason")) for row in explained
+        }
+        done = {row["recipient_id"]: (row["channel"], row["scheduled_at"][:16], None) for row in sent["queued"]}
+        done |= {row["recipient_id"]: (None, None, row["reason"]) for row in sent["blocked"]}
+        said = {id: (channel, at and at[:16], reason) for id, (channel, at, reason) in said.items()}
+        _expect(said == done, f"explained {said}, done {done}")
+        states = await self.instance.until("the message has left", partial(self._settled, sent["message_id"], away))
+        _expect(states[asleep] == ("queued", "telegram"), f"asleep: {states[asleep]}")
+        _expect(states[away] == ("delivered", "email"), f"away: {states[away]}")
+        _expect(done[out][2] == "no-channel", f"opted out: {done[out]}")
+        mails = await self._mails()
+        _expect(mails == 1, f"{mails} mails were accepted")
+        _expect(not await self._answers_in(*PEOPLE_CHATS), "somebody got a chat message")
+        return f"asleep until {done[asleep][1]}, opted out: {done[out][2]}, Telegram blocked: by email"
+
+    async def _three_people(self) -> list[str]:
+        """Contacts: the first has quiet hours all day, the second no wish to hear, the third has blocked the bot."""
+        found = []
+        for chat in PEOPLE_CHATS:
+            given = {"channel": "telegram", "identity": str(chat), "name": f"Guest {chat}"}
+            found.append((await self._operator_post("/api/senders/allow", given))["contact_id"])
+        mail = {"channel": "email", "identity": "guest@people.example", "person": found[2]}
+        await self._operator_post("/api/senders/allow", mail)
+        now = self._clock.now()
+        night = {"start_time": f"{now - _HOUR:%H:%M}", "end_time": f"{now + _HOUR:%H:%M}", "timezone": "UTC"}
+        documents = ({"quietHours": night}, {"notifications": {"matrix": {"message": {"telegram": False}}}}, {})
+        for id, document in zip(found, documents, strict=True):
+            await self._operator_post(f"/api/people/{id}/preferences", document)
+        await self.instance.post("telegram_simulator", f"/control/users/{PEOPLE_CHATS[2]}/block", None)
+        return found
+
+    async def _settled(self, message_id: str, person: str) -> dict[str, tuple[str, str]] | None:
+        shown = (await self.instance.get("switchboard", f"/api/messages/{message_id}"))["recipients"]
+        states = {row["recipient_id"]: (row["state"], row["channel"]) for row in shown}
+        return states if states[person][0] not in ("planned", "queued", "sending") else None
+
+    async def _operator_post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        token = TokenFile(Places(self._data_dir).tokens, self._clock).secret_of(OPERATOR)
+        answer: dict[str, Any] = await self.instance.post("switchboard", path, body, token=token)
+        return answer
+
+    async def _mails(self) -> int:
+        return len((await self.instance.get("mail_control", "/control/mail/accepted"))["accepted"])
 
     async def _duplicate(self) -> str:
         sent = self._event("9001", CHAT, "My flight to Rome leaves at nine")
@@ -262,10 +320,10 @@ class Demo:
         )
 
     async def _statistics(self) -> str:
-        shown = len(await self._answers_in(CHAT, REMOTE_CHAT, *CRASH_CHATS))
+        shown = len(await self._answers_in(CHAT, REMOTE_CHAT, *CRASH_CHATS)) + await self._mails()
         delivered = await answers_delivered(self._data_dir, self._began)
-        _expect(delivered == shown, f"Spark counts {delivered} answers, the chats show {shown}")
-        return f"{delivered} answers delivered, as many as the chats show"
+        _expect(delivered == shown, f"Spark counts {delivered} messages, the chats and mailboxes show {shown}")
+        return f"{delivered} messages delivered, as many as the chats and mailboxes show"
 
     async def _stop(self) -> str:
         pid = self.instance.pid
