@@ -146,7 +146,7 @@ def check_queue_address(address: str) -> None:
 def _is_redis(address: str) -> bool:
     try:
         parts = urlsplit(address)
-        prefix = dict(parse_qsl(parts.query)).get("prefix", "outbound")
+        prefix = dict(parse_qsl(parts.query, keep_blank_values=True)).get("prefix", "outbound")
         has_place = bool(parts.path if parts.scheme == "unix" else parts.hostname and parts.port != 0)
     except ValueError:  # brackets or a port that are none
         return False

@@ -40,7 +40,7 @@ def open_queue(
     if address == "postgres":
         return PostgresQueue(database, clock, new_id, schema=schema, lease_s=lease_s)
     parts = urlsplit(address)
-    options = dict(parse_qsl(parts.query))
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     prefix = options.pop("prefix", PREFIX)
     url = urlunsplit(parts._replace(query=urlencode(options)))
     return RedisQueue(url, new_id=new_id, prefix=prefix, lease_s=lease_s)

@@ -1,28 +1,29 @@
 """One connection to Redis, on which calls follow each other without waiting for the replies before them.
 
-The client library connects (encryption, login, choice of the database) and reads; its pool, its retries and its way to
-pack a command are left out, because together they take longer than the call itself. Nothing is sent twice: when the
-connection is lost, each call on its way gets `TargetUnavailable`, and the next call connects again.
+The client library connects (encryption, login, choice of the database) and hands the socket over. Its pool, its
+retries, its packing and its reading are left out, because together they take longer than the call itself. Nothing is
+sent twice: when the connection is lost, each call on its way gets `TargetUnavailable`, and the next one connects again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from butlers.errors import TargetUnavailable
 
 CONNECT_S, ANSWER_S, RETRY_AFTER_S = 2.0, 5.0, 2.0
-Waiting = deque[asyncio.Future[Any]]  # for replies, in the order of the calls
+
+
+class RefusedCall(Exception):
+    """What Redis reports instead of a reply: a code such as NOSCRIPT or OOM, and a text."""
 
 
 class Command:
@@ -46,72 +47,144 @@ class RedisConnection:
 
     def __init__(self, url: str) -> None:
         self._pool: Any = ConnectionPool.from_url(
-            url,
-            decode_responses=True,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=CONNECT_S,
-            socket_timeout=None,  # `call` has one
+            url, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=CONNECT_S, socket_timeout=ANSWER_S
         )
         self._turn = asyncio.Lock()  # of the call that connects
-        self._open: tuple[Any, Waiting, asyncio.Task[None]] | None = None
+        self._socket: _Socket | None = None
 
     async def call(self, command: Command, *arguments: str | int) -> Any:
-        """The reply; a `ResponseError` where Redis reports one. Raises `TargetUnavailable`."""
+        """The reply, or a `RefusedCall`. Raises `TargetUnavailable`."""
         data = command.packed(arguments)
         try:
-            async with asyncio.timeout(ANSWER_S):
-                connection, waiting, _ = self._open or await self._connect()
-                reply = asyncio.get_running_loop().create_future()
-                waiting.append(reply)  # in the same step as the write, so that both have the same order
-                await connection.send_packed_command(data, check_health=False)
-                return await reply
+            socket = self._socket
+            if socket is None or not socket.is_open:
+                socket = await self._connect()
+            return await socket.call(data)
         except (RedisError, OSError) as error:
-            if isinstance(error, TimeoutError):
-                self._lose(error)  # a server that is gone may never hang up
             problem = f"the Redis of the outbound queue does not answer ({type(error).__name__})"
             raise TargetUnavailable(problem, retry_after=RETRY_AFTER_S) from error
 
     async def close(self) -> None:
-        if self._open is not None:
-            connection, _, reader = self._open
-            self._lose(RedisConnectionError("the queue is closed"))
-            await asyncio.gather(reader, return_exceptions=True)
-            await connection.disconnect()
+        if self._socket is not None:
+            await self._socket.close()
 
-    async def _connect(self) -> tuple[Any, Waiting, asyncio.Task[None]]:
+    async def _connect(self) -> _Socket:
         async with self._turn:
-            if self._open is None:
+            if self._socket is None or not self._socket.is_open:
                 connection = self._pool.make_connection()
                 await connection.connect()
-                waiting: Waiting = deque()
-                reader = asyncio.create_task(self._read(connection, waiting), name="outbound queue in Redis")
-                self._open = connection, waiting, reader
-            return self._open
+                self._socket = _Socket(connection)
+            return self._socket
 
-    async def _read(self, connection: Any, waiting: Waiting) -> None:
-        while True:
-            try:
-                reply = await connection.read_response(disconnect_on_error=False)
-            except ResponseError as error:
-                reply = error
-            except (RedisError, OSError) as error:
-                self._lose(error)
-                with suppress(RedisError, OSError):
-                    await connection.disconnect(nowait=True)
-                return
-            future = waiting.popleft()
+
+class _Socket(asyncio.Protocol):
+    """Replies come in the order of the calls."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection  # held, because it closes the socket when it is collected
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._transport.set_protocol(self)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._replies = _replies()
+        next(self._replies)
+        self._closed = self._loop.create_future()
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._closed.done() or self._transport.is_closing())
+
+    async def call(self, data: bytes) -> Any:
+        reply = self._loop.create_future()
+        self._waiting.append(reply)
+        self._transport.write(data)
+        deadline = self._loop.call_later(ANSWER_S, self._transport.abort)  # a server that is gone may never hang up
+        try:
+            return await reply
+        finally:
+            deadline.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        for reply in self._replies.send(data):
+            future = self._waiting.popleft()
             if not future.done():  # its caller went away
                 future.set_result(reply)
 
-    def _lose(self, error: Exception) -> None:
-        """Every call on its way fails; the next one connects again."""
-        if self._open is None:
-            return
-        _, waiting, reader = self._open
-        self._open = None
-        for future in waiting:
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed.done():
+            self._closed.set_result(None)
+        for future in self._waiting:
             if not future.done():
-                future.set_exception(RedisConnectionError(str(error)))
-        if reader is not asyncio.current_task():
-            reader.cancel()
+                future.set_exception(ConnectionResetError("the connection was lost"))
+        self._waiting.clear()
+
+    async def close(self) -> None:
+        self._transport.close()
+        await self._closed
+
+
+def _replies() -> Generator[list[Any], bytes, None]:
+    """Takes what was received, and gives the replies that are complete."""
+    buffer, done = _Buffer(), list[Any]()
+    while True:
+        parser = _reply(buffer)
+        try:
+            while True:
+                next(parser)
+                buffer.add((yield done))
+                done = []
+        except StopIteration as end:
+            done.append(end.value)
+
+
+class _Buffer:
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._at = 0
+
+    def add(self, data: bytes) -> None:
+        if self._at:
+            del self._data[: self._at]
+            self._at = 0
+        self._data += data
+
+    def line(self) -> bytes | None:
+        """Up to the end of a line."""
+        end = self._data.find(b"\r\n", self._at)
+        if end < 0:
+            return None
+        found = bytes(self._data[self._at : end])
+        self._at = end + 2
+        return found
+
+    def take(self, size: int) -> bytes | None:
+        """So many bytes and the end of the line after them."""
+        end = self._at + size
+        if len(self._data) < end + 2:
+            return None
+        found = bytes(self._data[self._at : end])
+        self._at = end + 2
+        return found
+
+
+def _reply(buffer: _Buffer) -> Generator[None, None, Any]:
+    """One reply in the second version of the protocol; yields when there is not enough yet."""
+    while (line := buffer.line()) is None:
+        yield
+    kind, rest = line[:1], line[1:]
+    if kind == b":":
+        return int(rest)
+    if kind == b"$":
+        size = int(rest)
+        if size < 0:
+            return None
+        while (data := buffer.take(size)) is None:
+            yield
+        return data.decode()
+    if kind == b"*":
+        items = []
+        for _ in range(int(rest)):
+            items.append((yield from _reply(buffer)))
+        return items
+    text = rest.decode(errors="replace")
+    return RefusedCall(text) if kind == b"-" else text

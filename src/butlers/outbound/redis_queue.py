@@ -23,7 +23,6 @@ from typing import Any
 from uuid import UUID
 
 from pydantic_core import from_json
-from redis.exceptions import NoScriptError, ResponseError
 
 from butlers.errors import TargetUnavailable
 from butlers.outbound.queue import (
@@ -41,7 +40,7 @@ from butlers.outbound.queue import (
     retry_at,
     storable,
 )
-from butlers.outbound.redis_connection import RETRY_AFTER_S, Command, RedisConnection
+from butlers.outbound.redis_connection import RETRY_AFTER_S, Command, RedisConnection, RefusedCall
 from butlers.outbound.values import Priority
 from butlers.telemetry import get_logger
 
@@ -143,9 +142,9 @@ class RedisQueue:
 
     async def _call(self, name: str, *arguments: str | int) -> Any:
         reply = await self._connection.call(self._run, name, *arguments)
-        if isinstance(reply, NoScriptError):  # a Redis that was started anew: the call did not run
+        if isinstance(reply, RefusedCall) and str(reply).startswith("NOSCRIPT"):  # it was started anew; nothing ran
             reply = await self._connection.call(self._run_text, name, *arguments)
-        if isinstance(reply, ResponseError):
+        if isinstance(reply, RefusedCall):
             log.error("a call of the outbound queue failed in Redis", error=reply)
             raise TargetUnavailable("the Redis of the outbound queue refuses a call", retry_after=RETRY_AFTER_S)
         return reply

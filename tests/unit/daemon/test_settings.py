@@ -41,6 +41,35 @@ def test_ports_are_merged_one_by_one(tmp_path: Path) -> None:
     assert settings.simulator_port("smtp_simulator") == simulator_ports()["smtp_simulator"] + 7
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["postgres", "memory", "redis://host", "redis://u:p@host:1/2?prefix=a.b-c", "rediss://host:1", "unix:///run/redis"],
+)
+def test_a_queue_is_postgres_memory_or_a_redis(tmp_path: Path, address: str) -> None:
+    assert load(tmp_path).outbound_queue == "postgres"
+    assert load(tmp_path, outbound_queue=address).outbound_queue == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", "Postgres", "sqs", "redis:", "redis://", "redis://:secret@", "http://host", "unix://", "redis://[secret"),
+        *(
+            "redis://host:secret",
+            "redis://host/0?prefix=",
+            "redis://host/0?prefix={secret}",
+            "postgres://u:secret@h/db",
+        ),
+    ],
+)
+def test_any_other_queue_is_refused_without_repeating_it(tmp_path: Path, address: str) -> None:
+    error = mistake(tmp_path, outbound_queue=address)
+    assert (error.source, error.key) == ("command line", "--set outbound_queue")
+    assert "use postgres, memory, redis://host:port/db" in str(error)
+    assert "secret" not in str(error)
+    assert "secret" not in repr(load(tmp_path, outbound_queue="redis://:secret@host"))
+
+
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     assert load(tmp_path, {"DATABASE_URL": "", "BUTLERS_LLM": ""}).database_url is None
 

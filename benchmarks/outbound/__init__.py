@@ -1,0 +1,1 @@
+"""What sending costs: the queues here, the rest beside."""

@@ -1,0 +1,140 @@
+"""The outbound queue in PostgreSQL: transactions, what survives, and what a dequeue reads of a long queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from butlers.clock import ManualClock
+from butlers.ids import Uuid7Factory
+from butlers.outbound import MIGRATIONS
+from butlers.outbound.postgres_queue import QUEUE_CLAIMS, PostgresQueue
+from butlers.outbound.queue import QueueMessage
+from butlers.storage.database import Database
+from butlers.storage.embedded import EmbeddedPostgres
+from butlers.storage.queries import Queries
+from tests.database import cloned_database
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SOME, MANY = 60_000, 1_000_000
+MOST_PAGES = 300  # that a dequeue of ten entries reads and writes
+
+
+@pytest.fixture
+async def database(postgres_server: EmbeddedPostgres) -> AsyncIterator[Database]:
+    async with cloned_database(postgres_server, [MIGRATIONS], max_size=4) as database:
+        yield database
+
+
+def opened(database: Database) -> PostgresQueue:
+    clock = ManualClock(NOW)
+    return PostgresQueue(database, clock, Uuid7Factory(clock))
+
+
+def message(key: str) -> QueueMessage:
+    return QueueMessage(key=key, payload={"to": key}, scheduled_at=NOW)
+
+
+async def test_an_entry_is_written_with_the_callers_transaction_or_not_at_all(database: Database):
+    queue = opened(database)
+    with pytest.raises(RuntimeError):
+        async with database.transaction() as connection:
+            assert await queue.enqueue([message("a")], connection=connection) == {"a"}
+            raise RuntimeError("the caller fails")
+    assert (await queue.stats(now=NOW)).queued == 0
+    async with database.transaction() as connection:
+        await queue.enqueue([message("a")], connection=connection)
+    assert (await queue.stats(now=NOW)).queued == 1
+
+
+async def test_entries_leases_and_counts_outlive_the_adapter(database: Database):
+    queue = opened(database)
+    await queue.enqueue([message(key) for key in ("done", "dead", "held", "queued")])
+    done, dead, held = await queue.dequeue(now=NOW, limit=3, worker="one")
+    await queue.ack(done)
+    await queue.dead_letter(dead, "no")
+    await queue.close()
+    other = opened(database)
+    stats = await other.stats(now=NOW)
+    assert (stats.queued, stats.in_flight, stats.acknowledged, stats.dead_lettered) == (1, 1, 1, 1)
+    await other.ack(held)
+    assert [one.reason for one in await other.dead_letters()] == ["no"]
+
+
+async def test_what_is_done_leaves_no_row(database: Database):
+    queue = opened(database)
+    await queue.enqueue([message(f"k{number}") for number in range(20)])
+    for leased in await queue.dequeue(now=NOW, limit=20, worker="one"):
+        await queue.ack(leased)
+    assert await database.fetchval("SELECT count(*) FROM outbound.queue") == 0
+
+
+async def _fill(database: Database, count: int) -> None:
+    """Urgent ones that are not due, normal ones of which half are due, and some that dead workers held."""
+    await database.execute(
+        """
+        INSERT INTO outbound.queue (key, payload, priority, scheduled_at, seq, state, claim_token, lease_expires_at)
+        SELECT 'k' || n, '{"body": "hello"}', CASE WHEN n % 3 = 0 THEN 0 ELSE 2 END,
+            $1::timestamptz + (CASE WHEN n % 3 = 0 THEN 1000000 + n ELSE n - $2 / 2 END) * interval '1 second', n,
+            CASE WHEN n % 1000 = 1 THEN 'in_flight' ELSE 'queued' END,
+            CASE WHEN n % 1000 = 1 THEN gen_random_uuid() END,
+            CASE WHEN n % 1000 = 1 THEN $1::timestamptz - interval '1 second' END
+        FROM generate_series(1, $2::integer) AS n
+        """,
+        NOW,
+        count,
+        timeout=120,
+    )
+    await database.execute("VACUUM ANALYZE outbound.queue", timeout=120)
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", []):
+        yield from _nodes(part)
+
+
+async def _check_plan(database: Database, mode: str) -> None:
+    """No node reads the table as a whole or sorts more than the limit, and few pages are touched."""
+    sql = QUEUE_CLAIMS.fill(
+        Queries.load("butlers.outbound.postgres_queue", schema="outbound").dequeue_entries, "outbound"
+    )
+    values = f"'{NOW}', gen_random_uuid(), 'worker', '{NOW + timedelta(seconds=120)}', 10"
+    async with database.connection() as connection:
+        change = connection.transaction()
+        await change.start()
+        await connection.execute(f"SET LOCAL plan_cache_mode = {mode}")
+        await connection.execute(f"PREPARE taking (timestamptz, uuid, text, timestamptz, bigint) AS {sql}")
+        shown = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE taking ({values})")
+        await connection.execute("DEALLOCATE taking")
+        await change.rollback()
+    plan = (json.loads(shown) if isinstance(shown, str) else shown)[0]["Plan"]
+    nodes = list(_nodes(plan))
+    assert plan["Actual Rows"] == 10
+    assert [node for node in nodes if node["Node Type"] == "Seq Scan"] == []
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in nodes) <= 10 * 4
+    assert {node["Index Name"] for node in nodes if "Index Name" in node} >= {"queue_available"}
+    assert sum(plan[name] for name in ("Shared Hit Blocks", "Shared Read Blocks")) < MOST_PAGES
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+async def test_a_dequeue_from_a_long_queue_reads_only_what_it_takes(database: Database, mode: str):
+    await _fill(database, SOME)
+    await _check_plan(database, mode)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+async def test_a_dequeue_from_a_million_entries_reads_only_what_it_takes(database: Database):
+    await _fill(database, MANY)
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        await _check_plan(database, mode)
+    queue = opened(database)
+    found = await queue.dequeue(now=NOW, limit=10, worker="one")
+    assert len(found) == 10
+    stats = await queue.stats(now=NOW)
+    assert stats.queued + stats.in_flight == MANY
