@@ -164,7 +164,7 @@ class Isolate:
 
     async def _why_it_died(self) -> IsolationFailed:
         code = await self._end()
-        if code == -signal.SIGXCPU:
+        if code == -signal.SIGPROF:
             return _failed(FailureKind.DEADLINE, f"it took more than {self._limits.cpu_s} s of CPU")
         if code is not None and code < 0:
             return _failed(FailureKind.CRASHED, f"its process was ended by {signal.Signals(-code).name}")

@@ -23,6 +23,14 @@ def hang(_data: bytes) -> Any:
     time.sleep(3600)
 
 
+def work(_data: bytes) -> Any:
+    """Takes 0.3 s of CPU; answers how many were left of the call's, by the kernel's count, when it began."""
+    left, begun = signal.getitimer(signal.ITIMER_PROF)[0], time.process_time()
+    while time.process_time() < begun + 0.3:
+        pass
+    return left
+
+
 def spin(_data: bytes) -> Any:
     while True:
         pass
@@ -53,4 +61,4 @@ def talk_too_much(_data: bytes) -> Any:
     return "x" * (2 * 1024 * 1024)
 
 
-ALL = (length, surroundings, hang, spin, eat, die, leave, fail, chatter, talk_too_much)
+ALL = (length, surroundings, hang, work, spin, eat, die, leave, fail, chatter, talk_too_much)

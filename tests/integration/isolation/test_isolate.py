@@ -52,6 +52,11 @@ async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
             await asyncio.sleep(0.05)
 
 
+async def test_every_call_has_its_cpu_whatever_the_worker_has_done_before(isolate: Isolate) -> None:
+    left = [await answer(isolate, functions.work) for _ in range(5)]
+    assert min(left) > LIMITS.cpu_s - 0.1
+
+
 async def test_the_worker_is_warm_between_calls(isolate: Isolate) -> None:
     first = await answer(isolate, functions.length, b"x" * 5_000_000)
     assert first["length"] == 5_000_000
