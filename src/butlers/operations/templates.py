@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -280,14 +280,3 @@ PREVIEW: Final = _reads(
 )
 
 OPERATIONS: Final = (LIST, SHOW, PUT, PREVIEW)
-
-
-def latest_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored version as the listing shows it, without its texts."""
-    document = row["document"]
-    shown = {name: row[name] for name in ("id", "version", "created_at", "created_by")}
-    return shown | {
-        "default_locale": document["default_locale"],
-        "locales": sorted(document["locales"]),
-        "variables": sorted(document["variables"]),
-    }

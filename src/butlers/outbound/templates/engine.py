@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections import OrderedDict
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final
 
 import css_inline
@@ -78,9 +79,32 @@ def _environment(*, escapes: bool, strict: bool) -> Environment:
     return _Environment(autoescape=escapes, undefined=FalsyStrictUndefined if strict else Undefined)
 
 
-@lru_cache(maxsize=512)  # by text and not by id: what is rendered is what the caller brought
-def _parsed(source: str, *, escapes: bool, strict: bool) -> BoundTemplate:
-    return _environment(escapes=escapes, strict=strict).from_string(source)
+class ParsedSources:
+    """Parsed sources by their text, the latest ones: what is rendered is what the caller brought, whatever its id.
+
+    A parsed source takes some 150 times the memory of its text, so their length is limited and not their number.
+    """
+
+    def __init__(self, most_characters: int = 100_000) -> None:
+        self._most = most_characters
+        self._held: OrderedDict[tuple[str, bool], BoundTemplate] = OrderedDict()
+        self.characters = 0
+
+    def get(self, source: str, *, escapes: bool) -> BoundTemplate:
+        key = (source, escapes)
+        if (held := self._held.get(key)) is not None:
+            self._held.move_to_end(key)
+            return held
+        parsed = _environment(escapes=escapes, strict=True).from_string(source)
+        self._held[key] = parsed
+        self.characters += len(source)
+        while self.characters > self._most:
+            (text, _), _ = self._held.popitem(last=False)
+            self.characters -= len(text)
+        return parsed
+
+
+_PARSED: Final = ParsedSources()
 
 
 def render_document(data: bytes) -> dict[str, Any]:
@@ -113,7 +137,8 @@ def examine_document(data: bytes) -> dict[str, Any]:
 def _names(part: str, source: str) -> list[str]:
     """The names that a source takes from outside."""
     try:
-        analysis = _parsed(source, escapes=part in _MARKUP, strict=True).analyze(include_partials=False)
+        parsed = _environment(escapes=part in _MARKUP, strict=True).from_string(source)
+        analysis = parsed.analyze(include_partials=False)
     except LiquidError as error:
         raise Refused(part, _syntax(error)) from error
     except RecursionError as error:
@@ -151,7 +176,9 @@ def _rendered(parts: Parts, variables: Mapping[str, Any], *, strict: bool) -> di
 
 def _filled(part: str, source: str, variables: Mapping[str, Any], *, strict: bool) -> str:
     try:
-        return _parsed(source, escapes=part in _MARKUP, strict=strict).render(dict(variables))
+        escapes = part in _MARKUP
+        lax = None if strict else _environment(escapes=escapes, strict=False).from_string(source)
+        return (lax or _PARSED.get(source, escapes=escapes)).render(dict(variables))
     except MemoryError:
         raise
     except UndefinedError as error:

@@ -23,7 +23,7 @@ from butlers.isolation.isolate import FailureKind, Isolate, IsolationFailed, Iso
 
 # Honest templates take about a millisecond; a hostile one keeps the next caller waiting for this long at most.
 LIMITS: Final = IsolationLimits(
-    deadline_s=10.0, cpu_s=1, memory_bytes=256 * 1024 * 1024, answer_bytes=8 * 1024 * 1024, calls=10_000
+    deadline_s=15.0, cpu_s=2, memory_bytes=256 * 1024 * 1024, answer_bytes=8 * 1024 * 1024, calls=10_000
 )
 _ENGINE: Final = "butlers.outbound.templates.engine"
 _LONGEST: Final[Mapping[str, int]] = {"subject": MAX_IDENTITY, "text": MAX_TEXT, "html": MAX_TEXT}  # characters

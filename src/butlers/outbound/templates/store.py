@@ -32,7 +32,6 @@ from butlers.operations.templates import (
     ShowArguments,
     TemplateContent,
     TemplateDocument,
-    latest_row,
 )
 from butlers.outbound.templates.locales import canonical_tag, fallbacks
 from butlers.outbound.templates.renderer import Renderer
@@ -109,7 +108,7 @@ class Templates:
     async def list(self, *, after: str | None = None, limit: int) -> Sequence[dict[str, Any]]:
         """Templates behind a name in their latest version, without their texts."""
         rows = await self._database.fetch(self._queries.list_templates, after, limit)
-        return [latest_row(dict(row)) for row in rows]
+        return [_summary(row) for row in rows]
 
     async def versions(self, template_id: str) -> Sequence[int]:
         rows = await self._database.fetch(self._queries.versions_of, template_id, SHOWN_VERSIONS)
@@ -174,6 +173,16 @@ def _version_of(row: Record) -> TemplateVersion:
         created_by=row["created_by"],
         created_at=row["created_at"],
     )
+
+
+def _summary(row: Record) -> dict[str, Any]:
+    document = row["document"]
+    shown = {name: row[name] for name in ("id", "version", "created_at", "created_by")}
+    return shown | {
+        "default_locale": document["default_locale"],
+        "locales": sorted(document["locales"]),
+        "variables": sorted(document["variables"]),
+    }
 
 
 def checked_shape(document: TemplateDocument) -> TemplateDocument:

@@ -14,7 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from butlers.outbound.templates.engine import FILTERS, MOST_ITERATIONS, TAGS, examine_document, render_document
+from butlers.outbound.templates.engine import (
+    FILTERS,
+    MOST_ITERATIONS,
+    TAGS,
+    ParsedSources,
+    examine_document,
+    render_document,
+)
 from tests.unit.outbound.templates.given import MJML
 
 
@@ -150,6 +157,18 @@ def tags_of(html: str) -> list[str]:
     parser = _Tags()
     parser.feed(html)
     return parser.seen
+
+
+def test_parsed_sources_are_held_up_to_a_length() -> None:
+    held = ParsedSources(most_characters=100)
+    first = held.get("{{ a }}", escapes=False)
+    assert held.get("{{ a }}", escapes=False) is first
+    assert held.get("{{ a }}", escapes=True) is not first
+    for number in range(50):
+        held.get(f"{number:>40}", escapes=False)
+        assert held.characters <= 100
+    assert held.get("{{ a }}", escapes=False) is not first
+    assert held.get("x" * 1_000, escapes=False) is not held.get("x" * 1_000, escapes=False)
 
 
 # --- mail ------------------------------------------------------------------------------------------------------------
