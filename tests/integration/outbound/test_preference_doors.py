@@ -15,7 +15,9 @@ import pytest_asyncio
 from butlers.daemon.places import Places
 from butlers.outbound.unsubscribe import Subscription, UnsubscribeLinks, load_key
 from butlers.storage.embedded import EmbeddedPostgres
+from butlers.switchboard.requests.inbox import MessageRef
 from tests.integration.processes.command import butlers_here
+from tests.scenarios.messenger_door import request_mailed
 from tests.scenarios.switchboard_door import all_finished, call
 from tests.system import OWNER_CHAT_ID, RunningSystem, running_system
 
@@ -304,6 +306,10 @@ async def test_a_person_mutes_and_unmutes_in_a_chat(running: RunningSystem, anna
     assert [tuple(row) for row in targets] == [("switchboard", True, "policy")]
     assert [f"[switchboard] {text}" for text in trace["reply"]["answers"].values()] == [answer]
     assert (await history(running, anna))[-1] == ("mute", f"telegram:{ANNA_CHAT}")
+    origins = await running.database.fetch(
+        "SELECT origin_butler, intent FROM messenger.delivery_requests WHERE request_id = $1", request_id
+    )
+    assert [tuple(row) for row in origins] == [("switchboard", "reply")]
 
     await running.says("/unmute", chat=ANNA_CHAT)
     await answered(running, ANNA_CHAT, before + 2)
@@ -333,11 +339,14 @@ async def test_a_repeated_update_and_a_repeated_attempt_do_it_once(running: Runn
     answers = await running.answers(ANNA_CHAT)
 
     # As after a crash between the change and the end of the request: it is worked on again.
-    await running.database.execute(
+    row = await running.database.fetchrow(
         "UPDATE switchboard.message_inbox SET lifecycle_state = 'accepted', final_state_at = NULL"
-        " WHERE request_id = $1",
+        " WHERE request_id = $1 RETURNING received_at, policy_tier",
         UUID(request_id),
     )
+    assert row is not None
+    buffer: Any = getattr(running.butler("switchboard").service("buffer").run, "__self__", None)
+    buffer.offer(MessageRef(request_id=UUID(request_id), **dict(row)))
     await running.finished(request_id)
     assert await stored(running, anna) == first
     assert await running.answers(ANNA_CHAT) == answers
@@ -370,6 +379,31 @@ async def test_other_slash_texts_and_strangers_go_the_usual_way(running: Running
     )
     assert len(rows) == 2 and "switchboard" not in {row["target_butler"] for row in rows}
     assert await stored(running, anna) is None
+
+
+async def test_a_mail_whose_first_line_is_a_command_is_carried_out_and_answered(
+    running: RunningSystem, anna: str
+) -> None:
+    address = "anna@friends.example"
+    await running.database.execute(
+        "INSERT INTO shared.contact_info (id, contact_id, type, value, created_at) VALUES ($1, $2, 'email', $3, $4)",
+        uuid4(),
+        UUID(anna),
+        address,
+        running.clock.now(),
+    )
+    headers = {"Message-ID": f"<{uuid4().hex}@friends.example>", "Subject": "hello", "From": address}
+    text = "hello\n/mute 1d\n-- \nAnna"
+    request_id = await request_mailed(running, text, sender=address, headers=headers)
+    trace = await running.finished(request_id)
+    assert trace["lifecycle_state"] == "parsed"
+    assert len((await stored(running, anna))["mutes"]) == 1
+    assert await history(running, anna) == [("mute", f"email:{address}")]
+    row = await running.database.fetchrow(
+        "SELECT origin_butler, channel, target_identity FROM messenger.delivery_requests WHERE request_id = $1",
+        UUID(request_id),
+    )
+    assert row is not None and tuple(row) == ("switchboard", "email", address)
 
 
 async def test_the_owner_quiets_and_ends_it(running: RunningSystem) -> None:
