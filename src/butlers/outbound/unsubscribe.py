@@ -18,6 +18,7 @@ import json
 import os
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from butlers.clock import Clock
 from butlers.errors import ClassifiedError, ConfigurationError
 from butlers.outbound.documents import read_preferences
 from butlers.outbound.preferences import ChangedBy, PreferenceCache, PreferenceStore
-from butlers.reliability.token_bucket import Refused, full, take
+from butlers.reliability.token_bucket import Bucket, Refused, full, take
 from butlers.storage.files import holding
 from butlers.telemetry import get_logger
 
@@ -38,7 +39,9 @@ log = get_logger("butlers.outbound")
 
 PATH = "/unsubscribe/"
 BY_LINK = "unsubscribe link"
-PER_SECOND, BURST = 20.0, 100.0  # requests of all callers together
+PER_SECOND, BURST = 1.0, 20.0  # requests with links of one person
+WRONG_PER_SECOND, WRONG_BURST = 5.0, 50.0  # requests with links that are not ours, all together
+MOST_COUNTED = 10_000  # people whose requests are counted; the one who asked longest ago gives way
 LONGEST_BODY = 4_096  # bytes
 LONGEST_TOKEN = 4_096
 _KEY_BYTES = 32
@@ -146,16 +149,19 @@ class UnsubscribeDoor:
         self._store = store
         self._cache = cache
         self._clock = clock
-        self._bucket = full(capacity=BURST, refill_per_second=PER_SECOND, now=clock.now())
+        # By person: who floods the door with a link, or with none of ours, keeps no other person from unsubscribing.
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._wrong = full(capacity=WRONG_BURST, refill_per_second=WRONG_PER_SECOND, now=clock.now())
 
     def routes(self) -> list[BaseRoute]:
         return [Route(f"{PATH}{{token}}", self.answer, methods=["GET", "POST"])]
 
     async def answer(self, request: Request) -> Response:
-        self._take_turn()
         subscription = self._links.read(request.path_params["token"])
         if subscription is None:
+            self._wrong = self._taken(self._wrong)
             raise HTTPException(404)
+        self._count(subscription.person)
         if request.method != "POST":
             return _page(_ASKED, subscription)
         if not await _is_one_click(request):
@@ -176,11 +182,19 @@ class UnsubscribeDoor:
         await self._store.set_matrix_cell(person, event, channel, False, by=ChangedBy(name=BY_LINK))
         log.info("a person unsubscribed by a link", channel=channel)
 
-    def _take_turn(self) -> None:
-        taken = take(self._bucket, 1.0, self._clock.now())
-        self._bucket = taken.bucket
+    def _count(self, person: str) -> None:
+        known = self._buckets.pop(person, None)
+        self._buckets[person] = known or full(capacity=BURST, refill_per_second=PER_SECOND, now=self._clock.now())
+        if len(self._buckets) > MOST_COUNTED:
+            self._buckets.popitem(last=False)
+        self._buckets[person] = self._taken(self._buckets[person])
+
+    def _taken(self, bucket: Bucket) -> Bucket:
+        """The bucket with one request less; 429 when it is empty."""
+        taken = take(bucket, 1.0, self._clock.now())
         if isinstance(taken, Refused):
             raise HTTPException(429, headers={"Retry-After": "1"})
+        return taken.bucket
 
 
 async def _is_one_click(request: Request) -> bool:
