@@ -139,7 +139,8 @@ class Runtime:
 
     async def work(self, result: SendResult, name: str) -> Work:
         key = dedupe_key(result.message_id, person_id(name))
-        return (await self.records.load([key]))[key]
+        found: dict[str, Work] = await self.records.load([key])
+        return found[key]
 
     def deliveries(self) -> list[tuple[str, str, datetime]]:
         return [(each.name, each.channel, each.at) for each in self.left]

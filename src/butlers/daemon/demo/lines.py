@@ -212,12 +212,7 @@ class Demo:
         body = {"message": "Dinner is at eight", "recipient_ids": [asleep, out, away], "subject": "Dinner"}
         explained = (await self._operator_post("/api/messages/explain", body))["recipients"]
         sent = await self._operator_post("/api/messages", body)
-        said = {
-            row["recipient_id"]: (row.get("channel"), row.get("scheduled_at"), row.get("reason")) for row in explained
-        }
-        done = {row["recipient_id"]: (row["channel"], row["scheduled_at"][:16], None) for row in sent["queued"]}
-        done |= {row["recipient_id"]: (None, None, row["reason"]) for row in sent["blocked"]}
-        said = {id: (channel, at and at[:16], reason) for id, (channel, at, reason) in said.items()}
+        said, done = _decisions(explained), _decisions([*sent["queued"], *sent["blocked"]])
         _expect(said == done, f"explained {said}, done {done}")
         states = await self.instance.until("the message has left", partial(self._settled, sent["message_id"], away))
         _expect(states[asleep] == ("queued", "telegram"), f"asleep: {states[asleep]}")
@@ -238,7 +233,8 @@ class Demo:
         await self._operator_post("/api/senders/allow", mail)
         now = self._clock.now()
         night = {"start_time": f"{now - _HOUR:%H:%M}", "end_time": f"{now + _HOUR:%H:%M}", "timezone": "UTC"}
-        documents = ({"quietHours": night}, {"notifications": {"matrix": {"message": {"telegram": False}}}}, {})
+        refuses = {"notifications": {"matrix": {"message": {"telegram": False}}}}
+        documents: tuple[dict[str, Any], ...] = ({"quietHours": night}, refuses, {})
         for id, document in zip(found, documents, strict=True):
             await self._operator_post(f"/api/people/{id}/preferences", document)
         await self.instance.post("telegram_simulator", f"/control/users/{PEOPLE_CHATS[2]}/block", None)
@@ -382,6 +378,13 @@ def processes_of(data_dir: Path) -> list[int]:
 def _expect(condition: bool, otherwise: str) -> None:
     if not condition:
         raise ButlersError(otherwise)
+
+
+def _decisions(rows: list[dict[str, Any]]) -> dict[str, tuple[str | None, str, str | None]]:
+    """For each person the channel, the minute and the reason of what was explained or done."""
+    return {
+        row["recipient_id"]: (row.get("channel"), row.get("scheduled_at", "")[:16], row.get("reason")) for row in rows
+    }
 
 
 def _answers(trace: dict[str, Any]) -> list[dict[str, Any]]:
