@@ -51,12 +51,6 @@ class EntitlementService(Protocol):
         """The effective permissions of every subject, denials included; a subject without any may be left out."""
 
 
-def is_granted(permissions: frozenset[str], direction: Direction, channel: str) -> bool:
-    """Whether a grant covers the channel and no denial does."""
-    denied = {name.removeprefix(DENIAL) for name in permissions if name.startswith(DENIAL)}
-    return is_permitted(permissions, direction, channel) and not is_permitted(denied, direction, channel)
-
-
 def check_entitlement(text: str) -> str:
     """The text itself if it can be granted, or denied by a leading `!`."""
     if text.startswith(DENIAL * 2):
@@ -218,7 +212,7 @@ class PermissionGate:
                 part = asked[first : first + MOST_SUBJECTS]
                 found |= await self._entitlements.permissions_of(part, organization_id=organization_id)
             return {
-                (subject, organization, name): is_granted(found.get(subject, frozenset()), direction, names[name])
+                (subject, organization, name): is_permitted(found.get(subject, frozenset()), direction, names[name])
                 for subject, _, name in keys
             }
 

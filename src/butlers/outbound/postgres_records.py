@@ -15,7 +15,7 @@ from butlers.outbound import SCHEMA
 from butlers.outbound.documents import MessageDocument, parse_document
 from butlers.outbound.records import AttemptEnd, Decide, Work, check_transition, stored_form
 from butlers.outbound.throttle import LONGEST, Throttling
-from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, dedupe_key
+from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, dedupe_key, dedupe_keys
 from butlers.storage.database import Database, Executor, Record
 from butlers.storage.queries import Queries, fill_schema
 
@@ -120,7 +120,7 @@ class PostgresRecords:
                 document.sender_id,
                 document.priority.value,
                 now,
-                [dedupe_key(document.id, each.recipient_id) for each in queued],
+                list(dedupe_keys(document.id, (each.recipient_id for each in queued)).values()),
                 [each.recipient_id for each in queued],
                 [each.channel for each in queued],
                 [each.scheduled_at for each in queued],

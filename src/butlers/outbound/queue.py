@@ -24,6 +24,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -198,7 +199,7 @@ def encode_payload(payload: Mapping[str, Any]) -> str:
     if not isinstance(payload, dict):
         raise invalid("payload", "must be a JSON object")
     try:
-        text = json.dumps(payload, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = _encoder().encode(payload)
     except (TypeError, ValueError, RecursionError):
         raise invalid("payload", "must be a JSON object") from None
     if len(text) > LARGEST_PAYLOAD or (not text.isascii() and _utf8_length(text) > LARGEST_PAYLOAD):
@@ -206,6 +207,11 @@ def encode_payload(payload: Mapping[str, Any]) -> str:
     if text.count("{") + text.count("[") > DEEPEST_PAYLOAD and _depth(payload) > DEEPEST_PAYLOAD:
         raise invalid("payload", f"must not be deeper than {DEEPEST_PAYLOAD} levels")
     return text
+
+
+@cache
+def _encoder() -> json.JSONEncoder:
+    return json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def _utf8_length(text: str) -> int:

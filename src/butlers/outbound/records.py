@@ -20,7 +20,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.message_state import ENDED, TRANSITIONS, MessageState
 from butlers.outbound.documents import MessageDocument
 from butlers.outbound.throttle import LONGEST, Throttling
-from butlers.outbound.values import Outcome, Queued, dedupe_key
+from butlers.outbound.values import Outcome, Queued, dedupe_key, dedupe_keys
 
 # Decides for some recipients, given what the sender has scheduled in each minute.
 Decide = Callable[[Sequence[str], Mapping[datetime, int]], Sequence[Outcome]]
@@ -148,7 +148,7 @@ class MemoryRecords:
         text = stored_form(document)
         if self.messages.setdefault(document.id, text) != text:
             raise invalid("id", "was used for another message")
-        keys = {one: dedupe_key(document.id, one) for one in ids}
+        keys = dedupe_keys(document.id, ids)
         undecided = [one for one in ids if keys[one] not in self.outcomes]
         booked = self._booked[document.sender_id]
         for outcome in decide(undecided, booked) if undecided else ():
@@ -162,21 +162,21 @@ class MemoryRecords:
         return self._booked[document.sender_id]
 
     def _plan(self, document: MessageDocument, key: str, outcome: Queued, now: datetime) -> None:
-        self._planned[key] = None
+        self._planned[key] = None  # `_read` shows it as planned until it is queued
         self.work[key] = Work(
             key=key,
             message_id=document.id,
             recipient_id=outcome.recipient_id,
             channel=outcome.channel,
             scheduled_at=outcome.scheduled_at,
-            state=MessageState.PLANNED,
+            state=MessageState.QUEUED,
             document=document,
             created_at=now,
             detail=outcome.detail,
         )
 
     async def planned(self, *, before: datetime, limit: int) -> list[Work]:
-        found = [self.work[key] for key in self._planned if self.work[key].scheduled_at < before]
+        found = [self._read(key) for key in self._planned if self.work[key].scheduled_at < before]
         return sorted(found, key=lambda work: work.scheduled_at)[:limit]
 
     async def overdue(self, *, untouched_since: datetime, limit: int) -> list[Work]:
@@ -184,11 +184,14 @@ class MemoryRecords:
 
     async def mark_queued(self, keys: Sequence[str], *, now: datetime) -> None:
         for key in keys:
-            if self._planned.pop(key, self) is None:
-                self.work[key] = replace(self.work[key], state=MessageState.QUEUED)
+            self._planned.pop(key, None)
 
     async def load(self, keys: Sequence[str]) -> dict[str, Work]:
-        return {key: self.work[key] for key in keys if key in self.work}
+        return {key: self._read(key) for key in keys if key in self.work}
+
+    def _read(self, key: str) -> Work:
+        work = self.work[key]
+        return replace(work, state=MessageState.PLANNED) if key in self._planned else work
 
     async def sent_times(self, recipient_id: str, channel: str, *, since: datetime) -> list[datetime]:
         return [at for at in self._sent.get((recipient_id, channel), ()) if at > since]
@@ -213,8 +216,9 @@ class MemoryRecords:
 
     async def move(self, work: Work, to: MessageState, *, now: datetime, **changes: Any) -> Work | None:
         check_transition(work, to)
-        if self.work[work.key].state is not work.state:
+        if self._read(work.key).state is not work.state:
             return None
+        self._planned.pop(work.key, None)
         ended = now if to in ENDED else None
         moved = replace(self.work[work.key], state=to, ended_at=ended, **changes)
         self.work[work.key] = moved

@@ -23,7 +23,7 @@ from butlers.outbound.documents import MessageDocument, read_defaults, read_pref
 from butlers.outbound.planning import Circumstances, Direction, permission_name, plan
 from butlers.outbound.queue import QueueAdapter, QueueMessage
 from butlers.outbound.records import Records, Work
-from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, Recipient, dedupe_key
+from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, Recipient, dedupe_keys
 from butlers.telemetry import get_logger
 
 log = get_logger("butlers.outbound")
@@ -242,9 +242,10 @@ def queue_messages(document: MessageDocument, planned: Sequence[Queued]) -> list
         "message_id": str(document.id),
         "retry_policy": policy.retry.model_dump(mode="json") | policy.metadata.model_dump(mode="json"),
     }
+    keys = dedupe_keys(document.id, (each.recipient_id for each in planned))
     return [
         QueueMessage(
-            key=dedupe_key(document.id, each.recipient_id),
+            key=keys[each.recipient_id],
             payload=shared | {"recipient_id": each.recipient_id, "channel": each.channel},
             scheduled_at=each.scheduled_at,
             priority=document.priority,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -138,3 +138,9 @@ Outcome = Queued | Blocked
 def dedupe_key(message_id: UUID, recipient_id: str) -> str:
     """Names one message to one person, from the queue to the provider."""
     return f"{message_id}:{recipient_id}"
+
+
+def dedupe_keys(message_id: UUID, recipient_ids: Iterable[str]) -> dict[str, str]:
+    """The same for many, by recipient."""
+    prefix = dedupe_key(message_id, "")
+    return {one: prefix + one for one in recipient_ids}
