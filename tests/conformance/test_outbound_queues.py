@@ -305,7 +305,7 @@ async def test_a_nack_that_contradicts_itself_is_refused_and_the_lease_stays(que
         {"scheduled_at": datetime(2026, 1, 1)},  # noqa: DTZ001 - without a zone, that is the point
     ):
         with pytest.raises(ValidationError):
-            await queue.nack(leased, now=at(0), **options)  # type: ignore[arg-type]
+            await queue.nack(leased, now=at(0), **options)
     await queue.ack(leased)
 
 

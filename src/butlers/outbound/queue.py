@@ -24,7 +24,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -43,6 +42,7 @@ LATEST = datetime(2255, 1, 1, tzinfo=UTC)  # microseconds after it do not fit in
 LEVELS: Mapping[Priority, int] = {priority: level for level, priority in enumerate(Priority)}  # 0: handed out first
 PRIORITIES = tuple(Priority)  # by level
 _PREFIX = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ def encode_payload(payload: Mapping[str, Any]) -> str:
     if not isinstance(payload, dict):
         raise invalid("payload", "must be a JSON object")
     try:
-        text = _encoder().encode(payload)
+        text = _encode(payload)
     except (TypeError, ValueError, RecursionError):
         raise invalid("payload", "must be a JSON object") from None
     if len(text) > LARGEST_PAYLOAD or (not text.isascii() and _utf8_length(text) > LARGEST_PAYLOAD):
@@ -207,11 +207,6 @@ def encode_payload(payload: Mapping[str, Any]) -> str:
     if text.count("{") + text.count("[") > DEEPEST_PAYLOAD and _depth(payload) > DEEPEST_PAYLOAD:
         raise invalid("payload", f"must not be deeper than {DEEPEST_PAYLOAD} levels")
     return text
-
-
-@cache
-def _encoder() -> json.JSONEncoder:
-    return json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def _utf8_length(text: str) -> int:

@@ -98,11 +98,12 @@ class _Socket(asyncio.Protocol):
         reply = self._loop.create_future()
         self._waiting.append(reply)
         self._transport.write(data)
-        deadline = self._loop.call_later(ANSWER_S, self._transport.abort)  # a server that is gone may never hang up
         try:
-            return await reply
-        finally:
-            deadline.cancel()
+            async with asyncio.timeout(ANSWER_S):
+                return await reply
+        except TimeoutError:
+            self._transport.abort()  # a server that is gone may never hang up
+            raise
 
     def data_received(self, data: bytes) -> None:
         for reply in self._replies.send(data):

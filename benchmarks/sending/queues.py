@@ -12,7 +12,7 @@ exception, it has no such mode that is quicker). Batched: ours only, 100 entries
 acks of a batch sent together; the peers have no such calls. Redis has everything in memory, for all of them.
 The ways take turns, another one begins each round; the figures are medians over the rounds.
 
-`python -m benchmarks.outbound.queues` prints one JSON line; the exit code is 1 when a goal is missed. `--quick` is for
+`python -m benchmarks.sending.queues` prints one JSON line; the exit code is 1 when a goal is missed. `--quick` is for
 trying it out and judges nothing.
 """
 
@@ -169,7 +169,9 @@ async def _arq(port: int, entries: int) -> float:
 
 async def _dramatiq(port: int, entries: int) -> float:
     """Its client waits in the thread; nothing else runs meanwhile, so the event loop may stand still."""
-    broker, name = RedisBroker(url=f"redis://{HOST}:{port}/0", middleware=[], namespace=f"bench-{uuid4().hex}"), "bench"
+    make_broker: Any = RedisBroker
+    broker = make_broker(url=f"redis://{HOST}:{port}/0", middleware=[], namespace=f"bench-{uuid4().hex}")
+    name = "bench"
     broker.declare_queue(name)
     done = 0
     began = CLOCK.monotonic()
@@ -203,8 +205,8 @@ def _clients() -> dict[str, str | None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=Size.rounds)
-    parser.add_argument("--entries", type=int, default=Size.entries)
+    parser.add_argument("--rounds", type=int, default=Size().rounds)
+    parser.add_argument("--entries", type=int, default=Size().entries)
     parser.add_argument("--quick", action="store_true")
     given = parser.parse_args()
     size = Size(rounds=given.rounds, entries=given.entries)

@@ -1,1 +1,0 @@
-"""What sending costs: the queues here, the rest beside."""
