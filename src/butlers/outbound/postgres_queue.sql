@@ -11,17 +11,10 @@ ON CONFLICT (key) DO NOTHING
 RETURNING key;
 
 -- name: dequeue_entries
--- Lease up to $5 entries that are due, level by level: the join reads the levels in their order and stops at the limit,
--- so no level is looked at, and no row locked, that is not needed.
+-- Lease up to $5 entries that are due. What is available is claimable: `available_at` is the time of the schedule while
+-- an entry is queued, and the end of the lease while it is in flight.
 WITH due AS MATERIALIZED (
-    SELECT found.* FROM (VALUES (0::smallint), (1::smallint), (2::smallint), (3::smallint)) AS level (priority)
-    CROSS JOIN LATERAL (
-        SELECT work.key, work.priority, work.available_at, work.seq FROM {schema}.queue AS work
-        WHERE work.priority = level.priority AND work.available_at <= $1 AND {claimable}
-        ORDER BY work.available_at, work.seq LIMIT $5
-        FOR UPDATE SKIP LOCKED
-    ) AS found
-    LIMIT $5
+    SELECT key, available_at FROM {schema}.lock_due_entries($1, $5)
 ), taken AS (
     UPDATE {schema}.queue AS work SET {take} FROM due WHERE work.key = due.key
     RETURNING work.key, work.payload, work.priority, work.scheduled_at, work.attempts, work.expirations,

@@ -27,6 +27,29 @@ CREATE TABLE {schema}.queue (
 
 CREATE INDEX queue_available ON {schema}.queue (priority, available_at, seq) INCLUDE (state);
 
+-- Locks the next entries for a worker, level by level, and stops at the limit: no entry is read that is not taken. A
+-- function, because it has settings of its own: a queue that was just filled has no statistics yet, and the planner would
+-- read and sort all of it.
+CREATE FUNCTION {schema}.lock_due_entries(moment timestamptz, most bigint)
+RETURNS TABLE (key text, available_at timestamptz) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    found_before bigint := 0;
+    found_now    bigint;
+BEGIN
+    FOR level IN 0..3 LOOP
+        EXIT WHEN found_before >= most;
+        RETURN QUERY
+            SELECT work.key, work.available_at FROM {schema}.queue AS work
+            WHERE work.priority = level::smallint AND work.available_at <= moment
+            ORDER BY work.available_at, work.seq LIMIT most - found_before
+            FOR UPDATE SKIP LOCKED;
+        GET DIAGNOSTICS found_now = ROW_COUNT;
+        found_before := found_before + found_now;
+    END LOOP;
+END
+$$;
+
 -- The newest entries that could not be done, for people to look at.
 CREATE TABLE {schema}.queue_dead_letters (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
