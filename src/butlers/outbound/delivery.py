@@ -35,6 +35,7 @@ _ASK_AGAIN_S = 15.0  # after a hand-over without an answer
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 2.0, 300.0  # between looks at a delivery that Messenger goes on with
 _UNDELIVERED = frozenset({"failed", "dead_lettered"})
 _UNANSWERED = frozenset({"timeout", "target_unavailable", "internal_error"})
+_IN_DOUBT = "whether it left before is not known"
 _DIGEST_WINDOWS = 3  # how many are tried while their digests leave
 
 
@@ -126,7 +127,8 @@ class MessageDelivery:
         if work.repeats and work.acknowledged_at is not None:
             return await self._end(MessageState.DELIVERED, None, "acknowledged")
         if work.document.not_after is not None and now >= work.document.not_after:
-            return await self._end(MessageState.EXPIRED, "expired", "not_after has passed")
+            doubt = f"; {_IN_DOUBT}" if work.state is MessageState.SENDING else ""
+            return await self._end(MessageState.EXPIRED, "expired", f"not_after has passed{doubt}")
         found = await self._ports.people.find_people([work.recipient_id])
         if (person := found.people.get(work.recipient_id)) is None:
             return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, "there is no such contact any more")
@@ -189,10 +191,11 @@ class MessageDelivery:
         """Its answer was lost. On another channel it could arrive twice."""
         allowed = {candidate.channel for candidate in decision.candidates if candidate.is_allowed}
         if self._work.channel not in allowed:
-            detail = f"no longer allowed by {self._work.channel}; whether it left before is not known"
+            detail = f"no longer allowed by {self._work.channel}; {_IN_DOUBT}"
             return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, detail)
-        now = self._clock.now()
-        if isinstance(decision.result, Sendable) and decision.result.group.earliest > now:
+        if isinstance(decision.result, Refused):
+            return await self._end(MessageState.EXPIRED, "expired", f"{decision.result.detail}; {_IN_DOUBT}")
+        if decision.result.group.earliest > self._clock.now():
             return Later(decision.result.group.earliest)
         return await self._hand_over(person, decision)
 

@@ -40,8 +40,6 @@ def digest_document(work: Work, seconds: int, now: datetime, *, windows: int = 1
 
 
 def digest_text(event: str, texts: Sequence[str]) -> str:
-    """One text of several; a single one stays as it is."""
-    if len(texts) == 1:
-        return texts[0]
+    """One text of several."""
     parts = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
     return "\n\n".join([f"{len(texts)} messages ({event}):", *parts])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from butlers.outbound.digests import window_end
 from butlers.outbound.documents import MessageDocument
 from butlers.outbound.planning import Circumstances, Decider, Decision, first_moment, plan
 from butlers.outbound.quiet_hours import QuietHours, QuietWindow, zone
@@ -60,17 +61,28 @@ class Explainer:
             "scheduled_at": outcome.scheduled_at.isoformat(),
             "detail": outcome.detail,
             "digest_seconds": seconds,
-            **await self._throttle(recipient.id, outcome, decision, given),
+            **await self._throttle(recipient.id, outcome, decision, given, digest_seconds=seconds),
         }
 
     async def _throttle(
-        self, recipient_id: str, outcome: Queued, decision: Decision, given: Circumstances
+        self,
+        recipient_id: str,
+        outcome: Queued,
+        decision: Decision,
+        given: Circumstances,
+        *,
+        digest_seconds: int | None,
     ) -> dict[str, Any]:
-        """The room under the limits, and when the message leaves for all that is known now."""
+        """The room under the limits, and when the message leaves, alone or in a digest, for all that is known now."""
         throttling = given.message.policy.throttling
         sent = await self._records.sent_times(recipient_id, outcome.channel, since=given.now - LONGEST)
+        due = outcome.scheduled_at
         leaves = first_moment(
-            outcome.scheduled_at, quiet=decision.quiet, throttling=throttling, sent=sent, until=given.until
+            window_end(due, digest_seconds) if digest_seconds else due,
+            quiet=decision.quiet,
+            throttling=throttling,
+            sent=sent,
+            until=given.until,
         )
         return {
             "throttle_headroom": dict(throttling.headroom(sent, outcome.scheduled_at)),

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+import pydantic
+
 from butlers.channels.registry import channel_of
 from butlers.contacts.people import PersonRecord
+from butlers.contracts.envelope import field_errors
 from butlers.contracts.notify import Delivery, NotifyEnvelope, NotifyResponse
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, NotFound, ValidationError
 from butlers.outbound.delivery import DeliveryReport
 from butlers.outbound.digests import digest_text
 from butlers.outbound.records import Records, Work
@@ -59,7 +62,11 @@ class SwitchboardHandOver:
     unsubscribe_url: UnsubscribeUrl = lambda _person, _event, _channel: None
 
     async def hand_over(self, work: Work, person: PersonRecord) -> DeliveryReport:
-        envelope = await self._envelope(work, person)
+        try:
+            envelope = await self._envelope(work, person)
+        except pydantic.ValidationError as error:  # what was rendered cannot be sent, such as an empty text
+            fields = tuple(field_errors(error))
+            raise ValidationError(f"{fields[0].field} {fields[0].error}", fields=fields) from None
         try:
             response = await self.dispatch(envelope.origin_butler, envelope)
         except ClassifiedError as error:
@@ -108,15 +115,20 @@ class SwitchboardHandOver:
     async def render(self, work: Work, person: PersonRecord) -> Content:
         """The content for the channel of the work; raises when it cannot be rendered."""
         if work.is_digest:
-            members = [
-                await self._content(each, person, work.channel) for each in await self.records.members(work.message_id)
-            ]
-            event = work.document.event
-            text = digest_text(event, [each.text for each in members])
-            return Content(
-                text=text, subject=members[0].subject if len(members) == 1 else f"{len(members)} messages: {event}"
-            )
+            return await self._digest(work, person)
         return await self._content(work, person, work.channel)
+
+    async def _digest(self, work: Work, person: PersonRecord) -> Content:
+        members = await self.records.members(work.message_id)
+        if not members:
+            raise NotFound.of("digest", "carries no message")
+        contents = [await self._content(each, person, work.channel) for each in members]
+        if len(contents) == 1:
+            return contents[0]
+        event = work.document.event
+        return Content(
+            text=digest_text(event, [each.text for each in contents]), subject=f"{len(contents)} messages: {event}"
+        )
 
     async def _content(self, work: Work, person: PersonRecord, channel: str) -> Content:
         document = work.document

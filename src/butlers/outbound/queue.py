@@ -34,7 +34,7 @@ from butlers.outbound.values import Priority
 LEASE_S = 120.0
 MOST_DEAD_LETTERS = 1_000  # the newest ones, which the queue shows; the count has them all
 MOST_MESSAGES = 100_000  # of one enqueue
-LONGEST_KEY = 512  # characters
+LONGEST_KEY = 1_024  # characters
 LONGEST_TEXT = 500  # characters of a reason
 LARGEST_PAYLOAD = 2**20  # bytes of its JSON text
 DEEPEST_PAYLOAD = 64  # objects and lists inside each other

@@ -76,12 +76,13 @@ class MessageTools:
         except ValidationError as error:
             raise _in_arguments(error) from None
 
-    async def _list(self, _caller: Caller, arguments: ListArguments) -> dict[str, Any]:
+    async def _list(self, caller: Caller, arguments: ListArguments) -> dict[str, Any]:
         recipient = await self._person(arguments.recipient)
+        sender = caller.name if caller.role is Role.BUTLER else arguments.sender_id  # a butler sees its own
         rows = await self.history.messages(
             *place(arguments.cursor),
             arguments.conversation_id,
-            arguments.sender_id,
+            sender,
             recipient,
             arguments.state.value if arguments.state else None,
             arguments.limit + 1,
@@ -89,11 +90,10 @@ class MessageTools:
         shown, cursor = page(rows, arguments.limit)
         return wire({"messages": shown, "next_cursor": cursor})
 
-    async def _show(self, _caller: Caller, arguments: ShowArguments) -> dict[str, Any]:
+    async def _show(self, caller: Caller, arguments: ShowArguments) -> dict[str, Any]:
+        await self._check_sender(caller, arguments.message_id)
         found = await self.history.message(arguments.message_id, after=arguments.after, limit=arguments.limit)
-        if found is None:
-            raise NotFound.of("message_id", "no such message")
-        return wire(found)
+        return wire(found or {})
 
     async def _cancel(self, caller: Caller, arguments: SomeArguments) -> dict[str, Any]:
         await self._check_sender(caller, arguments.message_id)
@@ -161,7 +161,7 @@ class MessageTools:
         return str((await self.people.resolve_people([reference], field="recipient"))[reference].id)
 
     async def _check_sender(self, caller: Caller, message_id: UUID) -> None:
-        """A butler decides about its own messages, an operator about all."""
+        """A butler sees and decides about its own messages, an operator all."""
         sender = await self.history.sender_of(message_id)
         if sender is None:
             raise NotFound.of("message_id", "no such message")
