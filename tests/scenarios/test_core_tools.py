@@ -162,6 +162,8 @@ async def test_no_butler_acts_in_anothers_name(running: RunningSystem, tool: str
     assert await running.answers() == []
     allowed = await call(running, "general", tool, arguments, caller="general")
     assert "error" not in allowed
+    if tool == "send_message":  # a worker sends it: the next test begins without it
+        await running.until(running.answers)
 
 
 async def test_trace_tells_what_a_butler_did_for_a_request(running: RunningSystem) -> None:
@@ -207,16 +209,18 @@ async def test_send_message_reaches_people_by_their_preferred_channel(running: R
             channel,
             address,
         )
-    stranger = str(uuid4())
-    arguments = {"message": "dinner at 8", "recipient_ids": [str(anna), str(ben), stranger], "idempotency_key": "d"}
+    arguments = {"message": "dinner at 8", "recipient_ids": [str(anna), str(ben)], "idempotency_key": "d"}
     for _ in range(2):
         answer = await call(running, "relationship", "send_message", arguments)
         assert [sent["channel"] for sent in answer["queued"]] == ["email", "telegram"]
-        assert [(b["recipient_id"], b["reason"]) for b in answer["blocked"]] == [(stranger, "no-channel")]
-    assert [mail["text"] for mail in await mails(running)] == ["dinner at 8"]
-    assert await running.answers(72) == ["[relationship] dinner at 8"]
+        assert answer["blocked"] == []
+    assert await running.until(lambda: running.answers(72)) == ["[relationship] dinner at 8"]
+    assert [mail["text"] for mail in await running.until(lambda: mails(running))] == ["dinner at 8"]
+    refused = await call(running, "relationship", "send_message", {"message": "x", "recipient_ids": [str(uuid4())]})
+    assert refused["error"]["fields"][0]["field"] == "recipient_ids"
     await call(running, "relationship", "send_message", {"message": "to you"})
-    assert await running.answers() == ["[relationship] to you"]
+    assert await running.until(running.answers) == ["[relationship] to you"]
+    assert len(await mails(running)) == 1
 
 
 async def test_a_reminder_fires_once_when_it_is_due(running: RunningSystem) -> None:

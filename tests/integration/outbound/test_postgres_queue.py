@@ -110,7 +110,7 @@ async def _pages_of_a_dequeue(database: Database, mode: str) -> int:
 
 
 async def _check_pages(database: Database, count: int) -> None:
-    """A table scan, or a sort of what is due, would read every page; with and without statistics, both kinds of plan."""
+    """A table scan, or a sort of what is due, would read every page: with and without statistics, in both plans."""
     await _fill(database, count)
     pages = await database.fetchval("SELECT pg_relation_size('outbound.queue') / 8192")
     assert pages > 2 * MOST_PAGES

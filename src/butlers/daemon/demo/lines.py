@@ -212,8 +212,8 @@ class Demo:
         body = {"message": "Dinner is at eight", "recipient_ids": [asleep, out, away], "subject": "Dinner"}
         explained = (await self._operator_post("/api/messages/explain", body))["recipients"]
         sent = await self._operator_post("/api/messages", body)
-        said, done = _decisions(explained), _decisions([*sent["queued"], *sent["blocked"]])
-        _expect(said == done, f"explained {said}, done {done}")
+        expected, done = _decisions(explained), _decisions([*sent["queued"], *sent["blocked"]])
+        _expect(expected == done, f"explained {expected}, done {done}")
         states = await self.instance.until("the message has left", partial(self._settled, sent["message_id"], away))
         _expect(states[asleep] == ("queued", "telegram"), f"asleep: {states[asleep]}")
         _expect(states[away] == ("delivered", "email"), f"away: {states[away]}")

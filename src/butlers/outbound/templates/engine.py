@@ -104,7 +104,10 @@ class ParsedSources:
         return parsed
 
 
-_PARSED: Final = ParsedSources()
+@cache
+def _parsed_sources() -> ParsedSources:
+    """Of this process."""
+    return ParsedSources()
 
 
 def render_document(data: bytes) -> dict[str, Any]:
@@ -178,7 +181,7 @@ def _filled(part: str, source: str, variables: Mapping[str, Any], *, strict: boo
     try:
         escapes = part in _MARKUP
         lax = None if strict else _environment(escapes=escapes, strict=False).from_string(source)
-        return (lax or _PARSED.get(source, escapes=escapes)).render(dict(variables))
+        return (lax or _parsed_sources().get(source, escapes=escapes)).render(dict(variables))
     except MemoryError:
         raise
     except UndefinedError as error:
