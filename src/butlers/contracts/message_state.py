@@ -40,12 +40,13 @@ GROUPS = {
 }
 
 TRANSITIONS: Mapping[MessageState, frozenset[MessageState]] = {
-    _S.PLANNED: frozenset({_S.QUEUED, _S.CANCELLED}),
+    _S.PLANNED: frozenset({_S.QUEUED, _S.CANCELLED, _S.DEAD_LETTERED}),  # the queue refuses it for good
     # due, or ended without an attempt; a repeat that was acknowledged is what it was before: delivered
     _S.QUEUED: frozenset({_S.SENDING, *ENDED}),
+    # later: a retry, another channel, or a repeat of what was delivered
     _S.SENDING: frozenset({_S.QUEUED, _S.DELIVERED, _S.BLOCKED, _S.EXPIRED, _S.DEAD_LETTERED}),
-    _S.DELIVERED: frozenset({_S.QUEUED}),  # repeated until its recipient acknowledges it
-    _S.DIGESTED: frozenset(),
+    _S.DELIVERED: frozenset(),
+    _S.DIGESTED: frozenset({_S.CANCELLED}),  # before its digest leaves
     _S.BLOCKED: frozenset(),
     _S.EXPIRED: frozenset(),
     _S.DEAD_LETTERED: frozenset({_S.QUEUED}),  # replayed

@@ -126,6 +126,12 @@ class NotifyEnvelope(Envelope):
     )
     not_after: Timestamp | None = Field(default=None, description="of no use later than this: RFC 3339 with an offset")
     priority: Priority = Field(default="normal", description="what goes first when there is a queue")
+    max_attempts: int | None = Field(
+        default=None,
+        ge=1,
+        le=20,
+        description="at most so many attempts: the caller itself decides about more; absent: as the channel has it",
+    )
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:

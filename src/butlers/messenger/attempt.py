@@ -151,6 +151,7 @@ class Circumstances:
     not_after: datetime | None
     in_doubt: bool  # an earlier attempt may have arrived, and nobody has said whether
     draw: float  # chance, in [0, 1)
+    max_attempts: int | None = None  # the caller's own limit
 
 
 def settle(result: AttemptResult, around: Circumstances) -> Settlement:
@@ -167,8 +168,14 @@ def _retry_or_end(result: NotSent, around: Circumstances) -> Settlement:
     error, doubt = result.error, result.certainty is Certainty.UNCERTAIN
     if around.not_after is not None and around.now > around.not_after:
         return Settlement(status="expired", error=error)
+    # Tried less often and more slowly while the error budget burns.
+    retry = tightened(around.policy.retry, around.mode)
+    # A resend that clears up a doubt is not a further attempt of the caller's.
+    own_limit = around.max_attempts if not doubt else None
+    if own_limit is not None:
+        retry = replace(retry, max_attempts=min(own_limit, retry.max_attempts))
     decision = next_retry(
-        tightened(around.policy.retry, around.mode),  # tried less often and more slowly while the error budget burns
+        retry,
         attempt=around.attempt,
         retryable=error.retryable or doubt,
         retry_after=error.retry_after,
@@ -176,7 +183,7 @@ def _retry_or_end(result: NotSent, around: Circumstances) -> Settlement:
     )
     if isinstance(decision, GiveUp):
         exhausted = decision.reason is GiveUpReason.ATTEMPTS_EXHAUSTED
-        status: DeliveryStatus = "dead_lettered" if exhausted else "failed"
+        status: DeliveryStatus = "dead_lettered" if exhausted and own_limit is None else "failed"
         return Settlement(status=status, error=error, decision=_tightened(around) if exhausted else None)
     due = around.now + timedelta(seconds=decision.delay)
     if around.not_after is not None and due > around.not_after:

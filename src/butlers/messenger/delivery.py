@@ -85,6 +85,7 @@ class ClaimedDelivery:
     in_doubt: bool  # an earlier attempt may have arrived
     last_error_class: str | None  # of the attempt before this one
     settled: bool = False  # somebody has said since what became of the attempt in doubt
+    max_attempts: int | None = None  # the caller's own limit
 
     @property
     def scoped_channel(self) -> str:
@@ -118,6 +119,7 @@ def claimed(row: Record, token: UUID) -> ClaimedDelivery:
         in_doubt=row["in_doubt"],
         last_error_class=row["terminal_error_class"],
         settled=row["settled_at"] is not None,
+        max_attempts=row["envelope"].get("max_attempts"),
         outgoing=outgoing_of(row),
     )
 
@@ -292,6 +294,7 @@ class NewDelivery:
             mode=claim.mode,
             in_doubt=False,
             last_error_class=None,
+            max_attempts=self.notify.max_attempts,
         )
 
 

@@ -284,6 +284,7 @@ class DeliveryWorker:
             not_after=delivery.not_after,
             in_doubt=delivery.in_doubt and not delivery.settled,
             draw=random.random(),  # noqa: S311 - jitter, not a secret
+            max_attempts=delivery.max_attempts,
         )
 
     async def rescue(self) -> int:

@@ -21,21 +21,20 @@ from uuid import UUID
 from butlers.clock import Clock
 from butlers.contacts.people import PersonRecord, ResolvedPeople
 from butlers.contracts.message_state import MessageState
-from butlers.errors import ClassifiedError
+from butlers.errors import ClassifiedError, ValidationError
 from butlers.outbound.digests import digest_document
 from butlers.outbound.documents import PolicyMetadata, RetryDocument, retry_policy
 from butlers.outbound.planning import Circumstances, Decider, Decision, Refused, Sendable, first_moment, schedule_retry
 from butlers.outbound.records import AttemptEnd, Records, Work
 from butlers.outbound.service import HORIZON, Inputs
 from butlers.outbound.throttle import LONGEST
-from butlers.outbound.values import BlockedReason
+from butlers.outbound.values import BlockedReason, dedupe_key
 from butlers.reliability.retry import RetryPolicy
 
 _ASK_AGAIN_S = 15.0  # after a hand-over without an answer
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 2.0, 300.0  # between looks at a delivery that Messenger goes on with
 _UNDELIVERED = frozenset({"failed", "dead_lettered"})
 _UNANSWERED = frozenset({"timeout", "target_unavailable", "internal_error"})
-_IN_DOUBT = "whether it left before is not known"
 _DIGEST_WINDOWS = 3  # how many are tried while their digests leave
 
 
@@ -74,7 +73,7 @@ class Ports:
     messenger: Messenger
     clock: Clock
     moved: Callable[[Work], None] = lambda _work: None  # hears of every change
-    feed: Callable[[], Awaitable[object]] | None = None  # puts what is planned into the queue
+    feed: Callable[[Sequence[str]], Awaitable[object]] | None = None  # puts what is planned under keys into the queue
 
     async def move(self, work: Work, to: MessageState, **changes: Any) -> Work | None:
         """The work in its new state; None: another worker was faster."""
@@ -126,12 +125,12 @@ class MessageDelivery:
             return await self._follow(work.delivery_id)
         if work.repeats and work.acknowledged_at is not None:
             return await self._end(MessageState.DELIVERED, None, "acknowledged")
-        if work.document.not_after is not None and now >= work.document.not_after:
-            doubt = f"; {_IN_DOUBT}" if work.state is MessageState.SENDING else ""
-            return await self._end(MessageState.EXPIRED, "expired", f"not_after has passed{doubt}")
+        if now >= self._until():
+            return await self._end(MessageState.EXPIRED, "expired", "its time has passed")
         found = await self._ports.people.find_people([work.recipient_id])
-        if (person := found.people.get(work.recipient_id)) is None:
-            return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, "there is no such contact any more")
+        person = found.people.get(work.recipient_id)
+        if person is None or str(person.id) != work.recipient_id:  # an audience may hold names and addresses
+            return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, "is not the id of a contact")
         given = await self._ports.inputs.circumstances(work.document, now=now, horizon=work.created_at + HORIZON)
         [recipient] = await self._ports.inputs.recipients(
             [person], given, failed={work.recipient_id: frozenset(work.failed_channels)}
@@ -147,10 +146,9 @@ class MessageDelivery:
             return await self._refused(decision.result)
         sendable, now = decision.result, given.now
         if sendable.group.earliest > now:
-            return await self._later(sendable, sendable.group.earliest, "quiet hours or a mute")
-        seconds = given.digest_seconds(decision.preferences)
-        if seconds and not self._work.is_digest and not self._work.sends:
-            return await self._join_digest(seconds, now)
+            return await self._later(sendable, sendable.group.earliest, "quiet", "quiet hours or a mute")
+        if (step := await self._join_digest(given, decision)) is not None:
+            return step
         throttling = given.message.policy.throttling
         begun = await self._records.begin_attempt(self._work, sendable.channel, throttling, now=now)
         if begun is None:
@@ -159,11 +157,13 @@ class MessageDelivery:
             self._ports.moved(begun)
             self._work = begun
             return await self._hand_over(person, decision)
+        # Behind those that wait already, each at its own place: nothing is looked at again and again.
         sent = await self._records.sent_times(self._work.recipient_id, sendable.channel, since=now - LONGEST)
+        sent = sorted([*sent, *await self._records.throttled_times(self._work, sendable.channel)])
         free = first_moment(begun, quiet=decision.quiet, throttling=throttling, sent=sent, until=given.until)
         if free is None:
             return await self._end(MessageState.EXPIRED, BlockedReason.THROTTLED, "the throttle leaves no time for it")
-        return await self._later(sendable, free, "throttled")
+        return await self._later(sendable, free, "throttle", "throttled")
 
     async def _refused(self, refused: Refused) -> Step:
         if refused.reason is BlockedReason.THROTTLED:
@@ -172,18 +172,26 @@ class MessageDelivery:
             return await self._bury("undeliverable", f"every channel failed or is not allowed: {refused.detail}")
         return await self._end(MessageState.BLOCKED, refused.reason, refused.detail)
 
-    async def _later(self, sendable: Sendable, at: datetime, why: str) -> Step:
-        changes = {"channel": sendable.channel, "scheduled_at": at, "detail": f"{sendable.detail}; waits: {why}"}
-        moved = await self._ports.move(self._work, MessageState.QUEUED, **changes)
+    async def _later(self, sendable: Sendable, at: datetime, waits_for: str, why: str) -> Step:
+        changes = {"channel": sendable.channel, "scheduled_at": at, "waits_for": waits_for}
+        detail = f"{sendable.detail}; waits: {why}"
+        moved = await self._ports.move(self._work, MessageState.QUEUED, **changes, detail=detail)
         return Later(at) if moved is not None else Done()
 
-    async def _join_digest(self, seconds: int, now: datetime) -> Step:
-        """Into the digest of this window, or of the next one when that has left."""
+    async def _join_digest(self, given: Circumstances, decision: Decision) -> Step | None:
+        """Into the digest of this window, or of the next one when that has left. None: it goes alone, also where a
+        digest would be too late.
+        """
+        seconds, now = given.digest_seconds(decision.preferences), given.now
+        if seconds is None or self._work.is_digest or self._work.sends:
+            return None
         for windows in range(1, _DIGEST_WINDOWS + 1):
             document, due = digest_document(self._work, seconds, now, windows=windows)
+            if due >= given.until:
+                return None
             if await self._records.join_digest(self._work, document, due=due, now=now):
                 if self._ports.feed is not None:
-                    await self._ports.feed()
+                    await self._ports.feed([dedupe_key(document.id, self._work.recipient_id)])
                 return Done()
         return Later(now + timedelta(seconds=_ASK_AGAIN_S))
 
@@ -191,10 +199,10 @@ class MessageDelivery:
         """Its answer was lost. On another channel it could arrive twice."""
         allowed = {candidate.channel for candidate in decision.candidates if candidate.is_allowed}
         if self._work.channel not in allowed:
-            detail = f"no longer allowed by {self._work.channel}; {_IN_DOUBT}"
+            detail = f"no longer allowed by {self._work.channel}"
             return await self._end(MessageState.BLOCKED, BlockedReason.NO_CHANNEL, detail)
         if isinstance(decision.result, Refused):
-            return await self._end(MessageState.EXPIRED, "expired", f"{decision.result.detail}; {_IN_DOUBT}")
+            return await self._end(MessageState.EXPIRED, "expired", decision.result.detail)
         if decision.result.group.earliest > self._clock.now():
             return Later(decision.result.group.earliest)
         return await self._hand_over(person, decision)
@@ -202,10 +210,12 @@ class MessageDelivery:
     async def _hand_over(self, person: PersonRecord, decision: Decision) -> Step:
         try:
             report = await self._ports.messenger.hand_over(self._work, person)
-        except ClassifiedError as error:  # it cannot be rendered
+        except ValidationError as error:  # it cannot be rendered, now or later
             ended = AttemptEnd(outcome="failed", error_class=error.error_class.value, error=error.message)
             await self._records.end_attempt(self._work, ended, now=self._clock.now())
             return await self._bury("cannot be rendered", error.message)
+        except ClassifiedError as error:  # something that it needs is away: it stays in `sending`, and is tried again
+            return self._ask_again(error.retry_after)
         return await self._answered(report, decision)
 
     async def _follow(self, delivery_id: UUID) -> Step:
@@ -219,7 +229,7 @@ class MessageDelivery:
                 await self._end_attempt(report, "failed")
                 return await self._end(MessageState.EXPIRED, "expired", "it was too late at Messenger")
             case "refused" if report.error_class in _UNANSWERED:
-                return Later(self._clock.now() + timedelta(seconds=max(_ASK_AGAIN_S, report.retry_after or 0)))
+                return self._ask_again(report.retry_after)
             case "refused" if report.error_class == "overload_rejected":
                 return await self._overloaded(report)
             case status if status in _UNDELIVERED or status == "refused":
@@ -229,22 +239,31 @@ class MessageDelivery:
             self._work = moved or self._work
         return self._look_again()
 
-    def _look_again(self) -> Later:
-        """Ever more rarely, as the delivery gets older."""
+    def _look_again(self, least_s: float = _FIRST_LOOK_S) -> Later:
+        """Ever more rarely, as the message gets older."""
         now = self._clock.now()
         age = (now - self._work.scheduled_at).total_seconds()
-        return Later(now + timedelta(seconds=min(max(age / 2, _FIRST_LOOK_S), _LONGEST_LOOK_S)))
+        return Later(now + timedelta(seconds=max(least_s, min(age / 2, _LONGEST_LOOK_S))))
+
+    def _ask_again(self, retry_after: float | None) -> Later:
+        return self._look_again(max(_ASK_AGAIN_S, retry_after or 0.0))
+
+    def _until(self) -> datetime:
+        """From when on it is too late."""
+        horizon = self._work.created_at + HORIZON
+        return min(self._work.document.not_after or horizon, horizon)
 
     async def _delivered(self, report: DeliveryReport) -> Step:
         await self._end_attempt(report, "delivered")
-        changes = {"delivery_id": report.delivery_id, "detail": f"delivered by {self._work.channel}"}
-        moved = await self._ports.move(self._work, MessageState.DELIVERED, **changes)
-        repeat = self._work.document.delivery_policy.repeat
-        if moved is None or repeat is None or moved.acknowledged_at or moved.repeats >= repeat.max_times:
+        work, repeat = self._work, self._work.document.delivery_policy.repeat
+        detail = f"delivered by {work.channel}"
+        at = self._clock.now() + timedelta(seconds=repeat.every_seconds) if repeat is not None else None
+        if repeat is None or at is None or work.repeats >= repeat.max_times or at >= self._until():
+            await self._ports.move(work, MessageState.DELIVERED, delivery_id=report.delivery_id, detail=detail)
             return Done()
-        at = self._clock.now() + timedelta(seconds=repeat.every_seconds)
-        again = {"repeats": moved.repeats + 1, "scheduled_at": at, "attempts": 0, "delivery_id": None}
-        await self._ports.move(moved, MessageState.QUEUED, **again, detail="repeated until it is acknowledged")
+        # One step, so that a crash cannot leave it delivered and not repeated.
+        again = {"repeats": work.repeats + 1, "scheduled_at": at, "attempts": 0, "delivery_id": None}
+        await self._ports.move(work, MessageState.QUEUED, **again, detail=f"{detail}; repeated until acknowledged")
         return Later(at)
 
     async def _overloaded(self, report: DeliveryReport) -> Step:
@@ -267,7 +286,7 @@ class MessageDelivery:
                 attempt=work.attempts + 1,
                 failed_at=now,
                 quiet=decision.quiet if decision is not None else work.document.delivery_policy.policy().quiet_hours,
-                until=work.document.not_after or work.created_at + HORIZON,
+                until=self._until(),
                 retry_after=report.retry_after,
             )
         reset: dict[str, Any] = {"delivery_id": None, "detail": f"{work.channel} failed: {report.error}"}
@@ -285,7 +304,15 @@ class MessageDelivery:
         await self._records.end_attempt(self._work, ended, now=self._clock.now())
 
     async def _end(self, state: MessageState, reason: str | None, detail: str) -> Step:
-        await self._ports.move(self._work, state, reason=str(reason) if reason else None, detail=detail)
+        """End it without a further attempt. What was delivered before and only repeated stays delivered."""
+        work = self._work
+        if work.state is MessageState.SENDING and work.delivery_id is None:
+            detail = f"{detail}; whether it left before is not known"
+            ended = AttemptEnd(outcome="failed", error_class="timeout", error="no answer came")
+            await self._records.end_attempt(work, ended, now=self._clock.now())
+        if work.repeats:
+            state, reason, detail = MessageState.DELIVERED, None, f"delivered, and not repeated any more: {detail}"
+        await self._ports.move(work, state, reason=str(reason) if reason else None, detail=detail)
         return Done()
 
     async def _bury(self, reason: str, detail: str) -> Step:

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfoNotFoundError
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from butlers.contracts.envelope import Identity, Text, Timestamp, Value, field_errors
+from butlers.contracts.envelope import MAX_IDENTITY, Identity, Text, Timestamp, Value, field_errors
 from butlers.errors import ValidationError
 from butlers.outbound.pacing import Pacing
 from butlers.outbound.quiet_hours import EVERY_DAY, QuietHours, QuietWindow, zone
@@ -27,7 +27,6 @@ from butlers.reliability.retry import RetryPolicy, Strategy
 
 DEFAULT_EVENT = "message"  # the row of the matrix for a message that names none
 MOST_RECIPIENTS = 10_000  # of one document; a call takes fewer (`service.py`), an audience goes through the pipeline
-LONGEST_MUTE_DAYS = 30
 _CLOCK = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d")
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DAYS = {name: number for number, name in enumerate(("mon", "tue", "wed", "thu", "fri", "sat", "sun"), start=1)}
@@ -65,6 +64,12 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise ValueError("must not name anything twice")
     return names
+
+
+def _none_yet(attachments: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    if attachments:
+        raise ValueError("cannot be sent: no channel takes attachments of a message yet")
+    return attachments
 
 
 def _as_list(value: Any) -> Any:
@@ -155,7 +160,7 @@ class RetryDocument(Value):
     max_attempts: int = Field(default=3, ge=0, le=10)
     backoff_strategy: Strategy = Strategy.EXPONENTIAL
     initial_delay_seconds: Delay = 60.0
-    schedule_seconds: tuple[Delay, ...] = ()  # custom only
+    schedule_seconds: Annotated[tuple[Delay, ...], Field(max_length=10)] = ()  # custom only
 
     @model_validator(mode="after")
     def _custom_has_a_schedule(self) -> RetryDocument:
@@ -243,19 +248,21 @@ class MessageDocument(Value):
     priority: Priority = Priority.NORMAL
     delivery_policy: DeliveryPolicyDocument = DeliveryPolicyDocument()
     conversation_id: Identity | None = None
-    attachments: tuple[dict[str, Any], ...] = ()
+    attachments: Annotated[tuple[dict[str, Any], ...], AfterValidator(_none_yet)] = ()
     not_after: Timestamp | None = None
 
     @model_validator(mode="after")
     def _template_or_body(self) -> MessageDocument:
         if (self.template_id is None) == (self.body is None):
             raise ValueError("needs either template_id or body")
+        named = self.metadata.get("event", "")
+        if not isinstance(named, str) or len(named) > MAX_IDENTITY:
+            raise ValueError(f"metadata.event must be a text of at most {MAX_IDENTITY} characters")
         return self
 
     @property
     def event(self) -> str:
-        named = self.event_type or self.metadata.get("event")
-        return named if isinstance(named, str) and named else DEFAULT_EVENT
+        return self.event_type or self.metadata.get("event") or DEFAULT_EVENT
 
     def message(self) -> Message:
         return Message(

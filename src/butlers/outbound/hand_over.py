@@ -104,6 +104,7 @@ class SwitchboardHandOver:
             idempotency_key=f"{work.key}:{work.sends}",
             not_after=document.not_after,
             priority=document.priority.value,
+            max_attempts=1,  # the runtime decides about each further one: quiet hours, preferences, its retry policy
         )
 
     def _of_mail(self, work: Work, content: Content) -> dict[str, Any]:

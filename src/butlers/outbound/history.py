@@ -40,12 +40,8 @@ class MessageHistory:
             "next_after": rows[limit - 1]["recipient_id"] if len(rows) > limit else None,
         }
 
-    async def open_keys(self, message_id: UUID, recipient_id: str | None) -> list[str]:
-        rows = await self._database.fetch(self._queries.open_keys, message_id, recipient_id)
-        return [row["dedupe_key"] for row in rows]
-
-    async def dead_keys(self, message_id: UUID, recipient_id: str | None) -> list[str]:
-        rows = await self._database.fetch(self._queries.dead_keys, message_id, recipient_id)
+    async def dead_keys(self, message_id: UUID, recipient_id: str | None, *, limit: int) -> list[str]:
+        rows = await self._database.fetch(self._queries.dead_keys, message_id, recipient_id, limit)
         return [row["dedupe_key"] for row in rows]
 
     async def service_levels(self, since: datetime, until: datetime) -> dict[str, Any]:

@@ -37,22 +37,19 @@ FROM {schema}.messages AS message
 WHERE ($1::timestamptz IS NULL OR (message.created_at, message.id) < ($1, $2::uuid))
   AND ($3::text IS NULL OR message.conversation_id = $3)
   AND ($4::text IS NULL OR message.sender_id = $4)
-  AND ($5::text IS NULL OR EXISTS (
-        SELECT FROM {schema}.scheduled_messages WHERE message_id = message.id AND recipient_id = $5))
+  AND ($5::text IS NULL OR message.id = ANY(ARRAY(
+        SELECT message_id FROM {schema}.scheduled_messages WHERE recipient_id = $5
+        ORDER BY scheduled_at DESC LIMIT 10000)))
   AND ($6::text IS NULL OR EXISTS (
         SELECT FROM {schema}.scheduled_messages WHERE message_id = message.id AND state = $6))
 ORDER BY message.created_at DESC, message.id DESC
 LIMIT $7;
 
--- name: open_keys
--- What of a message has not left yet, of one recipient or all.
-SELECT dedupe_key FROM {schema}.scheduled_messages
-WHERE message_id = $1 AND ($2::text IS NULL OR recipient_id = $2) AND state IN ('planned', 'queued');
-
 -- name: dead_keys
 -- What of a message is a dead letter, of one recipient or all.
 SELECT dedupe_key FROM {schema}.scheduled_messages
-WHERE message_id = $1 AND ($2::text IS NULL OR recipient_id = $2) AND state = 'dead_lettered';
+WHERE message_id = $1 AND ($2::text IS NULL OR recipient_id = $2) AND state = 'dead_lettered'
+LIMIT $3;
 
 -- name: service_levels
 -- How messages of a time range ended, and how late those that were delivered were.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from butlers.contracts.envelope import invalid
 from butlers.contracts.message_state import ENDED, MessageState
 from butlers.outbound import SCHEMA
 from butlers.outbound.documents import MessageDocument, parse_document
-from butlers.outbound.records import AttemptEnd, Decide, Work, check_transition, stored_form
+from butlers.outbound.records import AttemptEnd, Decide, Work, attempt_moment, check_transition, is_paced, stored_form
 from butlers.outbound.throttle import LONGEST, Throttling
 from butlers.outbound.values import Blocked, BlockedReason, Outcome, Queued, dedupe_key, dedupe_keys
 from butlers.storage.database import Database, Executor, Record
@@ -30,6 +31,7 @@ _COLUMNS = frozenset(
         "failed_channels",
         "delivery_id",
         "digest_id",
+        "waits_for",
         "repeats",
         "acknowledged_at",
     }
@@ -96,7 +98,7 @@ class PostgresRecords:
 
     async def _booked(self, connection: Executor, document: MessageDocument, now: datetime) -> Mapping[datetime, int]:
         """What the sender has scheduled, by minute; nothing is read where nothing limits it."""
-        if not document.delivery_policy.policy().pacing.spans():
+        if not is_paced(document):
             return {}
         await connection.execute(self._queries.take_turn, sender_turn(document.sender_id))
         return await self.booked(document, now=now, connection=connection)
@@ -125,6 +127,7 @@ class PostgresRecords:
                 [each.channel for each in queued],
                 [each.scheduled_at for each in queued],
                 [each.detail for each in queued],
+                "" if is_paced(document) else "quiet",
             )
         if blocked:
             await connection.execute(
@@ -158,15 +161,21 @@ class PostgresRecords:
         async with self._database.transaction() as connection:
             await connection.execute(self._queries.take_turn, recipient_turn(work.recipient_id))
             rows = await connection.fetch(self._queries.sent_times, work.recipient_id, channel, now - LONGEST)
-            free = throttling.next_free([row["started_at"] for row in rows], now)
-            if free > now:
+            sent = [row["started_at"] for row in rows]
+            moment = attempt_moment(sent, now)
+            free = throttling.next_free(sent, moment)
+            if free > moment:
                 return free
-            changes = {"channel": channel, "sends": work.sends + 1}
+            changes = {"channel": channel, "sends": work.sends + 1, "waits_for": ""}
             moved = await self._move(connection, work, MessageState.SENDING, now, changes)
             if moved is not None:
-                values = (work.key, moved.sends, work.recipient_id, channel, now)
+                values = (work.key, moved.sends, work.recipient_id, channel, moment)
                 await connection.execute(self._queries.insert_attempt, *values)
             return moved
+
+    async def throttled_times(self, work: Work, channel: str) -> list[datetime]:
+        rows = await self._database.fetch(self._queries.throttled_times, work.recipient_id, channel, work.key)
+        return [row["scheduled_at"] for row in rows]
 
     async def end_attempt(self, work: Work, end: AttemptEnd, *, now: datetime) -> None:
         values = (end.outcome, end.error_class, end.error, end.delivery_id)
@@ -202,14 +211,16 @@ class PostgresRecords:
         key = dedupe_key(digest.id, work.recipient_id)
         message = (digest.id, digest.sender_id, stored_form(digest), now, digest.conversation_id, digest.event)
         row = (key, digest.id, work.recipient_id, digest.sender_id, work.channel, due, digest.priority.value, now)
-        async with self._database.transaction() as connection:
-            await connection.execute(self._queries.insert_message, *message)
-            await connection.execute(self._queries.insert_digest, *row)
-            state = await connection.fetchval(self._queries.lock_digest, key)
-            if state not in (MessageState.PLANNED, MessageState.QUEUED):
-                return False
-            changes = {"digest_id": digest.id, "detail": f"digest {digest.id}"}
-            await self._move(connection, work, MessageState.DIGESTED, now, changes)
+        changes = {"digest_id": digest.id, "detail": f"digest {digest.id}"}
+        with suppress(_NotOpen):
+            async with self._database.transaction() as connection:
+                await connection.execute(self._queries.insert_message, *message)
+                await connection.execute(self._queries.insert_digest, *row)
+                state = await connection.fetchval(self._queries.lock_digest, key)
+                if state not in (MessageState.PLANNED, MessageState.QUEUED):
+                    return False
+                if await self._move(connection, work, MessageState.DIGESTED, now, changes) is None:
+                    raise _NotOpen  # a digest must not stay behind without a message
         return True
 
     async def members(self, digest_id: UUID) -> list[Work]:
@@ -218,9 +229,27 @@ class PostgresRecords:
     async def held(self, recipient_id: str, *, now: datetime) -> list[str]:
         return [row["dedupe_key"] for row in await self._database.fetch(self._queries.held, recipient_id, now)]
 
-    async def acknowledge(self, recipient_id: str, message_id: UUID | None, *, now: datetime) -> list[str]:
-        rows = await self._database.fetch(self._queries.acknowledge, recipient_id, message_id, now)
+    async def acknowledge(
+        self, recipient_id: str, message_id: UUID | None, *, now: datetime, before: datetime | None = None
+    ) -> list[str]:
+        rows = await self._database.fetch(self._queries.acknowledge, recipient_id, message_id, now, before)
         return [row["dedupe_key"] for row in rows]
+
+    async def cancel(
+        self, message_id: UUID, recipient_id: str | None, *, detail: str, now: datetime, limit: int
+    ) -> list[str]:
+        """Withdraw a message from up to `limit` recipients; the keys of those whom it had not left for."""
+        rows = await self._database.fetch(self._queries.cancel, message_id, recipient_id, detail, now, limit)
+        return [row["dedupe_key"] for row in rows]
+
+    async def stored_message(self, message_id: UUID) -> MessageDocument | None:
+        """The message as it was accepted, without its recipients."""
+        document = await self._database.fetchval(self._queries.stored_message, message_id)
+        return _document(document) if document is not None else None
+
+
+class _NotOpen(Exception):
+    """The message has left the state in which it was looked at."""
 
 
 def _work(row: Record) -> Work:
@@ -240,6 +269,8 @@ def _work(row: Record) -> Work:
         failed_channels=tuple(row["failed_channels"]),
         delivery_id=row["delivery_id"],
         digest_id=row["digest_id"],
+        is_digest=row["is_digest"],
+        waits_for=row["waits_for"],
         repeats=row["repeats"],
         acknowledged_at=row["acknowledged_at"],
         ended_at=row["ended_at"],

@@ -22,8 +22,9 @@ GROUP BY 1;
 -- name: insert_scheduled
 -- One message to some people, to be put into the queue.
 INSERT INTO {schema}.scheduled_messages
-    (dedupe_key, message_id, recipient_id, sender_id, channel, scheduled_at, priority, created_at, updated_at, detail)
-SELECT key, $1, recipient, $2, channel, moment, $3, $4, $4, detail
+    (dedupe_key, message_id, recipient_id, sender_id, channel, scheduled_at, priority, created_at, updated_at, detail,
+     waits_for)
+SELECT key, $1, recipient, $2, channel, moment, $3, $4, $4, detail, CASE WHEN moment > $4 THEN $10 ELSE '' END
 FROM unnest($5::text[], $6::text[], $7::text[], $8::timestamptz[], $9::text[])
     AS each (key, recipient, channel, moment, detail);
 
@@ -44,9 +45,10 @@ SELECT recipient_id, reason, detail FROM {schema}.blocked_recipients
 WHERE message_id = $1 AND recipient_id = ANY($2::text[]);
 
 -- name: mark_queued
--- The queue has taken them.
-UPDATE {schema}.scheduled_messages SET state = 'queued', queued_at = coalesce(queued_at, $2), updated_at = $2
-WHERE dedupe_key = ANY($1::text[]) AND state IN ('planned', 'queued');
+-- The queue has entries for them.
+UPDATE {schema}.scheduled_messages
+SET state = CASE state WHEN 'planned' THEN 'queued' ELSE state END, queued_at = coalesce(queued_at, $2), updated_at = $2
+WHERE dedupe_key = ANY($1::text[]) AND state IN ('planned', 'queued', 'sending');
 
 -- name: planned
 -- What is not in the queue although its time comes before a moment.
@@ -72,6 +74,12 @@ WHERE work.dedupe_key = ANY($1::text[]);
 -- When attempts for a recipient were started on a channel.
 SELECT started_at FROM {schema}.attempts WHERE recipient_id = $1 AND channel = $2 AND started_at > $3 ORDER BY started_at;
 
+-- name: throttled_times
+-- For when other messages to a recipient were put off by the throttle.
+SELECT scheduled_at FROM {schema}.scheduled_messages
+WHERE recipient_id = $1 AND channel = $2 AND state = 'queued' AND waits_for = 'throttle' AND dedupe_key <> $3
+ORDER BY scheduled_at;
+
 -- name: insert_attempt
 -- An attempt begins.
 INSERT INTO {schema}.attempts (dedupe_key, number, recipient_id, channel, started_at) VALUES ($1, $2, $3, $4, $5);
@@ -88,8 +96,9 @@ INSERT INTO {schema}.message_events (dedupe_key, state, channel, detail, at) VAL
 -- name: insert_digest
 -- A digest for a recipient; nothing happens when it is there.
 INSERT INTO {schema}.scheduled_messages
-    (dedupe_key, message_id, recipient_id, sender_id, channel, scheduled_at, priority, created_at, updated_at, detail)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, 'digest')
+    (dedupe_key, message_id, recipient_id, sender_id, channel, scheduled_at, priority, created_at, updated_at, detail,
+     is_digest)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $8, 'digest', true)
 ON CONFLICT (dedupe_key) DO NOTHING;
 
 -- name: lock_digest
@@ -100,18 +109,43 @@ SELECT state FROM {schema}.scheduled_messages WHERE dedupe_key = $1 FOR UPDATE;
 -- What a digest carries.
 SELECT work.*, message.document FROM {schema}.scheduled_messages AS work
 JOIN {schema}.messages AS message ON message.id = work.message_id
-WHERE work.digest_id = $1
+WHERE work.digest_id = $1 AND work.state = 'digested'
 ORDER BY work.created_at, work.dedupe_key;
 
 -- name: held
--- What waits in the queue for a later time, and not for a retry or a repeat.
+-- What waits in the queue for the end of quiet hours or of a mute.
 SELECT dedupe_key FROM {schema}.scheduled_messages
-WHERE recipient_id = $1 AND state = 'queued' AND attempts = 0 AND repeats = 0 AND scheduled_at > $2
+WHERE recipient_id = $1 AND state = 'queued' AND waits_for = 'quiet' AND scheduled_at > $2
 LIMIT 10000;
 
 -- name: acknowledge
 -- The recipient has seen a message, or everything that was delivered and is not acknowledged yet.
 UPDATE {schema}.scheduled_messages SET acknowledged_at = $3, updated_at = $3
 WHERE recipient_id = $1 AND acknowledged_at IS NULL AND (state = 'delivered' OR repeats > 0)
-  AND ($2::uuid IS NULL OR message_id = $2)
+  AND ($2::uuid IS NULL OR message_id = $2) AND ($4::timestamptz IS NULL OR created_at <= $4)
 RETURNING dedupe_key;
+
+-- name: cancel
+-- Withdraw a message from some recipients whom it has not left for: it waits, or a digest that waits carries it.
+WITH chosen AS (
+    SELECT work.dedupe_key FROM {schema}.scheduled_messages AS work
+    WHERE work.message_id = $1 AND ($2::text IS NULL OR work.recipient_id = $2)
+      AND (work.state IN ('planned', 'queued') OR work.state = 'digested' AND EXISTS (
+            SELECT FROM {schema}.scheduled_messages AS digest
+            WHERE digest.message_id = work.digest_id AND digest.recipient_id = work.recipient_id
+              AND digest.state IN ('planned', 'queued')))
+    LIMIT $5 FOR UPDATE OF work
+), cancelled AS (
+    UPDATE {schema}.scheduled_messages AS work
+    SET state = 'cancelled', reason = 'cancelled', detail = $3, updated_at = $4, ended_at = $4
+    FROM chosen WHERE work.dedupe_key = chosen.dedupe_key
+    RETURNING work.dedupe_key, work.channel
+), told AS (
+    INSERT INTO {schema}.message_events (dedupe_key, state, channel, detail, at)
+    SELECT dedupe_key, 'cancelled', channel, $3, $4 FROM cancelled
+)
+SELECT dedupe_key FROM cancelled;
+
+-- name: stored_message
+-- The document of a message.
+SELECT document FROM {schema}.messages WHERE id = $1;

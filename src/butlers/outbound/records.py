@@ -18,7 +18,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from butlers.contracts.envelope import invalid
 from butlers.contracts.message_state import ENDED, TRANSITIONS, MessageState
-from butlers.outbound.documents import MessageDocument
+from butlers.outbound.documents import MessageDocument, parse_document
 from butlers.outbound.throttle import LONGEST, Throttling
 from butlers.outbound.values import Outcome, Queued, dedupe_key, dedupe_keys
 
@@ -44,7 +44,9 @@ class Work:
     sends: int = 0  # attempts on all channels
     failed_channels: tuple[str, ...] = ()
     delivery_id: UUID | None = None
-    digest_id: UUID | None = None
+    digest_id: UUID | None = None  # the digest that carries it
+    is_digest: bool = False
+    waits_for: str = ""  # quiet, throttle; "": it waits for its schedule, a retry or nothing
     repeats: int = 0
     acknowledged_at: datetime | None = None
     ended_at: datetime | None = None
@@ -52,10 +54,6 @@ class Work:
     @property
     def is_ended(self) -> bool:
         return self.state in ENDED
-
-    @property
-    def is_digest(self) -> bool:
-        return "digest" in self.document.metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +83,16 @@ class Records(Protocol):
     async def overdue(self, *, untouched_since: datetime, limit: int) -> list[Work]:
         """What should be in the queue and was not touched for long: the queue may have lost it."""
 
-    async def mark_queued(self, keys: Sequence[str], *, now: datetime) -> None: ...
+    async def mark_queued(self, keys: Sequence[str], *, now: datetime) -> None:
+        """The queue has entries for them."""
 
     async def load(self, keys: Sequence[str]) -> dict[str, Work]: ...
 
     async def sent_times(self, recipient_id: str, channel: str, *, since: datetime) -> list[datetime]:
         """When attempts were started, sorted."""
+
+    async def throttled_times(self, work: Work, channel: str) -> list[datetime]:
+        """For when other messages to the recipient were put off by the throttle."""
 
     async def begin_attempt(
         self, work: Work, channel: str, throttling: Throttling, *, now: datetime
@@ -104,17 +106,24 @@ class Records(Protocol):
     async def move(self, work: Work, to: MessageState, *, now: datetime, **changes: Any) -> Work | None:
         """The work in its new state, with its history; None: it has left the state that `work` says."""
 
+    async def stored_message(self, message_id: UUID) -> MessageDocument | None:
+        """The message as it was accepted, without its recipients."""
+
     async def join_digest(self, work: Work, digest: MessageDocument, *, due: datetime, now: datetime) -> bool:
-        """Let the digest, made when there is none, carry the work. False: that digest is closed."""
+        """Let the digest, made when there is none, carry the work, if that is open. False: the digest is closed."""
 
     async def members(self, digest_id: UUID) -> list[Work]:
         """What a digest carries, oldest first."""
 
     async def held(self, recipient_id: str, *, now: datetime) -> list[str]:
-        """The keys of what waits in the queue for a later time, and not for a retry."""
+        """The keys of what waits in the queue for the end of quiet hours or of a mute."""
 
-    async def acknowledge(self, recipient_id: str, message_id: UUID | None, *, now: datetime) -> list[str]:
-        """The recipient has seen a message, or everything that was delivered; the keys of what was not acknowledged."""
+    async def acknowledge(
+        self, recipient_id: str, message_id: UUID | None, *, now: datetime, before: datetime | None = None
+    ) -> list[str]:
+        """The recipient has seen a message, or all that was accepted before a moment and delivered; the keys of what
+        was not acknowledged yet.
+        """
 
 
 def digest_id(recipient_id: str, event: str, due: datetime) -> UUID:
@@ -173,6 +182,7 @@ class MemoryRecords:
             document=document,
             created_at=now,
             detail=outcome.detail,
+            waits_for="quiet" if outcome.scheduled_at > now and not is_paced(document) else "",
         )
 
     async def planned(self, *, before: datetime, limit: int) -> list[Work]:
@@ -200,15 +210,26 @@ class MemoryRecords:
         self, work: Work, channel: str, throttling: Throttling, *, now: datetime
     ) -> Work | datetime | None:
         sent = self._sent[work.recipient_id, channel]
-        free = throttling.next_free(sent, now)
-        if free > now:
+        moment = attempt_moment(sent, now)
+        free = throttling.next_free(sent, moment)
+        if free > moment:
             return free
-        moved = await self.move(work, MessageState.SENDING, now=now, channel=channel, sends=work.sends + 1)
+        changes = {"channel": channel, "sends": work.sends + 1, "waits_for": ""}
+        moved = await self.move(work, MessageState.SENDING, now=now, **changes)
         if moved is not None:
-            insort(sent, now)
-            del sent[: sum(1 for at in sent if at <= now - LONGEST)]
-            self.attempts[work.key].append((channel, now, None))
+            insort(sent, moment)
+            del sent[: sum(1 for at in sent if at <= moment - LONGEST)]
+            self.attempts[work.key].append((channel, moment, None))
         return moved
+
+    async def throttled_times(self, work: Work, channel: str) -> list[datetime]:
+        return sorted(
+            other.scheduled_at
+            for other in self.work.values()
+            if (other.recipient_id, other.channel, other.waits_for) == (work.recipient_id, channel, "throttle")
+            and other.state is MessageState.QUEUED
+            and other.key != work.key
+        )
 
     async def end_attempt(self, work: Work, end: AttemptEnd, *, now: datetime) -> None:
         channel, started, _ = self.attempts[work.key][-1]
@@ -225,19 +246,27 @@ class MemoryRecords:
         self.history[work.key].append((now, to, moved.channel, moved.detail))
         return moved
 
+    async def stored_message(self, message_id: UUID) -> MessageDocument | None:
+        text = self.messages.get(message_id)
+        return parse_document(MessageDocument, text, kind="message") if text is not None else None
+
     async def join_digest(self, work: Work, digest: MessageDocument, *, due: datetime, now: datetime) -> bool:
         key = dedupe_key(digest.id, work.recipient_id)
+        if self._read(work.key).state is not work.state:
+            return True
         if key not in self.work:
             self.messages[digest.id] = stored_form(digest)
             outcome = Queued(recipient_id=work.recipient_id, channel=work.channel, scheduled_at=due, detail="digest")
             self._plan(digest, key, outcome, now)
-        if self.work[key].state not in (MessageState.PLANNED, MessageState.QUEUED):
+            self.work[key] = replace(self.work[key], is_digest=True, waits_for="")
+        if self.work[key].state is not MessageState.QUEUED:
             return False
-        moved = await self.move(work, MessageState.DIGESTED, now=now, digest_id=digest.id, detail=f"digest {digest.id}")
-        return moved is not None
+        await self.move(work, MessageState.DIGESTED, now=now, digest_id=digest.id, detail=f"digest {digest.id}")
+        return True
 
     async def members(self, digest_id: UUID) -> list[Work]:
-        found = [work for work in self.work.values() if work.digest_id == digest_id]
+        carried = (work for work in self.work.values() if work.digest_id == digest_id)
+        found = [work for work in carried if work.state is MessageState.DIGESTED]
         return sorted(found, key=lambda work: (work.created_at, work.key))
 
     async def held(self, recipient_id: str, *, now: datetime) -> list[str]:
@@ -246,17 +275,20 @@ class MemoryRecords:
             for work in self.work.values()
             if work.recipient_id == recipient_id
             and work.state is MessageState.QUEUED
-            and not (work.attempts or work.repeats)
+            and work.waits_for == "quiet"
             and work.scheduled_at > now
         ]
 
-    async def acknowledge(self, recipient_id: str, message_id: UUID | None, *, now: datetime) -> list[str]:
+    async def acknowledge(
+        self, recipient_id: str, message_id: UUID | None, *, now: datetime, before: datetime | None = None
+    ) -> list[str]:
         keys = [
             work.key
             for work in self.work.values()
             if work.recipient_id == recipient_id
             and message_id in (None, work.message_id)
             and work.acknowledged_at is None
+            and (before is None or work.created_at <= before)
             and (work.state is MessageState.DELIVERED or work.repeats)
         ]
         for key in keys:
@@ -266,4 +298,15 @@ class MemoryRecords:
 
 def stored_form(document: MessageDocument) -> str:
     """A message as it is kept: the same whether its recipients came with it or from a file."""
-    return document.model_dump_json(by_alias=True, exclude_none=True, exclude={"recipient_ids"})
+    # With what is null: a limit that is null is no limit, and one that is absent has its default.
+    return document.model_dump_json(by_alias=True, exclude={"recipient_ids"})
+
+
+def is_paced(document: MessageDocument) -> bool:
+    """Whether limits of the sender may put a message off."""
+    return any(value is not None for value in document.delivery_policy.pacing.model_dump().values())
+
+
+def attempt_moment(sent: Sequence[datetime], now: datetime) -> datetime:
+    """When an attempt begins. Another process may have begun one meanwhile: attempts for a recipient have an order."""
+    return max(now, sent[-1]) if sent else now

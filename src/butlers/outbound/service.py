@@ -157,9 +157,13 @@ class MessageDeliveryService:
         self._horizon = horizon
         self._most = most_recipients
 
-    async def send_message(self, document: MessageDocument) -> SendResult:
-        """Decide, store and queue; a message that is known gets its first answer for whom it was decided before."""
-        document, recipients, given = await self.prepare(document)
+    async def send_message(self, document: MessageDocument, *, may_be_known: bool = True) -> SendResult:
+        """Decide, store and queue; a message that is known gets its first answer for whom it was decided before.
+
+        `may_be_known`: the id is the caller's, so the message may have come before.
+        """
+        known = await self._records.stored_message(document.id) if may_be_known else None
+        document, recipients, given = await self.prepare(document, known)
         ids = [recipient.id for recipient in recipients]
         by_id = {recipient.id: recipient for recipient in recipients}
 
@@ -178,8 +182,12 @@ class MessageDeliveryService:
             blocked=tuple(each for each in shown if isinstance(each, Blocked)),
         )
 
-    async def prepare(self, document: MessageDocument) -> tuple[MessageDocument, list[Recipient], Circumstances]:
-        """The message with its recipients resolved and its template pinned, and what its decisions depend on."""
+    async def prepare(
+        self, document: MessageDocument, known: MessageDocument | None = None
+    ) -> tuple[MessageDocument, list[Recipient], Circumstances]:
+        """The message with its recipients resolved and its template pinned, and what its decisions depend on. What is
+        known of it was checked when it came first.
+        """
         if not document.recipient_ids:
             raise invalid("recipient_ids", "must name at least one recipient")
         if len(document.recipient_ids) > self._most:
@@ -187,9 +195,12 @@ class MessageDeliveryService:
                 "recipient_ids",
                 f"must name at most {self._most:,} recipients; for more run: butlers pipeline run audience-plan",
             )
-        document = await self._pin_template(document)
         now = self._clock.now()
-        if document.not_after is not None and document.not_after <= now:
+        if known is not None and document.template_version is None:
+            document = document.model_copy(update={"template_version": known.template_version})
+        elif known is None:
+            document = await self._pin_template(document)
+        if known is None and document.not_after is not None and document.not_after <= now:
             raise invalid("not_after", "lies in the past")
         people = await self._people.resolve_people(document.recipient_ids, field="recipient_ids")
         given = await self._inputs.circumstances(document, now=now, horizon=now + self._horizon)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -22,18 +23,20 @@ from butlers.operations.operation import Role, TimeRangeArguments, page, place
 from butlers.outbound.documents import MessageDocument, parse_document
 from butlers.outbound.explain import Explainer
 from butlers.outbound.history import MessageHistory
+from butlers.outbound.postgres_records import PostgresRecords
 from butlers.outbound.queue import QueueAdapter
-from butlers.outbound.records import Records, Work
+from butlers.outbound.records import Work
 from butlers.outbound.service import MessageDeliveryService, queue_message
 
 ON_TIME_GOAL, SUCCESS_GOAL = 0.99, 0.995
+_TOGETHER = 1_000  # recipients of one statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTools:
     service: MessageDeliveryService
     explainer: Explainer
-    records: Records
+    records: PostgresRecords
     history: MessageHistory
     queue: QueueAdapter
     people: People
@@ -54,7 +57,9 @@ class MessageTools:
         ]
 
     async def _send(self, caller: Caller, arguments: SendArguments) -> dict[str, Any]:
-        return (await self.service.send_message(self._document(caller, arguments))).to_wire()
+        document = self._document(caller, arguments)
+        sent = await self.service.send_message(document, may_be_known=arguments.idempotency_key is not None)
+        return sent.to_wire()
 
     async def _explain(self, caller: Caller, arguments: SendArguments) -> dict[str, Any]:
         return await self.explainer.explain(self._document(caller, arguments))
@@ -97,14 +102,15 @@ class MessageTools:
 
     async def _cancel(self, caller: Caller, arguments: SomeArguments) -> dict[str, Any]:
         await self._check_sender(caller, arguments.message_id)
-        keys = await self.history.open_keys(arguments.message_id, await self._person(arguments.recipient))
-        changed = 0
-        for work in (await self.records.load(keys)).values():
-            moved = await self.records.move(
-                work, MessageState.CANCELLED, now=self.clock.now(), reason="cancelled", detail=f"by {caller.name}"
+        recipient, changed = await self._person(arguments.recipient), 0
+        while True:
+            keys = await self.records.cancel(
+                arguments.message_id, recipient, detail=f"by {caller.name}", now=self.clock.now(), limit=_TOGETHER
             )
-            changed += moved is not None
-        await self.queue.remove(keys)
+            await self.queue.remove(keys)
+            changed += len(keys)
+            if len(keys) < _TOGETHER:
+                break
         return {"message_id": str(arguments.message_id), "changed": changed}
 
     async def _acknowledge(self, caller: Caller, arguments: AcknowledgeArguments) -> dict[str, Any]:
@@ -113,10 +119,12 @@ class MessageTools:
         changed = await self.acknowledge(recipient or "", arguments.message_id)
         return {"message_id": str(arguments.message_id), "changed": changed}
 
-    async def acknowledge(self, recipient_id: str, message_id: UUID | None) -> int:
-        """How many messages the recipient has acknowledged by this; what repeats them ends at once."""
+    async def acknowledge(self, recipient_id: str, message_id: UUID | None, *, before: datetime | None = None) -> int:
+        """How many messages the recipient has acknowledged by this; what repeats them ends at once. `before`: only what
+        was accepted until then, because a repeated request must not acknowledge what came later.
+        """
         now = self.clock.now()
-        keys = await self.records.acknowledge(recipient_id, message_id, now=now)
+        keys = await self.records.acknowledge(recipient_id, message_id, now=now, before=before)
         await self.queue.reschedule(keys, scheduled_at=now)
         self.wake()
         return len(keys)
@@ -130,19 +138,24 @@ class MessageTools:
 
     async def _replay(self, caller: Caller, arguments: SomeArguments) -> dict[str, Any]:
         await self._check_sender(caller, arguments.message_id)
-        keys = await self.history.dead_keys(arguments.message_id, await self._person(arguments.recipient))
-        if not keys:
+        recipient, changed = await self._person(arguments.recipient), 0
+        while keys := await self.history.dead_keys(arguments.message_id, recipient, limit=_TOGETHER):
+            found = (await self.records.load(keys)).values()
+            replayed = [await self._replay_one(work, caller) for work in found]
+            works = [work for work in replayed if work is not None]
+            await self.queue.enqueue([queue_message(work) for work in works])
+            changed += len(works)
+        if not changed:
             raise Conflict.of("message_id", "has no dead letter")
-        replayed = [await self._replay_one(work, caller) for work in (await self.records.load(keys)).values()]
-        works = [work for work in replayed if work is not None]
-        await self.queue.enqueue([queue_message(work) for work in works])
         self.wake()
-        return {"message_id": str(arguments.message_id), "changed": len(works)}
+        return {"message_id": str(arguments.message_id), "changed": changed}
 
     async def _replay_one(self, work: Work, caller: Caller) -> Work | None:
-        now = self.clock.now()
+        """None: another caller was faster."""
+        if work.state is not MessageState.DEAD_LETTERED:
+            return None
+        now, detail = self.clock.now(), f"replayed by {caller.name}"
         changes: dict[str, Any] = {"attempts": 0, "failed_channels": (), "reason": None, "delivery_id": None}
-        detail = f"replayed by {caller.name}"
         return await self.records.move(work, MessageState.QUEUED, now=now, scheduled_at=now, detail=detail, **changes)
 
     async def _levels(self, _caller: Caller, arguments: TimeRangeArguments) -> dict[str, Any]:

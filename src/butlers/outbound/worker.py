@@ -7,13 +7,14 @@ of processes share one queue.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
 from butlers.clock import Clock
 from butlers.contracts.message_state import MessageState
-from butlers.errors import LeaseLost
+from butlers.errors import LeaseLost, ValidationError
 from butlers.outbound.delivery import Dead, Done, Later, MessageDelivery, Ports, Step, dead_letter
 from butlers.outbound.queue import LeasedMessage, QueueAdapter
 from butlers.outbound.records import Records, Work
@@ -45,10 +46,23 @@ class Feeder:
             added += await self._enqueue(planned)
         return added + await self._enqueue(await self.records.overdue(untouched_since=now - LOST_AFTER, limit=_BATCH))
 
-    async def _enqueue(self, works: list[Work]) -> int:
+    async def feed(self, keys: Sequence[str]) -> None:
+        """Put these into the queue, if they are planned."""
+        found = (await self.records.load(keys)).values()
+        await self._enqueue([work for work in found if work.state is MessageState.PLANNED])
+
+    async def _enqueue(self, works: Sequence[Work]) -> int:
         if not works:
             return 0
-        new = await self.queue.enqueue([queue_message(work) for work in works])
+        try:
+            new = await self.queue.enqueue([queue_message(work) for work in works])
+        except ValidationError as error:
+            if len(works) > 1:  # one of them must not hold up the others
+                return sum([await self._enqueue([work]) for work in works])
+            log.error("queue refused a message for good", error=error, dedupe_key=works[0].key)
+            changes = {"reason": "queue-error", "detail": error.message}
+            await self.records.move(works[0], MessageState.DEAD_LETTERED, now=self.clock.now(), **changes)
+            return 0
         await self.records.mark_queued([work.key for work in works], now=self.clock.now())
         return len(new)
 

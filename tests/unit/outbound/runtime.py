@@ -81,7 +81,7 @@ class Runtime:
             inputs=inputs,
             messenger=self,
             clock=self.clock,
-            feed=self.feeder.run_once,
+            feed=self.feeder.feed,
         )
         self.worker = Worker(queue=self.queue, ports=ports, name="worker")
         self.explainer = Explainer(service=self.service, records=self.records)

@@ -50,7 +50,7 @@ def add_outbound(butler: Butler, notify: NotifyDispatcher, preferences: Preferen
         messenger=_hand_over(butler, notify, preferences, templates.templates, records),
         clock=clock,
         moved=partial(_observe, butler),
-        feed=feeder.run_once,
+        feed=feeder.feed,
     )
     worker = Worker(queue=queue, ports=ports, name=process.instance)
     service = MessageDeliveryService(
@@ -77,7 +77,7 @@ def add_outbound(butler: Butler, notify: NotifyDispatcher, preferences: Preferen
     preferences.add_acknowledge(partial(_acknowledge, tools))
     butler.add(
         Service(name="outbound queue", stop=queue.close),
-        Service(name="outbound feeder", start=feeder.run_once, run=feeder.run_once, every_s=FEED_EVERY_S),
+        Service(name="outbound feeder", run=feeder.run_once, every_s=FEED_EVERY_S),
         Service(name="outbound worker", run=worker.run, drain=partial(worker.close, DRAIN_S)),
         Service(
             name="outbound monitor", run=QueueMonitor(queue, butler.telemetry, clock).run_once, every_s=MONITOR_EVERY_S

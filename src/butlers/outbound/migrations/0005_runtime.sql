@@ -11,6 +11,8 @@ ALTER TABLE {schema}.scheduled_messages
     ADD COLUMN reason          text,                               -- of an end that is no delivery
     ADD COLUMN delivery_id     uuid,                               -- Messenger's, of the last attempt
     ADD COLUMN digest_id       uuid,                               -- the digest that carries it
+    ADD COLUMN is_digest       boolean     NOT NULL DEFAULT false,
+    ADD COLUMN waits_for       text        NOT NULL DEFAULT '',    -- quiet, throttle
     ADD COLUMN repeats         integer     NOT NULL DEFAULT 0,     -- how often it was sent again
     ADD COLUMN acknowledged_at timestamptz,
     ADD COLUMN queued_at       timestamptz,
@@ -27,6 +29,7 @@ ALTER TABLE {schema}.scheduled_messages ADD CONSTRAINT scheduled_messages_state_
 CREATE INDEX scheduled_messages_planned ON {schema}.scheduled_messages (scheduled_at) WHERE state = 'planned';
 CREATE INDEX scheduled_messages_open ON {schema}.scheduled_messages (updated_at) WHERE state IN ('queued', 'sending');
 CREATE INDEX scheduled_messages_of_recipient ON {schema}.scheduled_messages (recipient_id, scheduled_at DESC);
+CREATE INDEX scheduled_messages_created ON {schema}.scheduled_messages (created_at);
 CREATE INDEX scheduled_messages_of_digest ON {schema}.scheduled_messages (digest_id) WHERE digest_id IS NOT NULL;
 
 ALTER TABLE {schema}.messages
@@ -34,6 +37,7 @@ ALTER TABLE {schema}.messages
     ADD COLUMN event_type      text;
 UPDATE {schema}.messages SET conversation_id = document->>'conversation_id', event_type = document->'metadata'->>'event';
 CREATE INDEX messages_of_conversation ON {schema}.messages (conversation_id, created_at) WHERE conversation_id IS NOT NULL;
+CREATE INDEX messages_of_sender ON {schema}.messages (sender_id, created_at DESC, id DESC);
 CREATE INDEX messages_newest ON {schema}.messages (created_at DESC, id DESC);
 
 ALTER TABLE {schema}.blocked_recipients DROP CONSTRAINT blocked_recipients_reason_check;
