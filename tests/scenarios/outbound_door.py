@@ -36,15 +36,15 @@ class AheadClock(SystemClock):
 async def system(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: EmbeddedPostgres
 ) -> AsyncIterator[RunningSystem]:
-    """Messenger tries once, so that every further attempt is the runtime's."""
+    """As shipped, but for the breaker, which would wait out the failures that tests make."""
     tmp_path = tmp_path_factory.mktemp("system")
-    roster = changed_roster(
-        tmp_path,
-        "messenger",
-        (r"max_attempts = 3", "max_attempts = 1"),
-        (r"failure_threshold = \d+", "failure_threshold = 1000"),
-    )
-    options: dict[str, Any] = {"roster_dir": roster, "clock": AheadClock(), "public_url": "http://127.0.0.1:1"}
+    roster = changed_roster(tmp_path, "messenger", (r"failure_threshold = \d+", "failure_threshold = 1000"))
+    options: dict[str, Any] = {
+        "roster_dir": roster,
+        "clock": AheadClock(),
+        "shipped_retries": True,
+        "public_url": "http://127.0.0.1:1",
+    }
     async with running_system(tmp_path, postgres_server, **options) as running:
         yield running
 

@@ -111,7 +111,11 @@ async def test_an_important_message_is_repeated_until_ack_on_the_chat(running: R
 
     assert row["acknowledged_at"] is not None
     assert await said(2)
-    assert any(text.startswith("Acknowledged: 1 message") for text in await running.answers(int(chat)))
+
+    async def told() -> bool:
+        return any("Acknowledged: 1 message" in text for text in await running.answers(int(chat)))
+
+    await running.until(told)
 
 
 async def test_a_digest_carries_its_messages_and_nothing_arrives_twice(running: RunningSystem) -> None:

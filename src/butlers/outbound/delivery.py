@@ -149,6 +149,8 @@ class MessageDelivery:
             return await self._later(sendable, sendable.group.earliest, "quiet", "quiet hours or a mute")
         if (step := await self._join_digest(given, decision)) is not None:
             return step
+        if self._work.is_digest and not await self._records.members(self._work.message_id):
+            return await self._end(MessageState.CANCELLED, "cancelled", "every message that it carried was cancelled")
         throttling = given.message.policy.throttling
         begun = await self._records.begin_attempt(self._work, sendable.channel, throttling, now=now)
         if begun is None:

@@ -34,6 +34,7 @@ from butlers.pipeline.sinks.plans import add_rows, turn_to_load, write_plan
 from butlers.pipeline.sources.audience import (
     count_audience,
     known_message,
+    newest_version,
     read_audience,
     read_circumstances,
     read_clock,
@@ -94,6 +95,17 @@ def run(context: JobContext) -> JobResult:
             frame.unpersist()
 
 
+def _pinned(context: JobContext, document: MessageDocument) -> MessageDocument:
+    """With the version of its template: the one it was loaded with before, or the newest."""
+    if document.template_id is None or document.template_version is not None:
+        return document
+    known = known_message(context.dsn, document.id) or {}
+    version = known.get("template_version") or newest_version(context.dsn, document.template_id)
+    if version is None:
+        raise invalid("template_id", "no such template")
+    return document.model_copy(update={"template_version": version})
+
+
 def _turn(context: JobContext, order: _Order) -> AbstractContextManager[Connection | None]:
     """Held from the first look at the tables to the last row of a load; a plan alone holds up nobody."""
     return turn_to_load(context.dsn, order.document.message()) if order.is_loaded else nullcontext()
@@ -102,7 +114,7 @@ def _turn(context: JobContext, order: _Order) -> AbstractContextManager[Connecti
 def _decide(
     context: JobContext, order: _Order, audience: DataFrame, turn: Connection | None, persisted: list[DataFrame]
 ) -> dict[str, Any]:
-    document, now = order.document, _moment(context, order)
+    document, now = _pinned(context, order.document), _moment(context, order)
     if _is_known(context, document):
         decisions = read_decisions(context.spark, context.dsn, document.id)
         decided = _keep(decisions.join(audience, on="recipient_id", how="left_semi"), persisted)

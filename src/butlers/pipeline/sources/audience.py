@@ -62,7 +62,7 @@ def read_audience(spark: SparkSession, place: str) -> DataFrame:
     with _translated(place):
         reader = spark.read.option("mode", "FAILFAST")
         if kind == "json":
-            return reader.schema(f"{ID} string").json(place)
+            return _canonical(reader.schema(f"{ID} string").json(place))
         # enforceSchema=false: every file's own header is held against the one that the columns come from.
         headed = reader.option("header", "true").option("enforceSchema", "false")
         frame = headed.csv(place) if kind == "csv" else reader.parquet(place)
@@ -100,7 +100,13 @@ def _only_ids(frame: DataFrame, place: str) -> DataFrame:
     kind = frame.schema[ID].dataType
     if not isinstance(kind, StringType | IntegralType):
         raise invalid("audience", f"{place}: the column {ID} is {kind.simpleString()}, not text")
-    return frame.select(sf.col(ID).cast("string").alias(ID))
+    return _canonical(frame.select(sf.col(ID).cast("string").alias(ID)))
+
+
+def _canonical(frame: DataFrame) -> DataFrame:
+    """Ids of contacts in one spelling: two spellings of one person would be two recipients."""
+    is_uuid = sf.col(ID).rlike(r"^\s*[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}\s*$")
+    return frame.withColumn(ID, sf.when(is_uuid, sf.lower(sf.trim(ID))).otherwise(sf.col(ID)))
 
 
 def _format(place: str) -> str:
@@ -154,6 +160,7 @@ _BOOKED = f"""
 SELECT floor(extract(epoch FROM scheduled_at) / 60)::bigint, count(*) FROM {SCHEDULED_MESSAGES.qualified}
 WHERE sender_id = $1 AND scheduled_at >= $2 GROUP BY 1
 """
+_VERSION = f"SELECT max(version)::int FROM {MESSAGES.schema}.templates WHERE id = $1"
 _CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
@@ -186,6 +193,12 @@ def known_message(dsn: str, message_id: UUID) -> Any:
     """The document stored under this id, None when there is none."""
     rows = _ask(dsn, _KNOWN, str(message_id))
     return json.loads(rows[0][0]) if rows else None
+
+
+def newest_version(dsn: str, template_id: str) -> int | None:
+    """Of a template; None when there is none."""
+    [(version,)] = _ask(dsn, _VERSION, template_id)
+    return version
 
 
 def read_clock(dsn: str) -> datetime:
