@@ -252,7 +252,8 @@ _FIRST, _CAP = 40, 100
 async def test_a_failure_is_retried_as_the_policy_in_the_queue_says(
     running: RunningSystem, retry: dict[str, Any], metadata: dict[str, Any], delays: list[int]
 ) -> None:
-    ann = await person(running, "Ann", telegram=_chat())
+    chat = _chat()
+    ann = await person(running, "Ann", telegram=chat)
     await fault(running, "error_5xx", times=10)
     answer = await send(running, ann, policy={"retry": retry, "metadata": metadata})
     payload = await running.database.fetchval("SELECT payload FROM outbound.queue")
@@ -272,6 +273,13 @@ async def test_a_failure_is_retried_as_the_policy_in_the_queue_says(
 
     made = await attempts(running, answer)
     assert [attempt["outcome"] for attempt in made] == ["failed"] * (len(delays) + 1)
+    # Messenger, with the retries it ships with, has added none of its own.
+    asked = await running.database.fetchval(
+        "SELECT count(*) FROM messenger.delivery_attempts JOIN messenger.delivery_requests AS request"
+        " ON request.id = delivery_id WHERE request.target_identity = $1",
+        chat,
+    )
+    assert asked == len(made)
     assert (row["failed_channels"], row["reason"]) == (["telegram"], "undeliverable")
     await running.until(lambda: _is_empty(running))
 

@@ -198,7 +198,7 @@ def known_message(dsn: str, message_id: UUID) -> Any:
 def newest_version(dsn: str, template_id: str) -> int | None:
     """Of a template; None when there is none."""
     [(version,)] = _ask(dsn, _VERSION, template_id)
-    return version
+    return int(version) if version is not None else None
 
 
 def read_clock(dsn: str) -> datetime:
