@@ -66,7 +66,7 @@ LONGEST_URL = 900  # characters: the header's line holds 998
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-def _unsubscribe_url(url: str) -> str:
+def check_unsubscribe_url(url: str) -> str:
     """The address as it is, if a reader's mail program may post to it."""
     if len(url) > LONGEST_URL or _URL.fullmatch(url) is None:
         raise ValueError(f"must be an address of at most {LONGEST_URL} characters without spaces")
@@ -97,7 +97,7 @@ class Delivery(Value):
     html: Text | None = Field(
         default=None, description="the same message as HTML, beside its text; only on channels that show it"
     )
-    unsubscribe_url: Annotated[str, AfterValidator(_unsubscribe_url)] | None = Field(
+    unsubscribe_url: Annotated[str, AfterValidator(check_unsubscribe_url)] | None = Field(
         default=None, description="an https address that unsubscribes the recipient when a mail program posts to it"
     )
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from butlers.contracts.notify import check_unsubscribe_url
 from butlers.errors import ConfigurationError
 from butlers.outbound.queue import check_queue_address
 from butlers.serving.connections import DoorLimits
@@ -122,7 +123,8 @@ class Settings(BaseModel):
         default=None,
         pattern=r"^https?://[^\s?#]+$",
         max_length=500,
-        description="address at which people's mail programs reach Switchboard, such as https://mail.example.org; "
+        description="https address at which people's mail programs reach Switchboard, such as "
+        "https://mail.example.org; http only on this machine; "
         "unset: messages carry no unsubscribe link",
     )
     entitlement_service: str | None = Field(
@@ -208,6 +210,12 @@ class Settings(BaseModel):
         except ConfigurationError as error:
             raise ValueError(f"{error.problem}: {error.remedy}") from None
         return address
+
+    @field_validator("public_url")
+    @classmethod
+    def _links_can_be_sent(cls, url: str | None) -> str | None:
+        """An address under which notify.v1 takes unsubscribe links."""
+        return check_unsubscribe_url(url) if url is not None else None
 
     @model_validator(mode="after")
     def _renewed_before_stale(self) -> Self:

@@ -70,6 +70,13 @@ def test_any_other_queue_is_refused_without_repeating_it(tmp_path: Path, address
     assert "secret" not in repr(load(tmp_path, outbound_queue="redis://:secret@host"))
 
 
+def test_the_public_address_is_one_that_unsubscribe_links_can_have(tmp_path: Path) -> None:
+    for address in ("https://mail.example.org/door", "http://127.0.0.1:8080", "http://localhost"):
+        assert load(tmp_path, public_url=address).public_url == address
+    for wrong in ("http://butlers.lan:8080", "https://user@host", "https://host:port", "https://a b", "https://h?q=1"):
+        assert mistake(tmp_path, public_url=wrong).key == "--set public_url", wrong
+
+
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
     assert load(tmp_path, {"DATABASE_URL": "", "BUTLERS_LLM": ""}).database_url is None
 
