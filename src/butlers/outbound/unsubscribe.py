@@ -28,6 +28,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from butlers.clock import Clock
+from butlers.contracts.notify import LONGEST_URL
 from butlers.errors import ClassifiedError, ConfigurationError
 from butlers.outbound.documents import read_preferences
 from butlers.outbound.preferences import ChangedBy, PreferenceCache, PreferenceStore
@@ -83,13 +84,17 @@ class UnsubscribeLinks:
         self._public_url = public_url.rstrip("/") if public_url else None
 
     def url_for(self, person: str, event: str, channel: str) -> str | None:
-        """The link; None when the system has no address that people's mail programs can reach (`public_url`)."""
+        """The link; None when the system has no address that people's mail programs can reach (`public_url`), and when
+        the link would be longer than notify.v1 takes: the message leaves without one.
+        """
         if self._public_url is None:
             return None
-        return f"{self._public_url}{PATH}{self.token(Subscription(person=person, event=event, channel=channel))}"
+        url = f"{self._public_url}{PATH}{self.token(Subscription(person=person, event=event, channel=channel))}"
+        return url if len(url) <= LONGEST_URL else None
 
     def token(self, subscription: Subscription) -> str:
-        content = json.dumps([subscription.person, subscription.event, subscription.channel]).encode()
+        named = [subscription.person, subscription.event, subscription.channel]
+        content = json.dumps(named, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
         return f"{_encoded(content)}.{_encoded(self._signature(content))}"
 
     def read(self, token: str) -> Subscription | None:
@@ -177,7 +182,8 @@ class UnsubscribeDoor:
         """Store the refusal, unless it is stored: a repeat costs no write and leaves no line in the history."""
         person, event, channel = subscription.person, subscription.event, subscription.channel
         text = (await self._cache.documents([person]))[person]
-        if read_preferences(text).opinions(event).get(channel) is False:
+        # The event's own cell: a refusal of all events may end one day, and this one stays.
+        if read_preferences(text).matrix.get(event, {}).get(channel) is False:
             return
         await self._store.set_matrix_cell(person, event, channel, False, by=ChangedBy(name=BY_LINK))
         log.info("a person unsubscribed by a link", channel=channel)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from butlers.contracts.notify import check_unsubscribe_url
 from butlers.errors import ConfigurationError
 from butlers.outbound.unsubscribe import LONGEST_TOKEN, Subscription, UnsubscribeLinks, load_key
 
@@ -21,6 +22,16 @@ def test_a_link_says_who_what_and_by_which_channel() -> None:
     assert start == "https://example.org/unsubscribe"
     assert LINKS.read(token) == NEWS
     assert UnsubscribeLinks(key=b"k" * 32, public_url=None).url_for("a", "b", "c") is None
+
+
+def test_a_link_is_what_notify_takes_or_there_is_none() -> None:
+    for event in ("x" * 512, "Ä" * 200, "line\nbreak"):
+        link = LINKS.url_for("0198c2f4-0000-7000-8000-000000000001", event, "email")
+        assert link is not None and check_unsubscribe_url(link) == link
+        assert LINKS.read(link.rpartition("/")[2]) == Subscription(
+            person="0198c2f4-0000-7000-8000-000000000001", event=event, channel="email"
+        )
+    assert LINKS.url_for("0198c2f4-0000-7000-8000-000000000001", "Ä" * 512, "email") is None
 
 
 def test_a_token_of_another_key_or_with_another_content_is_not_ours() -> None:
