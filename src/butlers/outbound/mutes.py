@@ -36,12 +36,12 @@ def read_mute_end(text: str, *, now: datetime, timezone: str) -> datetime:
     return check_mute_end(_moment(text.strip().removeprefix("until ")), now=now)
 
 
-def check_mute_end(until: datetime, *, now: datetime) -> datetime:
+def check_mute_end(until: datetime, *, now: datetime, field: str = "duration") -> datetime:
     """The same moment in UTC if it lies ahead, and not too far."""
     if until <= now:
-        raise invalid("duration", "must end in the future")
+        raise invalid(field, "must end in the future")
     if until - now > LONGEST_MUTE:
-        raise invalid("duration", f"must not be longer than {LONGEST_MUTE.days} days")
+        raise invalid(field, f"must not be longer than {LONGEST_MUTE.days} days")
     return until.astimezone(UTC)
 
 

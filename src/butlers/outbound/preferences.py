@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import pydantic
+
 from butlers.clock import Clock
-from butlers.contracts.envelope import invalid
+from butlers.contracts.envelope import MAX_IDENTITY, Identity, invalid
 from butlers.errors import ValidationError
 from butlers.outbound import SCHEMA
 from butlers.outbound.change_cache import ChangeCache
@@ -40,10 +42,11 @@ log = get_logger("butlers.outbound")
 SYSTEM_SCOPE = "system"  # the key of the system's own defaults
 PREFERENCE_TTL_S = 3600.0
 LONGEST_DOCUMENT = 65_536  # bytes as JSON
-LONGEST_EVENT = 128  # characters
+LONGEST_EVENT = MAX_IDENTITY  # characters: every event that a message can carry can be refused
 MOST_MUTES = 32
 _MOST_REMEMBERED = 20_000
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_EVENT = pydantic.TypeAdapter[str](Identity)
 _KEY = tuple[str, str]  # table, subject or scope
 
 Edit = Callable[[dict[str, Any]], None]  # changes the document that it is given
@@ -183,9 +186,10 @@ class PreferenceStore:
     async def replace(self, subject_id: str, document: str, *, by: ChangedBy) -> None:
         """The whole document anew, whatever was stored."""
         _check_size(document)
-        parse_document(PreferenceDocument, document, kind="preferences")
-        now = self._clock.now()
+        parsed, now = parse_document(PreferenceDocument, document, kind="preferences"), self._clock.now()
+        _check_mutes(parsed, now)
         async with self._database.transaction() as connection:
+            await self._lock(connection, subject_id, now)
             if await self._is_new(connection, subject_id, "replace", by=by, now=now):
                 await connection.execute(self._queries.set_preferences, subject_id, document, now)
         await self._changed("preferences", subject_id)
@@ -200,7 +204,8 @@ class PreferenceStore:
         self, scope: str, document: str, model: type[PreferenceDocument], by: ChangedBy
     ) -> None:
         _check_size(document)
-        parse_document(model, document, kind="defaults")
+        if parse_document(model, document, kind="defaults").mutes:
+            raise invalid("mutes", "only a person can be muted")
         now = self._clock.now()
         async with self._database.transaction() as connection:
             if await self._is_new(connection, scope, "replace", by=by, now=now):
@@ -210,12 +215,17 @@ class PreferenceStore:
     async def _edit(self, subject_id: str, edit: Edit, action: str, details: Mapping[str, Any], by: ChangedBy) -> None:
         now = self._clock.now()
         async with self._database.transaction() as connection:
-            await connection.execute(self._queries.ensure_preferences, subject_id, now)
-            stored = await connection.fetchval(self._queries.lock_preferences, subject_id)
+            stored = await self._lock(connection, subject_id, now)
             if await self._is_new(connection, subject_id, action, by=by, now=now, details=details):
                 text = _edited(stored, edit)
                 await connection.execute(self._queries.set_preferences, subject_id, text, now)
         await self._changed("preferences", subject_id)
+
+    async def _lock(self, connection: Executor, subject_id: str, now: datetime) -> str:
+        """What is stored. Every change takes this lock before it records itself, so that no two wait for each other."""
+        await connection.execute(self._queries.ensure_preferences, subject_id, now)
+        stored: str = await connection.fetchval(self._queries.lock_preferences, subject_id)
+        return stored
 
     async def _is_new(
         self,
@@ -240,9 +250,11 @@ class PreferenceStore:
 
 
 def check_event(event: str) -> str:
-    if not event.strip() or len(event) > LONGEST_EVENT or not event.isprintable():
-        raise invalid("event", f"must be printable text of 1 to {LONGEST_EVENT} characters")
-    return event
+    """The event itself if a message may carry it."""
+    try:
+        return _EVENT.validate_python(event)
+    except pydantic.ValidationError:
+        raise invalid("event", f"must be text of 1 to {LONGEST_EVENT} characters without NUL") from None
 
 
 def _edited(stored: str, edit: Edit) -> str:
@@ -285,6 +297,13 @@ def _mutes(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(mutes, list):
         raise _unreadable("mutes is not a list")
     return [mute for mute in mutes if isinstance(mute, dict)]
+
+
+def _check_mutes(document: PreferenceDocument, now: datetime) -> None:
+    """A mute that has ended may stay: who reads a document and stores it anew need not clean it."""
+    for place, mute in enumerate(document.mutes):
+        if mute.until > now:
+            check_mute_end(mute.until, now=now, field=f"mutes.{place}.until")
 
 
 def _is_ahead(mute: Mapping[str, Any], now: datetime) -> bool:

@@ -9,7 +9,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 
 from butlers.errors import ValidationError
 from butlers.outbound import MIGRATIONS
@@ -18,6 +20,7 @@ from butlers.outbound.changes import Change
 from butlers.outbound.documents import QuietHoursDocument, read_preferences
 from butlers.outbound.preferences import MOST_MUTES, PREFERENCE_TTL_S, ChangedBy
 from butlers.outbound.quiet_hours import EVERY_DAY, QuietWindow
+from butlers.outbound.unsubscribe import UnsubscribeDoor, UnsubscribeLinks
 from butlers.storage.embedded import EmbeddedPostgres
 from tests.database import cloned_database_uri
 from tests.integration.outbound.given import OPERATOR, Process, counted, process
@@ -109,12 +112,14 @@ async def test_a_change_under_one_id_is_made_once_and_the_history_is_bounded(dsn
     ("action", "values", "field"),
     [
         ("set_matrix_cell", ("", "email", True), "event"),
-        ("set_matrix_cell", ("x" * 129, "email", True), "event"),
+        ("set_matrix_cell", ("x" * 513, "email", True), "event"),
         ("set_matrix_cell", ("a\x00b", "email", True), "event"),
         ("set_matrix_cell", ("invoice", "No Channel", True), "channel"),
         ("replace", ("[]",), ""),
         ("replace", ('{"quietHours": {"start_time": "25:00"}}',), "quietHours.0.start_time"),
         ("replace", (json.dumps({"x": "y" * 70_000}),), "document"),
+        ("replace", ('{"mutes": [{"until": "2999-01-01T00:00:00Z"}]}',), "mutes.0.until"),
+        ("replace_organization", ('{"mutes": [{"until": "2026-01-01T00:00:00Z"}]}',), "mutes"),
     ],
 )
 async def test_a_wrong_change_is_refused_and_nothing_is_stored(
@@ -135,6 +140,51 @@ async def test_a_mute_lies_ahead_and_lasts_thirty_days_at_most(dsn: str) -> None
                 await one.store.mute("anna", one.clock.now() + wrong, by=OPERATOR)
         assert await stored(one) is None
         await one.store.mute("anna", one.clock.now() + timedelta(days=30), by=OPERATOR)
+
+
+async def test_a_mute_that_has_ended_may_stay_in_a_document_that_is_stored_anew(dsn: str) -> None:
+    async with process(dsn, listens=False) as one:
+        document = {"mutes": [{"until": "2020-01-01T00:00:00Z"}]}
+        await one.store.replace("anna", json.dumps(document), by=OPERATOR)
+        assert await stored(one) == document
+        with pytest.raises(ValidationError, match="mutes"):
+            await one.store.replace_system(json.dumps(document), by=OPERATOR)
+
+
+@pytest.mark.parametrize("event", ["x" * 512, "line\nbreak", "tab\tnews"])
+async def test_every_event_that_a_message_may_carry_can_be_refused(dsn: str, event: str) -> None:
+    async with process(dsn, listens=False) as one:
+        await one.store.set_matrix_cell("anna", event, "email", False, by=OPERATOR)
+        assert await stored(one) == {"notifications": {"matrix": {event: {"email": False}}}}
+
+
+async def test_a_link_refuses_its_event_also_while_all_events_are_refused(dsn: str) -> None:
+    async with process(dsn, listens=False) as one:
+        links = UnsubscribeLinks(key=b"k" * 32, public_url="https://example.org")
+        door = UnsubscribeDoor(links=links, store=one.store, cache=one.preferences, clock=one.clock)
+        app = Starlette(routes=door.routes())
+        await one.store.set_matrix_cell("anna", "*", "email", False, by=OPERATOR)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) as mail_program:
+            link = links.url_for("anna", "news", "email")
+            assert link is not None and (await mail_program.post(link)).status_code == 200
+        await one.store.set_matrix_cell("anna", "*", "email", None, by=OPERATOR)
+        assert await stored(one) == {"notifications": {"matrix": {"news": {"email": False}}}}
+
+
+async def test_single_changes_and_whole_documents_at_once_do_not_wait_for_each_other(dsn: str) -> None:
+    async with process(dsn, listens=False) as one, process(dsn, listens=False) as other:
+        for _ in range(MOST_CHANGES):  # from here on each change removes an old record
+            await one.store.unmute("anna", by=OPERATOR)
+
+        async def edits() -> None:
+            for number in range(100):
+                await one.store.set_matrix_cell("anna", f"event {number % 5}", "email", True, by=OPERATOR)
+
+        async def replaces() -> None:
+            for _ in range(100):
+                await other.store.replace("anna", "{}", by=OPERATOR)
+
+        await asyncio.gather(edits(), replaces())
 
 
 async def test_what_cannot_be_read_is_replaced_and_not_repaired(dsn: str) -> None:
