@@ -67,7 +67,10 @@ LIMIT $3;
 -- name: list_memberships
 -- The roles of a subject, or the members of a role; at most so many.
 SELECT subject_id, role, organization_id, joined_at FROM {schema}.memberships
-WHERE subject_id = $1 OR ('role:' || role) = $1
+WHERE subject_id = $1
+UNION ALL
+SELECT subject_id, role, organization_id, joined_at FROM {schema}.memberships
+WHERE starts_with($1, 'role:') AND role = substr($1, 6)
 ORDER BY subject_id, role, organization_id
 LIMIT $2;
 

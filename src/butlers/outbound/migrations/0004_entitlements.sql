@@ -17,9 +17,12 @@ CREATE TABLE {schema}.memberships (
 
 CREATE INDEX memberships_of_role ON {schema}.memberships (role);
 
--- A fresh system lets everybody write and be written to. Without these two rows nobody may who has no grant.
+-- A fresh system lets everybody write and be written to. Without these two rows nobody may who has no grant. A system
+-- that has stored grants decides by them who may, so it does not get these rows.
 INSERT INTO {schema}.entitlements (subject_id, permission, granted_at)
-VALUES ('role:everyone', 'messages:send:*', now()), ('role:everyone', 'messages:receive:*', now());
+SELECT 'role:everyone', permission, now()
+FROM (VALUES ('messages:send:*'), ('messages:receive:*')) AS fresh (permission)
+WHERE NOT EXISTS (SELECT FROM {schema}.entitlements);
 
 CREATE TABLE {schema}.changes (
     id         uuid PRIMARY KEY,          -- of the request that asked for it, where there is one: it is done once
