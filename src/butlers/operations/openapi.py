@@ -109,7 +109,8 @@ def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
 
 
 def _complete(described: Schema, operation: Operation, route: Route, *, shared: _Shared) -> None:
-    arguments = shared.read(shared.of(dict(route.body_schema or operation.input_schema())))
+    is_whole = route.body_is == "" and route.body_schema is not None  # the body is all arguments, and described apart
+    arguments = shared.read(shared.of(dict(route.body_schema or {}) if is_whole else operation.input_schema()))
     _narrow(described.get("parameters", []), arguments.get("properties", {}))
     body = _body(operation, route, arguments, shared)
     if body is not None:
@@ -144,7 +145,7 @@ def _body(operation: Operation, route: Route, arguments: Schema, shared: _Shared
     if route.body_is == "":
         return shared.of(arguments)
     if route.body_is is not None:
-        return dict(properties[route.body_is])
+        return shared.of(dict(route.body_schema)) if route.body_schema else dict(properties[route.body_is])
     if not names:
         return None
     required = [name for name in names if name in arguments.get("required", ())]
@@ -162,7 +163,8 @@ def _statuses(described: Schema, operation: Operation, route: Route) -> list[int
     names = {parameter["name"] for parameter in described.get("parameters", [])}
     known = {401, 403, 422, 503}
     known |= {414} if names else set()
-    known |= {404} if "{" in route.path or "butler" in names or elsewhere or operation.in_body(route) else set()
+    refers = "{" in route.path or bool(names & {"butler", "subject"})  # to what may not be there
+    known |= {404} if refers or elsewhere or operation.in_body(route) else set()
     known |= {429, 504} if elsewhere else set()
     known |= {409} if operation.decides(route) else set()
     known |= {413, 415} if "requestBody" in described else set()

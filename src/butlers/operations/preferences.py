@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from butlers.contracts.envelope import Identity, Value
+from butlers.contracts.envelope import Identity, Timestamp, Value
 from butlers.operations import operation as op
 
 PERSON: Final = "a contact id, owner, channel:address such as telegram:4711, or the contact's whole name"
@@ -64,6 +64,64 @@ class ReplaceOrganizationArguments(OrganizationArguments):
 
 class ReplaceDefaultsArguments(Value):
     document: dict[str, Any] = Field(description="the whole document: channels, notifications.matrix, ...")
+
+
+class _Described(BaseModel):
+    """Describes what is stored; the store checks it. Fields that are not described stay as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Window(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    start_time: str = Field(description="when it begins, HH:MM")
+    end_time: str = Field(description="when it ends, HH:MM")
+    timezone: str = Field(description="of the IANA list, such as Europe/Berlin")
+    days_of_week: list[Annotated[int, Field(ge=1, le=7)] | str] = Field(
+        default_factory=list, description="1 (Monday) to 7, or mon, tue, ...; none: every day"
+    )
+
+
+class MuteUntil(_Described):
+    until: Timestamp = Field(description="when it ends: RFC 3339 with an offset, at most 30 days ahead")
+    event: Identity | None = Field(default=None, description="only messages about this event; absent: all")
+
+
+class Notifications(_Described):
+    matrix: dict[str, dict[str, bool | None]] = Field(
+        default_factory=dict,
+        description="event -> channel -> true: by it, false: never by it, null: no opinion; event *: all",
+    )
+    digests: dict[str, Annotated[int, Field(ge=60, le=604_800)]] = Field(
+        default_factory=dict, description="event -> seconds for which its messages are collected into one"
+    )
+
+
+class OrganizationPreferences(_Described):
+    """What holds for an organization's people who have no opinion of their own."""
+
+    notifications: Notifications = Field(default_factory=Notifications, description="which events by which channels")
+    quiet_hours: list[Window] | Window | None = Field(
+        default=None, alias="quietHours", description="when nothing is written"
+    )
+
+
+class PersonPreferences(OrganizationPreferences):
+    """What a person wants."""
+
+    mutes: list[MuteUntil] = Field(default_factory=list, max_length=64, description="until when nothing is written")
+
+
+class DefaultPreferences(OrganizationPreferences):
+    """What holds where nobody has an opinion."""
+
+    channels: list[Identity] = Field(
+        default_factory=list, min_length=1, description="the channels that are enabled, best first"
+    )
+    critical_events: list[Identity] = Field(
+        default_factory=list, description="events that mutes and quiet hours do not hold"
+    )
 
 
 class ShownPreferences(op.Result):
@@ -143,6 +201,11 @@ def _days(texts: Sequence[str]) -> list[str]:
     return [day.strip() for text in texts for day in text.split(",") if day.strip()]
 
 
+def _replaces(path: str, summary: str, described: type[BaseModel]) -> op.Route:
+    schema = described.model_json_schema(by_alias=True)
+    return op.post(path, summary, body_is="document", body_schema=schema)
+
+
 _changes = partial(op.Operation, returns=PreferencesChanged, hints=op.CHANGES)
 
 SHOW: Final = op.Operation(
@@ -220,7 +283,7 @@ REPLACE: Final = _changes(
     description="Store a person's whole document anew.",
     arguments=ReplaceArguments,
     roles=op.OPERATORS,
-    routes=(op.post("/people/{person}/preferences", "Store a person's preferences anew", body_is="document"),),
+    routes=(_replaces("/people/{person}/preferences", "Store a person's preferences anew", PersonPreferences),),
 )
 ORGANIZATION: Final = op.Operation(
     name="preferences.organization",
@@ -246,8 +309,10 @@ REPLACE_ORGANIZATION: Final = op.Operation(
     hints=op.CHANGES,
     roles=op.OPERATORS,
     routes=(
-        op.post(
-            "/organizations/{organization}/preferences", "Store an organization's defaults anew", body_is="document"
+        _replaces(
+            "/organizations/{organization}/preferences",
+            "Store an organization's defaults anew",
+            OrganizationPreferences,
         ),
     ),
 )
@@ -266,7 +331,7 @@ REPLACE_DEFAULTS: Final = op.Operation(
     returns=DefaultsChanged,
     hints=op.CHANGES,
     roles=op.OPERATORS,
-    routes=(op.post("/defaults", "Store the system's own defaults anew", body_is="document"),),
+    routes=(_replaces("/defaults", "Store the system's own defaults anew", DefaultPreferences),),
 )
 
 OPERATIONS: Final = (
