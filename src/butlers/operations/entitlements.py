@@ -12,8 +12,8 @@ from butlers.contracts.envelope import Identity, Value
 from butlers.operations import operation as op
 
 SUBJECT: Final = (
-    "a contact id, owner, channel:address such as telegram:4711, the name of a butler or caller, or role:<name>; "
-    "role:everyone is everybody"
+    "a contact id, owner, channel:address such as telegram:4711, a contact's whole name, the name of a butler or of a "
+    "caller who has a token, or role:<name>; role:everyone is everybody"
 )
 PERMISSION: Final = "messages:{send|receive|*}:{channel|*}; with a leading ! it denies, and a denial wins"
 _SUBJECT: Final = op.Option("subject", f"Who: {SUBJECT}.", positional=True, metavar="SUBJECT")

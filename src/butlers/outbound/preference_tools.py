@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,10 @@ from butlers.butler.activity import Report
 from butlers.butler.core_tools import wire
 from butlers.butler.identity import Caller
 from butlers.butler.toolbox import AnyTool, Tool
-from butlers.channels.registry import channels
 from butlers.clock import Clock
-from butlers.contacts.people import OWNER, People, PersonRecord
+from butlers.contacts.people import People, PersonRecord, read_reference
 from butlers.contracts.envelope import field_errors, invalid
-from butlers.errors import ValidationError
+from butlers.errors import NotFound, ValidationError
 from butlers.operations import entitlements as entitlement_operations
 from butlers.operations import preferences as operations
 from butlers.operations.entitlements import GrantArguments, ListArguments, MembershipArguments
@@ -165,6 +165,7 @@ class EntitlementTools:
     people: People
     stored: StoredEntitlements
     effective: EntitlementService  # the stored ones, or a company's own
+    names: Callable[[], Collection[str]]  # of butlers and callers; asked each time: tokens come and go
     report: Report
 
     def tools(self) -> list[AnyTool]:
@@ -177,7 +178,7 @@ class EntitlementTools:
         ]
 
     async def _list(self, _caller: Caller, given: ListArguments) -> dict[str, Any]:
-        subject = await self._subject(given.subject) if given.subject else None
+        subject = await self._listed_subject(given.subject) if given.subject else None
         after = _read_cursor(given.cursor)
         rows, memberships = await self.stored.listed(subject, after=after, limit=given.limit)
         shown, held = rows[: given.limit], frozenset[str]()
@@ -200,7 +201,7 @@ class EntitlementTools:
         return self._done(caller, "entitlements.grant", subject, changed=changed)
 
     async def _revoke(self, caller: Caller, given: GrantArguments) -> dict[str, Any]:
-        subject = await self._subject(given.subject)
+        subject = await self._held_subject(given.subject)
         changed = await self.stored.revoke(subject, given.permission, **_options(caller, given))
         return self._done(caller, "entitlements.revoke", subject, changed=changed)
 
@@ -210,16 +211,33 @@ class EntitlementTools:
         return self._done(caller, "entitlements.join", subject, changed=changed)
 
     async def _leave(self, caller: Caller, given: MembershipArguments) -> dict[str, Any]:
-        subject = await self._subject(given.subject)
+        subject = await self._held_subject(given.subject)
         changed = await self.stored.leave(subject, given.role, **_options(caller, given))
         return self._done(caller, "entitlements.leave", subject, changed=changed)
 
     async def _subject(self, text: str) -> str:
-        """The contact id of `owner` and of `channel:address`; a role, a name and an id stand for themselves."""
-        is_address = text.partition(":")[0] in channels() and ":" in text
-        if text.startswith(ROLE) or not (is_address or text == OWNER):
-            return text
+        """A role, a butler and a caller stand for themselves; every other text names a contact, who has an id."""
+        reference = read_reference(text)
+        name = reference.name if reference is not None else None
+        if name is not None and (name.startswith(ROLE) or name in self.names()):
+            return name
         return str((await self.people.resolve_people([text], field="subject"))[text].id)
+
+    async def _listed_subject(self, text: str) -> str:
+        """The same; an id or a name that nobody has stands for itself, such as that of a contact who is gone."""
+        try:
+            return await self._subject(text)
+        except NotFound:
+            reference = read_reference(text)
+            if reference is None or (named := reference.id or reference.name) is None:
+                raise
+            return str(named)
+
+    async def _held_subject(self, text: str) -> str:
+        """The same for what is taken back: of one whom nobody knows only if there is something to take."""
+        subject = await self._listed_subject(text)
+        rows, memberships = await self.stored.listed(subject, after=None, limit=1)
+        return subject if rows or memberships else await self._subject(text)
 
     def _done(self, caller: Caller, operation: str, subject: str, *, changed: bool) -> dict[str, Any]:
         self.report(operation, {}, result="completed", error=None, actor=caller.name)

@@ -139,8 +139,10 @@ async def test_an_operator_changes_and_reads_a_persons_preferences_over_http(run
         ("/people/{anna}/preferences/choices", {"event": "x", "channel": "sms", "choice": "maybe"}, (422, "choice")),
         ("/people/{anna}/preferences", {"quietHours": "always"}, (422, "quietHours")),
         ("/defaults", {"channels": []}, (422, "channels")),
-        ("/entitlements", {"subject": "x", "permission": "all"}, (422, "permission")),
+        ("/entitlements", {"subject": "finance", "permission": "all"}, (422, "permission")),
         ("/entitlements", {"subject": "telegram:1", "permission": "messages:*:*"}, (404, "subject")),
+        ("/entitlements", {"subject": "finanse", "permission": "messages:*:*"}, (404, "subject")),
+        ("/defaults", {"mutes": [{"until": "2020-01-01T00:00:00Z"}]}, (422, "mutes")),
     ],
 )
 async def test_bad_input_is_named_and_nothing_is_stored(
