@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -106,8 +106,9 @@ def _hand_over(
     )
 
 
-async def _acknowledge(tools: MessageTools, contact_id: UUID) -> str:
-    count = await tools.acknowledge(str(contact_id), None)
+async def _acknowledge(tools: MessageTools, contact_id: UUID, received_at: datetime, _request_id: UUID) -> str:
+    """What was sent before the command was received: a request that is worked on again reaches no later message."""
+    count = await tools.acknowledge(str(contact_id), None, before=received_at)
     return f"Acknowledged: {count} message{'' if count == 1 else 's'}." if count else "There is nothing to acknowledge."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from butlers.butler.toolbox import AnyTool
@@ -28,7 +29,8 @@ from butlers.switchboard.chat_commands import ChatCall, ChatCommand, ChatCommand
 APPLICATION = "butlers changes"  # as the database shows the listening connection
 ACK_USAGE = "/ack"
 
-Acknowledge = Callable[[UUID], Awaitable[str]]  # the contact who says that a message has been seen -> the answer
+# The contact who says that messages have been seen, when that was received, and the request's id -> the answer.
+Acknowledge = Callable[[UUID, datetime, UUID], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class PreferenceParts:
         """`/ack` in a chat."""
 
         async def run(call: ChatCall) -> str:
-            return await acknowledge(call.person.id)
+            return await acknowledge(call.person.id, call.received_at, call.request_id)
 
         self.commands.add(ChatCommand(name="ack", usage=ACK_USAGE, run=run))
 
@@ -81,7 +83,13 @@ def add_preferences(butler: Butler) -> PreferenceParts:
             *PreferenceTools(
                 people=people, store=store, cache=cache, log=history, clock=clock, report=butler.report
             ).tools(),
-            *EntitlementTools(people=people, stored=stored, effective=entitlements, report=butler.report).tools(),
+            *EntitlementTools(
+                people=people,
+                stored=stored,
+                effective=entitlements,
+                names=lambda: {*process.roster, *(token.name for token in process.tokens.tokens())},
+                report=butler.report,
+            ).tools(),
         ],
     )
 
