@@ -20,7 +20,7 @@ from uuid import UUID
 import pydantic
 
 from butlers.clock import Clock
-from butlers.contracts.envelope import MAX_IDENTITY, Identity, invalid
+from butlers.contracts.envelope import MAX_IDENTITY, Identity, Value, invalid
 from butlers.errors import ValidationError
 from butlers.outbound import SCHEMA
 from butlers.outbound.change_cache import ChangeCache
@@ -46,7 +46,6 @@ LONGEST_EVENT = MAX_IDENTITY  # characters: every event that a message can carry
 MOST_MUTES = 32
 _MOST_REMEMBERED = 20_000
 _CHANNEL = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_EVENT = pydantic.TypeAdapter[str](Identity)
 _KEY = tuple[str, str]  # table, subject or scope
 
 Edit = Callable[[dict[str, Any]], None]  # changes the document that it is given
@@ -249,10 +248,14 @@ class PreferenceStore:
             log.error("a changed preference released no message", error=error)
 
 
+class _Named(Value):
+    event: Identity
+
+
 def check_event(event: str) -> str:
     """The event itself if a message may carry it."""
     try:
-        return _EVENT.validate_python(event)
+        return _Named(event=event).event
     except pydantic.ValidationError:
         raise invalid("event", f"must be text of 1 to {LONGEST_EVENT} characters without NUL") from None
 
