@@ -254,6 +254,16 @@ async def test_an_entry_of_a_dead_worker_lines_up_where_its_lease_ended(queue: Q
     assert keys(await take(queue, LEASE_S + 2)) == ["before", "poison", "after"]
 
 
+async def test_many_abandoned_entries_do_not_hide_an_abandoned_one_of_higher_priority(queue: QueueAdapter):
+    await queue.enqueue([message(f"low{number}", priority=Priority.LOW) for number in range(1000)])
+    assert len(await take(queue, 0, limit=1000)) == 1000
+    await queue.enqueue([message("urgent", priority=Priority.URGENT)])
+    assert keys(await take(queue, 1)) == ["urgent"], "the last lease to run out"
+    await queue.enqueue([message(f"normal{number}", 2) for number in range(50)])
+    found = keys(await take(queue, 10 * LEASE_S, limit=52))
+    assert found == ["urgent", *(f"normal{number}" for number in range(50)), "low0"]
+
+
 @pytest.mark.parametrize("receipt", ["", "0", "018f0000-0000-7000-8000-000000000000", "' or 1=1", "\ud800"])
 async def test_a_receipt_that_was_never_given_is_refused(queue: QueueAdapter, receipt: str):
     await queue.enqueue([message("a")])

@@ -1,11 +1,11 @@
 -- The outbound queue in Redis. Each run is one call: KEYS[1] is the prefix with its hash tag, ARGV[1] the name of the
 -- call. Times are microseconds; those in stored entries are ISO texts, which the caller brings along.
 --
---   <prefix>:queued:<level>  sorted set of members by the time of their schedule
---   <prefix>:in_flight       sorted set of members by the end of their lease
---   <prefix>:entries         hash: key -> JSON text
---   <prefix>:counts          hash: number (of the last entry), acknowledged, dead_lettered
---   <prefix>:dead            list of JSON texts, the newest first
+--   <prefix>:queued:<level>     sorted set of members by the time of their schedule
+--   <prefix>:in_flight:<level>  sorted set of members by the end of their lease
+--   <prefix>:entries            hash: key -> JSON text
+--   <prefix>:counts             hash: number (of the last entry), acknowledged, dead_lettered
+--   <prefix>:dead               list of JSON texts, the newest first
 --
 -- A level is a priority, 0 the first. A member is the level of an entry, its number in 16 digits, and its key: entries
 -- of one moment are in the order of enqueueing. What scripts change stands first in the text of an entry, in a fixed
@@ -13,13 +13,13 @@
 -- from an empty object, nor large integers apart.
 
 local base, LEVELS = KEYS[1], 3
-local ENTRIES, IN_FLIGHT, COUNTS, DEAD = base .. ':entries', base .. ':in_flight', base .. ':counts', base .. ':dead'
-local MOST_EXPIRED = 1000  -- that one call looks at
+local ENTRIES, COUNTS, DEAD = base .. ':entries', base .. ':counts', base .. ':dead'
 -- Quotes inside of texts are escaped, so the first `,"key":` is the one.
 local HEAD = '^{"scheduled_at":"([^"]*)","attempts":(%d+),"expirations":(%d+),"level":(%d),"number":(%d+),"lease":(.-)(),"key":'
 local calls = {}
 
 local function queued(level) return base .. ':queued:' .. level end
+local function in_flight(level) return base .. ':in_flight:' .. level end
 local function key_of(member) return string.sub(member, 18) end
 
 local function load(key)
@@ -71,20 +71,6 @@ local function due(set, now, limit)
   return redis.call('ZRANGEBYSCORE', set, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
 end
 
--- What dead workers held, by level; nil when there is nothing.
-local function expired(now)
-  local found = due(IN_FLIGHT, now, MOST_EXPIRED)
-  if #found == 0 then return nil end
-  local levels = {}
-  for i = 1, #found, 2 do
-    local level = string.sub(found[i], 1, 1)
-    levels[level] = levels[level] or {}
-    table.insert(levels[level], found[i])
-    table.insert(levels[level], found[i + 1])
-  end
-  return levels
-end
-
 -- Of two lists of members and times the first ones, in the order of both.
 local function merge(one, other, limit)
   local merged, i, j = {}, 1, 1
@@ -104,13 +90,12 @@ end
 -- Returns the texts of what is leased now.
 function calls.dequeue()
   local now, limit, expires, lease = ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-  local abandoned, taken = expired(now), {}
+  local taken = {}
   for level = 0, LEVELS do
     local room = limit - #taken
     if room <= 0 then break end
-    local found = due(queued(level), now, room)
-    local others = abandoned and abandoned[tostring(level)]
-    if others then found = merge(found, others, room) end
+    local found, abandoned = due(queued(level), now, room), due(in_flight(level), now, room)
+    if #abandoned > 0 then found = merge(found, abandoned, room) end
     for i = 1, #found, 2 do
       local entry = load(key_of(found[i]))
       if entry and entry.lease ~= 'null' then
@@ -120,10 +105,10 @@ function calls.dequeue()
       end
       if entry then
         entry.attempts, entry.lease = entry.attempts + 1, lease
-        redis.call('ZADD', IN_FLIGHT, expires, found[i])
+        redis.call('ZADD', in_flight(level), expires, found[i])
         taken[#taken + 1] = save(entry)
       else  -- Redis has evicted what belongs to it
-        redis.call('ZREM', IN_FLIGHT, found[i])
+        redis.call('ZREM', in_flight(level), found[i])
       end
     end
   end
@@ -134,7 +119,7 @@ end
 local function finish(key, receipt, count)
   local entry = held(key, receipt)
   if not entry then return nil end
-  redis.call('ZREM', IN_FLIGHT, entry.member)
+  redis.call('ZREM', in_flight(entry.level), entry.member)
   redis.call('HDEL', ENTRIES, key)
   redis.call('HINCRBY', COUNTS, count, 1)
   return entry
@@ -157,7 +142,7 @@ end
 function calls.nack()
   local entry = held(ARGV[2], ARGV[3])
   if not entry then return 0 end
-  redis.call('ZREM', IN_FLIGHT, entry.member)
+  redis.call('ZREM', in_flight(entry.level), entry.member)
   redis.call('ZADD', queued(entry.level), ARGV[4], entry.member)
   entry.scheduled, entry.attempts, entry.lease = ARGV[5], entry.attempts - tonumber(ARGV[6]), 'null'
   save(entry)
@@ -212,17 +197,23 @@ function calls.dead_letters()
   return redis.call('LRANGE', DEAD, 0, tonumber(ARGV[2]) - 1)
 end
 
+-- How many members the sets of all levels have, and the earliest time among them; '' for none.
+local function summed(set_of)
+  local size, first = 0, ''
+  for level = 0, LEVELS do
+    size = size + redis.call('ZCARD', set_of(level))
+    local time = redis.call('ZRANGE', set_of(level), 0, 0, 'WITHSCORES')[2]
+    if time and (first == '' or tonumber(time) < tonumber(first)) then first = time end
+  end
+  return size, first
+end
+
 -- Returns what is queued, in flight and ended, and the earliest schedule and the earliest end of a lease; '' for none.
 function calls.stats()
-  local waiting, oldest = 0, ''
-  for level = 0, LEVELS do
-    waiting = waiting + redis.call('ZCARD', queued(level))
-    local first = redis.call('ZRANGE', queued(level), 0, 0, 'WITHSCORES')[2]
-    if first and (oldest == '' or tonumber(first) < tonumber(oldest)) then oldest = first end
-  end
+  local waiting, oldest = summed(queued)
+  local leased, lease = summed(in_flight)
   local ended = redis.call('HMGET', COUNTS, 'acknowledged', 'dead_lettered')
-  local lease = redis.call('ZRANGE', IN_FLIGHT, 0, 0, 'WITHSCORES')[2] or ''
-  return {waiting, redis.call('ZCARD', IN_FLIGHT), ended[1] or 0, ended[2] or 0, oldest, lease}
+  return {waiting, leased, ended[1] or 0, ended[2] or 0, oldest, lease}
 end
 
 return calls[ARGV[1]]()

@@ -79,7 +79,7 @@ async def test_entries_are_stored_with_iso_times_receipts_and_growing_attempts(s
             "expires_at": "2026-01-01T00:00:10.000000+00:00",
         }
         assert ann["attempts"] == 1
-        assert (await redis.zcard("{stored}:in_flight"), await redis.zcard("{stored}:queued:1")) == (1, 0)
+        assert (await redis.zcard("{stored}:in_flight:1"), await redis.zcard("{stored}:queued:1")) == (1, 0)
 
         await queue.nack(leased, now=NOW, delay=timedelta(seconds=60))
         ann = await stored("m1:ann")
