@@ -91,7 +91,18 @@ def test_every_known_pattern_is_accepted_and_a_repeated_one_counts_once():
 
 
 @pytest.mark.parametrize(
-    "given", [[], ["delivery"], ["delivery.sent"], ["Delivery.*"], ["webhook.ping"], ["**"], ["a.*"]]
+    "given",
+    [
+        [],
+        ["delivery"],
+        ["delivery.sent"],
+        ["Delivery.*"],
+        ["webhook.ping"],
+        ["**"],
+        ["a.*"],
+        ["message.*"],
+        ["message.read"],
+    ],
 )
 def test_what_no_event_can_match_is_refused(given):
     with pytest.raises(ValidationError) as refused:
