@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from butlers.errors import LeaseLost, ValidationError
 from butlers.outbound.memory_queue import MemoryQueue
 from butlers.outbound.queue import (
     DEEPEST_PAYLOAD,
+    LARGEST_KEY,
     LARGEST_PAYLOAD,
     LONGEST_KEY,
     MOST_DEAD_LETTERS,
@@ -394,6 +396,8 @@ async def test_statistics_say_when_something_is_available(queue: QueueAdapter):
 
 # --- what is refused, and what comes through unchanged ---------------------------------------------------------------
 
+# Characters of four bytes that no compression shortens.
+UNLIKE = "".join(map(chr, Random(15).sample(range(0x10000, 0x110000), LONGEST_KEY)))
 DEEP: dict[str, Any] = {}
 for _ in range(DEEPEST_PAYLOAD):
     DEEP = {"in": DEEP}
@@ -404,6 +408,7 @@ for _ in range(DEEPEST_PAYLOAD):
     [
         message(""),
         message("x" * (LONGEST_KEY + 1)),
+        message(UNLIKE[: LARGEST_KEY // 4 + 1]),
         message("nul\0"),
         message("half \ud800"),
         message("a", attempts=-1),
@@ -417,7 +422,7 @@ for _ in range(DEEPEST_PAYLOAD):
         message("a", payload=DEEP),
         message("a", payload={"x": "ä" * (LARGEST_PAYLOAD // 2)}),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 async def test_a_message_that_cannot_be_stored_is_refused_and_nothing_is_written(
     queue: QueueAdapter, bad: QueueMessage
@@ -452,7 +457,20 @@ async def test_a_payload_comes_back_as_it_was(queue: QueueAdapter, payload: dict
 
 
 @pytest.mark.parametrize(
-    "key", ['"quoted" {x}', ',"payload":', "a:b:{c}", "0000000000000001", "ключ 👩‍👩‍👧", "x" * 512, "-", "\x01\x7f/\\"]
+    "key",
+    [
+        '"quoted" {x}',
+        ',"payload":',
+        "a:b:{c}",
+        "0000000000000001",
+        "ключ 👩‍👩‍👧",
+        "x" * LONGEST_KEY,
+        UNLIKE[: LARGEST_KEY // 4],
+        f"018f0000-0000-7000-8000-000000000000:{UNLIKE[:512]}",
+        "-",
+        "\x01\x7f/\\",
+    ],
+    ids=range(10),
 )
 async def test_any_text_may_be_a_key(queue: QueueAdapter, key: str):
     await queue.enqueue([message(key, 5)])

@@ -35,13 +35,29 @@ LEASE_S = 120.0
 MOST_DEAD_LETTERS = 1_000  # the newest ones, which the queue shows; the count has them all
 MOST_MESSAGES = 100_000  # of one enqueue
 LONGEST_KEY = 1_024  # characters
+LARGEST_KEY = 2_600  # bytes of UTF-8: an entry of an index in PostgreSQL has at most 2,704
 LONGEST_TEXT = 500  # characters of a reason
 LARGEST_PAYLOAD = 2**20  # bytes of its JSON text
 DEEPEST_PAYLOAD = 64  # objects and lists inside each other
 LATEST = datetime(2255, 1, 1, tzinfo=UTC)  # microseconds after it do not fit into the numbers of Redis
 LEVELS: Mapping[Priority, int] = {priority: level for level, priority in enumerate(Priority)}  # 0: handed out first
 PRIORITIES = tuple(Priority)  # by level
-_PREFIX = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_NAME, _DATABASE, _SECONDS = r"[A-Za-z0-9_.\-]{1,64}", r"\d{1,5}", r"0*[1-9]\d{0,3}(\.\d{1,6})?|0*\.0*[1-9]\d{0,5}"
+# What an address of Redis may say after the question mark, and with which values.
+_OPTIONS = {
+    "prefix": _NAME,
+    "db": _DATABASE,
+    "client_name": _NAME,
+    "socket_timeout": _SECONDS,
+    "socket_connect_timeout": _SECONDS,
+}
+_ENCRYPTION_OPTIONS = {
+    "ssl_ca_certs": r".+",
+    "ssl_certfile": r".+",
+    "ssl_keyfile": r".+",
+    "ssl_cert_reqs": r"none|optional|required",
+    "ssl_check_hostname": r"(?i:true|false)",
+}
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -140,18 +156,23 @@ def check_queue_address(address: str) -> None:
         "this is no queue",
         source="settings",
         key="outbound_queue",
-        remedy="use postgres, memory, redis://host:port/db, rediss://... or unix:///path; ?prefix=NAME is optional",
+        remedy="use postgres, memory, redis://host:port/db, rediss://... or unix:///path; after a question mark it may"
+        f" have {', '.join(_OPTIONS)}, and with rediss {', '.join(_ENCRYPTION_OPTIONS)}",
     )
 
 
 def _is_redis(address: str) -> bool:
     try:
         parts = urlsplit(address)
-        prefix = dict(parse_qsl(parts.query, keep_blank_values=True)).get("prefix", "outbound")
-        has_place = bool(parts.path if parts.scheme == "unix" else parts.hostname and parts.port != 0)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        is_socket = parts.scheme == "unix"
+        has_place = bool(parts.path if is_socket else parts.hostname and parts.port != 0)
     except ValueError:  # brackets or a port that are none
         return False
-    return parts.scheme in ("redis", "rediss", "unix") and has_place and bool(_PREFIX.fullmatch(prefix))
+    has_database = is_socket or re.fullmatch(rf"/?|/{_DATABASE}", parts.path)
+    known = _OPTIONS | _ENCRYPTION_OPTIONS if parts.scheme == "rediss" else _OPTIONS
+    has_options = all(name in known and re.fullmatch(known[name], value) for name, value in options)
+    return parts.scheme in ("redis", "rediss", "unix") and has_place and bool(has_database) and has_options
 
 
 # --- what every adapter checks ---------------------------------------------------------------------------------------
@@ -170,7 +191,7 @@ def checked(messages: Sequence[QueueMessage]) -> dict[str, tuple[QueueMessage, s
 def _checked(message: QueueMessage) -> QueueMessage:
     """With its time in UTC."""
     if not _is_key(message.key):
-        raise invalid("key", f"must have 1 to {LONGEST_KEY} characters of Unicode and no NUL")
+        raise invalid("key", f"must have 1 to {LONGEST_KEY} characters, at most {LARGEST_KEY} bytes, and no NUL")
     if message.attempts < 0:
         raise invalid("attempts", "must not be negative")
     at = check_time(message.scheduled_at)
@@ -217,8 +238,12 @@ def _utf8_length(text: str) -> int:
 
 
 def _is_key(text: str) -> bool:
-    is_unicode = text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-    return 0 < len(text) <= LONGEST_KEY and "\0" not in text and is_unicode
+    if not 0 < len(text) <= LONGEST_KEY or "\0" in text:
+        return False
+    try:
+        return text.isascii() or len(text.encode()) <= LARGEST_KEY
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def possible_keys(keys: Sequence[str]) -> list[str]:

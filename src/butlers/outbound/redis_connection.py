@@ -99,7 +99,7 @@ class _Socket(asyncio.Protocol):
         self._waiting.append(reply)
         self._transport.write(data)
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._connection.socket_timeout):
                 return await reply
         except TimeoutError:
             self._transport.abort()  # a server that is gone may never hang up

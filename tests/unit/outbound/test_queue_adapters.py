@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from butlers.clock import ManualClock
-from butlers.errors import ConfigurationError
+from butlers.errors import ConfigurationError, TargetUnavailable
 from butlers.ids import Uuid7Factory
 from butlers.outbound import MIGRATIONS
 from butlers.outbound.memory_queue import MemoryQueue
@@ -57,11 +57,52 @@ async def test_an_address_opens_its_queue(database: Database):
             await queue.close()
 
 
-@pytest.mark.parametrize("address", ["", "sqs", "redis://", "redis://host/0?prefix=a b"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "sqs",
+        "redis://",
+        "redis://host/x",
+        "redis://host/0/1",
+        "redis://host/0?prefix=a b",
+        "redis://host?db=x",
+        "redis://host?db=-1",
+        "redis://host?db=",
+        "redis://host?socket_timeout=abc",
+        "redis://host?socket_timeout=0",
+        "redis://host?socket_timeout=nan",
+        "redis://host?foo=bar",
+        "redis://host?protocol=3",
+        "redis://host?ssl_cert_reqs=none",
+        "rediss://host?ssl_cert_reqs=maybe",
+        "unix:///path?db=x",
+    ],
+)
 async def test_an_address_that_names_no_queue_is_refused(address: str, database: Database):
     with pytest.raises(ConfigurationError) as caught:
         opened(address, database)
     assert caught.value.key == "outbound_queue"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://user:password@{place}",
+        "redis://{place}/",
+        "redis://{place}/3?prefix=a.b&client_name=butlers&socket_timeout=5&socket_connect_timeout=0.5",
+        "redis://{place}?db=3",
+        "unix:///no/such/socket?db=3",
+        "rediss://{place}?ssl_ca_certs=/ca.pem&ssl_certfile=/a.pem&ssl_keyfile=/a.key",
+        "rediss://{place}?ssl_cert_reqs=none&ssl_check_hostname=False",
+        "rediss://{place}?ssl_cert_reqs=optional&ssl_check_hostname=true",
+    ],
+)
+async def test_an_option_that_is_taken_is_one_that_the_client_knows(address: str, database: Database):
+    queue = opened(address.format(place="127.0.0.1:1"), database)
+    with pytest.raises(TargetUnavailable):  # nobody listens there
+        await queue.peek()
+    await queue.close()
 
 
 def figures(telemetry: Telemetry) -> dict[str, float]:
